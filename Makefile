@@ -1,0 +1,47 @@
+# Each target sets up what it needs in .venv, from the lock files; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip --disable-pip-version-check -q
+SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
+
+.PHONY: demo test check test-all bench readme-table clean
+
+# torch first and from the lock: an open range would pull the CUDA build.
+$(VENV)/core: requirements.lock
+	@echo "Setting up $(VENV) (PyTorch and friends; about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements.lock
+	@touch $@
+
+$(VENV)/built: $(VENV)/core $(SOURCES)
+	@echo "Building the C++ core ..."
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev: requirements-dev.lock $(VENV)/core
+	@$(PIP) install -r requirements-dev.lock
+	@touch $@
+
+demo: $(VENV)/built
+	@$(BIN)/gearshift demo
+
+test: $(VENV)/built $(VENV)/dev
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/built $(VENV)/dev
+	$(BIN)/python -m pytest -m "slow or not slow" --timeout=1800
+
+check: $(VENV)/built $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src csrc tests benchmarks docs examples recipes *.md
+	@$(BIN)/python tests/size_table.py
+
+bench: $(VENV)/built $(VENV)/dev
+	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+clean:
+	rm -rf build $(VENV)

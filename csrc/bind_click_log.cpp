@@ -1,0 +1,5 @@
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_click_log(nb::module_&) {}

@@ -1,0 +1,14 @@
+// The Python module: each part of the core binds itself; nothing is computed here.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_rows(nb::module_& m);       // bind_rows.cpp: row table, row optimizers, occurrences
+void bind_text(nb::module_& m);       // bind_text.cpp: feature hash, text to numbers
+void bind_click_log(nb::module_& m);  // bind_click_log.cpp: the synthetic click log
+
+NB_MODULE(_core, m) {
+    bind_rows(m);
+    bind_text(m);
+    bind_click_log(m);
+}

@@ -1,0 +1,135 @@
+"""What the columns of a click log mean: features, label, time, group, weight.
+
+A schema is a frozen value. It knows no file, no store and no model; it is written into every run and
+every saved model, so that the same raw columns give the same inputs for ever.
+
+A *field* is a feature that owns embedding rows: categorical, bucketized, bag or sequence. A field's rows
+live in its *table*, its own name unless it shares another's (`share_embedding`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class NumericFit:
+    """What `mean` and `standardize` learned from the first training examples, after `log1p`."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A quantity. `transform` first, then missing values are filled."""
+
+    name: str
+    transform: Literal["none", "log1p", "standardize"] = "none"
+    missing: Literal["mean", "zero"] | float = "zero"
+    fit: NumericFit | None = None
+
+
+@dataclass(frozen=True)
+class Bucketized:
+    """A quantity cut into buckets; each bucket is a category. `buckets` is a count until it is fitted."""
+
+    name: str
+    buckets: int | tuple[float, ...] = 20
+    dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One value per example."""
+
+    name: str
+    dim: int | None = None
+    share_embedding: str | None = None
+
+
+@dataclass(frozen=True)
+class Bag:
+    """Several values per example, order without meaning; their rows are pooled into one."""
+
+    name: str
+    separator: str = "|"
+    pool: Literal["mean", "sum"] = "mean"
+    max_len: int = 50
+    dim: int | None = None
+    share_embedding: str | None = None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Several values per example in order, oldest first; `keep` says which end survives `max_len`."""
+
+    name: str
+    separator: str = "|"
+    max_len: int = 50
+    keep: Literal["first", "last"] = "last"
+    dim: int | None = None
+    share_embedding: str | None = None
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A fixed number of floats per example (a Parquet list<float>, or text joined by `separator`)."""
+
+    name: str
+    size: int
+    separator: str = "|"
+
+
+Feature = Numeric | Bucketized | Categorical | Bag | Sequence | Vector
+SingleField = Categorical | Bucketized
+RaggedField = Bag | Sequence
+Field = Categorical | Bucketized | Bag | Sequence
+
+
+@dataclass(frozen=True)
+class Label:
+    """One task: the column, and the value that means a click where it is not 0/1."""
+
+    column: str
+    positive: str | None = None
+    task: str = "click"
+
+
+@dataclass(frozen=True)
+class Schema:
+    features: tuple[Feature, ...]
+    labels: tuple[Label, ...] = field(default=(Label("label"),))
+    time: str | None = None  # epoch seconds, ISO text or yymmddHH (Avazu)
+    group: str | None = None  # grouped AUC
+    weight: str | None = None
+    negatives_kept: float = 1.0
+    keep: tuple[str, ...] = ()  # columns copied through by `predict`
+
+    @property
+    def numerics(self) -> tuple[Numeric | Vector, ...]:
+        return tuple(f for f in self.features if isinstance(f, Numeric | Vector))
+
+    @property
+    def numeric_width(self) -> int:
+        return sum(f.size if isinstance(f, Vector) else 1 for f in self.numerics)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.features if not isinstance(f, Numeric | Vector))
+
+    @property
+    def single_fields(self) -> tuple[SingleField, ...]:
+        """Fields with exactly one id per example: the columns of `Batch.ids_BF`, in order."""
+        return tuple(f for f in self.features if isinstance(f, Categorical | Bucketized))
+
+    @property
+    def ragged_fields(self) -> tuple[RaggedField, ...]:
+        """Fields with any number of ids per example: the entries of `Batch.ragged`, in order."""
+        return tuple(f for f in self.features if isinstance(f, Bag | Sequence))
+
+    def table(self, feature: Field) -> str:
+        """The name that is hashed together with a value into an id."""
+        shared = None if isinstance(feature, Bucketized) else feature.share_embedding
+        return shared or feature.name

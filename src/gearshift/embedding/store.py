@@ -1,0 +1,137 @@
+"""Where embedding rows live: the interface every store has, and its plain values.
+
+A store maps a 63-bit id to one row of `width` floats, cut into named parts (a width-1 linear term beside the
+embedding), each with its own optimizer, whose state lies beside the weights. Rows are born on the first
+`pull`, with values that depend on (seed, id) alone. A store knows no feature, no model and no worker; ids in
+one call are unique, and calls may come from many threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowSGD:
+    lr: float = 0.05
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowMomentum:
+    lr: float = 0.05
+    momentum: float = 0.9
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowAdagrad:
+    lr: float = 0.05
+    eps: float = 1e-8
+    initial: float = 0.0  # first value of the accumulator
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad:
+    """One accumulator per row: the mean of its squared gradient."""
+
+    lr: float = 0.05
+    eps: float = 1e-8
+    initial: float = 0.0
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowAdam:
+    """Lazy: a row's moments move only when it is touched, and its bias correction counts its own updates."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowFTRL:
+    """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights."""
+
+    lr: float = 0.05
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+RowOptimizer = RowSGD | RowMomentum | RowAdagrad | RowwiseAdagrad | RowAdam | RowFTRL
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Columns of a row: `width` floats, born uniform in [-init, init], moved by `optimizer`."""
+
+    name: str
+    width: int
+    optimizer: RowOptimizer
+    init: float = 0.01
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Whole rows as they go to and come from a file; `state_US` is the optimizer state of all parts."""
+
+    ids_U: Ids
+    weights_UW: Floats
+    state_US: Floats
+    touches_U: NDArray[np.uint32]  # occurrences in the data, over all pushes
+    last_step_U: NDArray[np.uint32]  # the step of the last push
+    updates_U: NDArray[np.uint32]  # pushes that moved the row (Adam's bias correction)
+
+
+class Cut(Protocol):
+    """The store as it was when `cut()` returned, while training goes on. Read once, then closed."""
+
+    def __len__(self) -> int: ...  # rows in the cut
+    def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition
+    def close(self) -> None: ...
+
+
+class RowStore(Protocol):
+    parts: tuple[RowPart, ...]
+    width: int  # the parts' widths, summed
+    state_width: int
+
+    def __len__(self) -> int: ...
+
+    def pull(self, ids_U: Ids, out_UW: Floats | None = None) -> Floats:
+        """The rows of these ids; rows not seen before are born."""
+
+    def peek(self, ids_U: Ids, out_UW: Floats | None = None) -> Floats:
+        """Like `pull`, but creates nothing: an unknown row shows the values it would be born with."""
+
+    def push(
+        self,
+        ids_U: Ids,
+        sums_UW: Floats,
+        counts_U: NDArray[np.uint32],
+        *,
+        examples: float,
+        step: int,
+        lr_scale: float = 1.0,
+    ) -> None:
+        """One update per row with the gradient `sums / examples`; `lr_scale` is the schedule's factor."""
+
+    def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
+    def erase(self, ids_U: Ids) -> int: ...
+    def blocks(self) -> Iterator[RowBlock]: ...
+    def load(self, block: RowBlock) -> None: ...
+    def cut(self) -> Cut: ...
+    def memory_bytes(self) -> int: ...
