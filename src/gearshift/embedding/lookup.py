@@ -1,0 +1,80 @@
+"""Which ids a batch needs, and how rows become model inputs: the bridge from fields to stores.
+
+All fields of one width share one store. A batch's ids of that store are laid out as *occurrences*: the single
+fields as [B, F] row by row, then each bag or sequence. `find` deduplicates them (before and apart from any
+training, so that it can run ahead in another thread); `Found.expand` and `Found.sum` go between the store's
+unique rows and the occurrences. Knows no model and no optimizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data.batch import Batch, Floats, Ids
+from gearshift.data.schema import Field, Schema
+
+
+@dataclass(frozen=True)
+class FieldGroup:
+    """The fields that share a store because their rows are equally wide."""
+
+    dim: int
+    singles: tuple[int, ...]  # columns of Batch.ids_BF
+    ragged: tuple[int, ...]  # entries of Batch.ragged
+
+    def occurrences(self, batch: Batch) -> Ids:
+        every = len(self.singles) == batch.ids_BF.shape[1]
+        columns = batch.ids_BF if every else batch.ids_BF[:, self.singles]
+        flat = [np.ascontiguousarray(columns).reshape(-1)]
+        flat += [batch.ragged[i].ids for i in self.ragged]
+        return np.ascontiguousarray(flat[0] if len(flat) == 1 else np.concatenate(flat))
+
+
+def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
+    """Groups by width, widest use first; `dim` is the width of fields that do not name their own."""
+    singles = [row_width(schema, f, dim) for f in schema.single_fields]
+    ragged = [row_width(schema, f, dim) for f in schema.ragged_fields]
+    widths = sorted({*singles, *ragged}, key=lambda w: (w != dim, w))
+    return tuple(
+        FieldGroup(
+            width,
+            tuple(i for i, w in enumerate(singles) if w == width),
+            tuple(i for i, w in enumerate(ragged) if w == width),
+        )
+        for width in widths
+    )
+
+
+def row_width(schema: Schema, field: Field, dim: int) -> int:
+    """A field that shares a table has the width of the field that gave the table its name."""
+    owner = next((f for f in schema.fields if f.name == schema.table(field)), field)
+    return owner.dim or dim
+
+
+@dataclass(frozen=True)
+class Found:
+    """A batch and, for each store, its distinct ids with their occurrences."""
+
+    batch: Batch
+    indices: tuple[_core.Occurrences, ...]
+
+    @property
+    def ids(self) -> tuple[Ids, ...]:
+        return tuple(index.unique_U for index in self.indices)
+
+
+def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> Found:
+    return Found(batch, tuple(_core.Occurrences(group.occurrences(batch)) for group in groups))
+
+
+def expand(
+    index: _core.Occurrences, rows_UW: Floats, begin: int, end: int, threads: int = 1
+) -> NDArray[np.float32]:
+    """Columns [begin, end) of every occurrence's row, [N, end - begin]."""
+    out = np.empty((index.size, end - begin), np.float32)
+    index.expand(rows_UW, begin, end, out, threads)
+    return out

@@ -1,0 +1,144 @@
+"""A model in training: a worker that computes, a server that keeps and moves the parameters.
+
+Knows how one step is made and what of it belongs into a checkpoint; knows no data set, no epoch and no schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.data.batch import Batch, Floats
+from gearshift.data.schema import Schema
+from gearshift.embedding.lookup import Found, find
+from gearshift.embedding.store import Cut, RowBlock
+from gearshift.errors import UserError
+from gearshift.optim.first_order import DenseOptimizer
+from gearshift.server import RowSettings, Server, make_stores
+from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a learner puts into a checkpoint: files of arrays, and a cut of each store."""
+
+    arrays: dict[str, Arrays]
+    rows: dict[str, Cut]
+
+    def close(self) -> None:
+        for cut in self.rows.values():
+            cut.close()
+
+
+class Learner:
+    def __init__(
+        self,
+        model: nn.Module,
+        schema: Schema,
+        *,
+        rows: RowSettings,
+        optimizer: DenseOptimizer,
+        max_norm: float | None = None,
+        loss: Loss = binary_cross_entropy,
+        seed: int = 1,
+        threads: int = 1,
+        prefix: str = "",
+    ) -> None:
+        self.model, self.schema, self.prefix = model, schema, prefix
+        self.worker = Worker(model, schema, loss=loss, threads=threads)
+        stores = make_stores(self.worker.groups, self.worker.needs, rows, seed)
+        self.server = Server(
+            self.worker.dense.flat, stores, optimizer, max_norm=max_norm, threads=threads
+        )
+
+    def find(self, batch: Batch) -> Found:
+        return find(batch, self.worker.groups)
+
+    def step(self, found: Found, *, lr_scale: float = 1.0) -> Push:
+        """Pull, compute, apply. The push comes back for its loss and its predictions."""
+        push = self.worker.compute(found, self.server.pull(found))
+        refuse_non_finite(push)
+        if push.examples > 0:  # a batch of weight 0 teaches nothing
+            self.server.apply(push, lr_scale=lr_scale)
+        return push
+
+    def predict(self, found: Found) -> Floats:
+        return self.worker.predict(found, self.server.peek(found))
+
+    @property
+    def rows(self) -> int:
+        return sum(len(store) for store in self.server.stores)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(store.memory_bytes() for store in self.server.stores)
+
+    def snapshot(self) -> Snapshot:
+        """Everything as of now; rows are a cut, so training may go on while they are written."""
+        dense = self.worker.dense
+        arrays: dict[str, Arrays] = {
+            f"{self.prefix}dense": {name: _copy(view) for name, view in dense.named()},
+            f"{self.prefix}optimizer": {name: _copy(value) for name, value in self.server.optimizer_state.items()},
+            f"{self.prefix}buffers": {name: _copy(value) for name, value in self.model.named_buffers()},
+        }
+        rows = {f"{self.prefix}rows{i}": store.cut() for i, store in enumerate(self.server.stores)}
+        return Snapshot(arrays, rows)
+
+    def restore(self, checkpoint: Checkpoint, *, trainable: bool = True) -> None:
+        """Takes a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept."""
+        dense = checkpoint.arrays(f"{self.prefix}dense")
+        expected = {name: list(view.shape) for name, view in self.worker.dense.named()}
+        found = {name: list(array.shape) for name, array in dense.items()}
+        if expected != found:
+            raise UserError(
+                f"checkpoint {checkpoint.path} was made for {checkpoint.facts['model']['text']}; this is "
+                f"{describe(self.model)}. Warm-start the embeddings only: --init-from {checkpoint.path}"
+            )
+        with torch.no_grad():
+            for name, view in self.worker.dense.named():
+                view.copy_(torch.from_numpy(dense[name]))
+            buffers = checkpoint.arrays(f"{self.prefix}buffers")
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(torch.from_numpy(buffers[name]))
+            if trainable:
+                for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
+                    self.server.optimizer_state[name].copy_(torch.from_numpy(array))
+        for i, store in enumerate(self.server.stores):
+            store.clear()
+            for block in checkpoint.rows(f"{self.prefix}rows{i}"):
+                store.load(block if trainable else without_state(block))
+        self.server.step = int(checkpoint.facts["step"])
+
+
+def refuse_non_finite(push: Push) -> None:
+    """Raises before anything is applied; sums find a NaN or infinity at the price of one pass."""
+    where = (
+        "loss"
+        if not math.isfinite(push.loss)
+        else "dense gradient"
+        if not math.isfinite(float(push.dense.sum()))
+        else "embedding gradient"
+        if not all(np.isfinite(rows.sums_UW.sum()) for rows in push.rows)
+        else None
+    )
+    if where:
+        raise FloatingPointError(f"{where} became {'NaN' if math.isnan(push.loss) else 'infinite or NaN'}")
+
+
+def describe(model: nn.Module) -> str:
+    """DeepFM(dim=16), for headers and error sentences."""
+    return f"{type(model).__name__}(dim={getattr(model, 'dim', 16)})"
+
+
+def _copy(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().clone().numpy()
+
+
+def without_state(block: RowBlock) -> RowBlock:
+    return replace(block, state_US=np.zeros((len(block.ids_U), 0), np.float32))

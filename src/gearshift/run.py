@@ -1,0 +1,217 @@
+"""A run: training in a thread of its own, its folder, and what it tells about itself.
+
+The run folder is a contract (metrics.jsonl, report.json, checkpoints/): everything else reads it from there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gearshift import run_folder
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.errors import UserError
+from gearshift.evaluate import Evaluation, evaluate
+from gearshift.learner import Learner
+from gearshift.metrics import Measures
+from gearshift.report import report
+from gearshift.saver import Saver
+from gearshift.trained import TrainedModel, model_facts
+from gearshift.training import Progress, Training
+
+LOG_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """When to save: every so many seconds and/or steps, and at the end; how many to keep, and where."""
+
+    seconds: float | None = 600.0
+    steps: int | None = None
+    keep: int = 3
+    path: str | Path = "runs"
+
+
+class Callback:
+    """Override what you need; each is called in the run's own thread."""
+
+    def on_step(self, run: Run) -> None: ...
+    def on_eval(self, run: Run, metrics: Evaluation) -> None: ...
+    def on_checkpoint(self, run: Run, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands, for whoever watches."""
+
+    step: int
+    examples: int
+    total: int
+    seconds: float
+    examples_per_second: float
+    loss: float
+    auc_so_far: float
+    day: str | None
+    phase: str  # starting, training, evaluating, saving, done, stopped or failed
+
+
+class Run:
+    def __init__(
+        self, training: Training, folder: Path, policy: CheckpointPolicy, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        self.training, self.folder, self.policy, self.callbacks = training, folder, policy, tuple(callbacks)
+        self.phase = "starting"
+        self.messages: list[str] = []  # sentences for the user, in order
+        self.last_evaluation: Evaluation | None = None
+        self.saver = Saver(folder / "checkpoints", policy.keep, self.messages.append)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._result: Result | None = None
+        self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
+        self._saved_at = self._logged_at = time.monotonic()
+
+    # What others call
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in ("done", "stopped", "failed") and not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Asks the run to stop after this step; it saves a checkpoint first."""
+        self._stop.set()
+
+    def status(self) -> Status:
+        progress = self.training.progress
+        return Status(
+            self.training.step,
+            progress.examples,
+            self.training.total,
+            progress.seconds,
+            progress.examples / progress.seconds if progress.seconds else 0.0,
+            progress.loss,
+            progress.measures.auc,
+            next(reversed(progress.days), None),
+            self.phase,
+        )
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Waits for the end and raises what went wrong; `TimeoutError` when the time is over first."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"run {self.folder.name} is not done after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    # The thread
+
+    def _guarded(self) -> None:
+        try:
+            self._train()
+            self.phase = "stopped" if self._stop.is_set() else "done"
+        except BaseException as error:
+            self.saver.wait()
+            self._error, self.phase = error, "failed"
+        run_folder.finish(self.folder, self.phase, None if self._error is None else str(self._error))
+
+    def _train(self) -> None:
+        self.phase = "training"
+        self.training.run(self)
+        self._save(best=self.training.valid is None)
+        self.saver.wait()
+        if self.saver.failure:
+            raise UserError(self.saver.failure)
+        if not self._stop.is_set():
+            self._take_best()
+        self._result = Result(self)
+        run_folder.write_json(self.folder / "report.json", self._result.report)
+
+    def stepped(self) -> bool:
+        for callback in self.callbacks:
+            callback.on_step(self)
+        if self._save_due():
+            self._save(best=False)
+        if time.monotonic() - self._logged_at >= LOG_SECONDS:
+            self._log(loss=self.training.progress.loss, auc_so_far=self.training.progress.measures.auc)
+        return not self._stop.is_set()
+
+    def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
+        self.last_evaluation = evaluation
+        self._log(**{f"valid_{k}": v for k, v in evaluation.measures.as_dict().items()})
+        if is_best:
+            self._save(best=True)
+        for callback in self.callbacks:
+            callback.on_eval(self, evaluation)
+
+    def _take_best(self) -> None:
+        """Ends with the parameters that scored best on the validation data, where others came later."""
+        training = self.training
+        if training.valid is not None and training.progress.best_step != training.step:
+            training.learner.restore(Checkpoint.open(self.saver.checkpoints.path(training.progress.best_step)))
+            self.last_evaluation = evaluate(training.learner, training.valid)
+
+    # Saving and restoring
+
+    def _save_due(self) -> bool:
+        policy = self.policy
+        by_time = policy.seconds is not None and time.monotonic() - self._saved_at >= policy.seconds
+        return not self.saver.busy and (by_time or bool(policy.steps and self.training.step % policy.steps == 0))
+
+    def _save(self, *, best: bool) -> None:
+        training = self.training
+        if self.saver.saved_step == training.step and not self.saver.failure:
+            if best:
+                self.saver.mark_best(training.step)
+            return
+        learners = (training.learner, *((training.baseline,) if training.baseline else ()))
+        arrays: dict[str, Arrays] = {
+            "progress": _measure_arrays(training.progress),
+            "random": {"torch": torch.get_rng_state().numpy()},
+        }
+        self.saver.save(training.step, self._facts(), arrays, learners, best=best)
+        self._saved_at = time.monotonic()
+        for callback in self.callbacks:
+            callback.on_checkpoint(self, self.saver.checkpoints.path(training.step))
+
+    def _facts(self) -> dict[str, Any]:
+        training = self.training
+        progress = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
+        return {
+            "step": training.step,
+            "seed": training.plan.seed,
+            "total": training.total,
+            "progress": progress,
+            "model": model_facts(training.learner.model),
+            "schema": training.learner.schema.to_dict(),
+            "settings": training.learner.settings,
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on where the checkpoint was made, bit for bit."""
+        training = self.training
+        training.learner.restore(checkpoint)
+        if training.baseline:
+            training.baseline.restore(checkpoint)
+        training.total = checkpoint.facts["total"]
+        training.progress = Progress(**checkpoint.facts["progress"])
+        _restore_measures(training.progress, checkpoint.arrays("progress"))
+        torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
+
+    def _log(self, **numbers: float | None) -> None:
+        self._logged_at = time.monotonic()
+        progress = self.training.progress
+        line = {"step": self.training.step, "time": time.time(), "examples": progress.examples, **numbers}
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,93 @@
+"""A trained model, apart from how it was trained: predict, evaluate, save, load.
+
+A saved model is a checkpoint without optimizer state. A built-in model is rebuilt from its name and settings;
+for a user's own module, `load` is given the module, since code is never read from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from gearshift import checkpoint, models
+from gearshift.data.batch import Batch, Floats
+from gearshift.data.dataset import Dataset, read
+from gearshift.data.schema import Schema
+from gearshift.embedding.store import RowSGD
+from gearshift.errors import UserError
+from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predictions
+from gearshift.learner import Learner, describe, without_state
+from gearshift.optim.first_order import SGD
+from gearshift.server import RowSettings
+
+
+class TrainedModel:
+    def __init__(self, learner: Learner, facts: dict[str, Any]) -> None:
+        self.learner, self.facts = learner, facts
+
+    @property
+    def schema(self) -> Schema:
+        return self.learner.schema
+
+    def dataset(self, data: Any) -> Dataset:
+        """Data as this model reads them: a Dataset, a path, or anything that `gs.read` takes."""
+        return data.with_schema(self.schema) if isinstance(data, Dataset) else read(data, self.schema)
+
+    def predict(self, data: Any) -> Floats:
+        """Probabilities, one per example ([n], or [n, tasks] for several tasks)."""
+        found = [p for _, p in self.predict_batches(data)]
+        scores = np.concatenate(found) if found else np.zeros((0, len(self.schema.labels)), np.float32)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_batches(self, data: Any) -> Iterator[tuple[Batch, Floats]]:
+        """The same, batch by batch, for data of any size; [B, T] each."""
+        for batch, probabilities_BT in predictions(self.learner, self.dataset(data)):
+            yield batch, correct_for_sampling(probabilities_BT, self.schema.negatives_kept)
+
+    def evaluate(self, data: Any) -> Evaluation:
+        return evaluate(self.learner, self.dataset(data))
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a folder that `gs.load` opens, on any machine, without the training code."""
+        path = Path(path)
+        if path.exists() and not (path / checkpoint.MANIFEST).is_file():
+            raise UserError(f"{path} exists and is not a saved model: choose another folder, or remove it")
+        snapshot = self.learner.snapshot()
+        arrays = {name: a for name, a in snapshot.arrays.items() if name != "optimizer"}
+        rows = {name: map(without_state, cut) for name, cut in snapshot.rows.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            checkpoint.write(path, self.facts, arrays, rows)
+        finally:
+            snapshot.close()
+        return path
+
+
+def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
+    """Opens a saved model, a checkpoint, or a run (its best checkpoint). Own modules are passed in `model`."""
+    opened = checkpoint.Checkpoint.open(checkpoint.resolve(Path(path)))
+    facts = opened.facts
+    schema = Schema.from_dict(facts["schema"])
+    if model is None:
+        model = _rebuild(opened.path, facts["model"], schema)
+    learner = Learner(model, schema, rows=RowSettings(RowSGD()), optimizer=SGD(), seed=facts["seed"])
+    learner.restore(opened, trainable=False)
+    return TrainedModel(learner, facts)
+
+
+def model_facts(model: nn.Module) -> dict[str, Any]:
+    """What a checkpoint remembers of a module; `name` is None for a user's own."""
+    return {"text": describe(model), "name": models.name_of(model), "params": models.params_of(model)}
+
+
+def _rebuild(path: Path, facts: dict[str, Any], schema: Schema) -> nn.Module:
+    if facts["name"] is None:
+        raise UserError(
+            f"{path} holds {facts['text']}, a module of your own: pass it, as in gs.load(path, model=YourModule(...))"
+        )
+    return models.build(facts["name"], schema, **facts["params"])
+

@@ -1,0 +1,145 @@
+"""Training from Python: `Trainer(...).start(model, train, valid)` gives a `Run`, `.wait()` a `Result`.
+
+A run trains in a thread of its own, writes its folder (config, metrics, checkpoints, report) and can be watched
+and stopped meanwhile. `Trainer` only holds settings; the same one can start many runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gearshift import models, run_folder
+from gearshift.checkpoint import Checkpoint
+from gearshift.data.dataset import Dataset
+from gearshift.data.schema import Schema
+from gearshift.embedding.store import RowAdagrad, RowOptimizer
+from gearshift.errors import UserError
+from gearshift.learner import Learner
+from gearshift.optim.first_order import Adam, DenseOptimizer
+from gearshift.optim.schedule import Schedule
+from gearshift.run import Callback, CheckpointPolicy, Result, Run
+from gearshift.server import RowSettings
+from gearshift.training import EarlyStopping, Plan, Plateau, Training
+from gearshift.worker import Loss, binary_cross_entropy
+
+
+class Trainer:
+    def __init__(
+        self,
+        *,
+        global_batch: int = 4096,
+        workers: int = 1,
+        strategy: str = "sync",
+        epochs: int = 1,
+        seed: int = 1,
+        optimizer: DenseOptimizer | None = None,
+        embeddings: RowOptimizer | None = None,
+        linear: RowOptimizer | None = None,
+        row_init: float = 0.01,
+        clip_norm: float | None = None,
+        schedule: Schedule | None = None,
+        loss: Loss = binary_cross_entropy,
+        shuffle: bool | None = None,
+        eval_every: float | None = None,
+        best: str = "auc",
+        early_stopping: EarlyStopping | None = None,
+        plateau: Plateau | None = None,
+        baseline: bool = False,
+        checkpoint: CheckpointPolicy | None = None,
+        callbacks: Sequence[Callback] = (),
+        threads: int | None = None,
+        name: str = "run",
+    ) -> None:
+        if workers != 1 or strategy != "sync":
+            raise UserError(
+                f"workers={workers}, strategy={strategy}: this version trains with one worker, in sync; "
+                "leave both out"
+            )
+        self.plan = Plan(
+            batch=global_batch,
+            epochs=epochs,
+            seed=seed,
+            shuffle=epochs > 1 if shuffle is None else shuffle,
+            schedule=schedule or Schedule(),
+            eval_every=eval_every,
+            best=best,
+            early_stopping=early_stopping,
+            plateau=plateau,
+        )
+        self.optimizer = optimizer or Adam()
+        self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init)
+        self.clip_norm, self.loss, self.baseline = clip_norm, loss, baseline
+        self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
+        self.threads = threads or torch.get_num_threads()
+
+    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None) -> Result:
+        """Trains to the end: `start` and `wait`."""
+        return self.start(model, train, valid).wait()
+
+    def start(self, model: nn.Module, train: Dataset, valid: Dataset | None = None) -> Run:
+        """Starts training in the background and returns at once."""
+        run = self.prepare(model, train, valid)
+        run.start()
+        return run
+
+    def prepare(
+        self,
+        model: nn.Module,
+        train: Dataset,
+        valid: Dataset | None = None,
+        *,
+        resume: Path | None = None,
+        init_from: Path | None = None,
+        folder: Path | None = None,
+    ) -> Run:
+        """A run that is ready to start. `resume` is a run folder; `init_from` gives embeddings to begin with."""
+        train = train.fitted() if resume is None else train.with_schema(_saved_schema(resume))
+        valid = None if valid is None else valid.with_schema(train.schema)
+        if valid is None and (self.plan.early_stopping or self.plan.plateau):
+            raise UserError("early stopping and plateau decay need validation data: name them as `valid`")
+        training = Training(
+            self.plan,
+            self._learner(model, train),
+            train,
+            valid,
+            self._baseline(train) if self.baseline else None,
+        )
+        run = Run(self, training, folder or resume or run_folder.create(Path(self.checkpoint.path), self.name))
+        if resume is not None:
+            run.restore(Checkpoint.open((resume / "checkpoints" / "last").resolve()))
+        elif init_from is not None:
+            training.learner.warm_start(Checkpoint.open(init_from))
+        return run
+
+    def _learner(self, model: nn.Module, train: Dataset) -> Learner:
+        return Learner(
+            model,
+            train.schema,
+            rows=self.rows,
+            optimizer=self.optimizer,
+            max_norm=self.clip_norm,
+            loss=self.loss,
+            seed=self.plan.seed,
+            threads=self.threads,
+        )
+
+    def _baseline(self, train: Dataset) -> Learner:
+        """Logistic regression beside the model, so that a reader knows what the deep part brings."""
+        return Learner(
+            models.LR(train.schema),
+            train.schema,
+            rows=RowSettings(RowAdagrad(lr=0.1)),
+            optimizer=Adam(lr=1e-2),
+            seed=self.plan.seed,
+            threads=self.threads,
+            prefix="baseline-",
+        )
+
+
+def _saved_schema(folder: Path) -> Schema:
+    return Schema.from_dict(Checkpoint.open((folder / "checkpoints" / "last").resolve()).facts["schema"])
+

@@ -1,0 +1,201 @@
+"""The loop of one worker: batches in, steps applied, measured and evaluated, until the data end.
+
+Progressive measures count every example once, before it trains. Everything that a resumed run needs to go on
+bit for bit is in `Progress`, in the learners and in torch's random state. The loop writes no file and prints
+nothing: it tells its `Observer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift.data.batch import Batch
+from gearshift.data.dataset import Dataset
+from gearshift.data.prefetch import prefetch
+from gearshift.embedding.lookup import Found
+from gearshift.errors import UserError
+from gearshift.evaluate import Evaluation, evaluate
+from gearshift.learner import Learner
+from gearshift.metrics import Measures
+from gearshift.optim.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when the validation measure has not improved for `patience` evaluations."""
+
+    patience: int = 2
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Multiply both learning rates by `factor` after `patience` evaluations without improvement."""
+
+    factor: float = 0.1
+    patience: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do and when; `eval_every` is a share of the run (below 1) or a number of steps."""
+
+    batch: int = 4096
+    epochs: int = 1
+    seed: int = 1
+    shuffle: bool = False
+    schedule: Schedule = field(default_factory=Schedule)
+    eval_every: float | None = None
+    best: str = "auc"  # the measure by which evaluations are compared: auc or logloss
+    early_stopping: EarlyStopping | None = None
+    plateau: Plateau | None = None
+
+
+@dataclass
+class Progress:
+    """Where the run stands."""
+
+    epoch: int = 0
+    position: int = 0  # examples of this epoch that were trained
+    examples: int = 0
+    seconds: float = 0.0  # spent in steps: without evaluations
+    loss: float = 0.0  # mean of the last step
+    rate_factor: float = 1.0  # what plateaus have left of the learning rates
+    best: float | None = None
+    best_step: int = 0
+    without_gain: int = 0  # evaluations since the best
+    measures: Measures = field(default_factory=Measures)
+    days: dict[str, Measures] = field(default_factory=dict)
+
+
+def days_of(batch: Batch) -> Iterator[tuple[str, slice | NDArray[np.bool_]]]:
+    """The UTC days in a batch and which of its examples fall on each; nothing without a time column."""
+    if batch.times_B is None or not len(batch):
+        return
+    days_B = batch.times_B // 86_400
+    first, last = int(days_B.min()), int(days_B.max())
+    if first == last:
+        yield _day_name(first), slice(None)
+        return
+    for day in np.unique(days_B):
+        yield _day_name(int(day)), days_B == day
+
+
+def _day_name(day: int) -> str:
+    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
+
+
+class Observer(Protocol):
+    def stepped(self) -> bool:
+        """After every step; False asks the loop to stop here."""
+
+    def evaluated(self, evaluation: Evaluation, is_best: bool) -> None: ...
+
+
+class Training:
+    """Drives `learner`, and a baseline beside it, over `train` as `plan` says."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        learner: Learner,
+        train: Dataset,
+        valid: Dataset | None = None,
+        baseline: Learner | None = None,
+    ) -> None:
+        self.plan, self.learner, self.baseline = plan, learner, baseline
+        self.train, self.valid = train, valid
+        self.progress = Progress()
+        self.total = plan.epochs * max(1, train.estimate())
+
+    @property
+    def step(self) -> int:
+        return self.learner.server.step
+
+    def run(self, observer: Observer) -> None:
+        """From where `progress` stands to the end, or until the observer says stop."""
+        while self.progress.epoch < self.plan.epochs:
+            if not self._run_epoch(observer):
+                return
+            self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
+            self._evaluate(observer)
+            stopping = self.plan.early_stopping
+            if stopping and self.progress.without_gain >= stopping.patience:
+                return
+
+    def _run_epoch(self, observer: Observer) -> bool:
+        progress = self.progress
+        with closing(self._found(progress.epoch, progress.position)) as batches:
+            for found in batches:
+                self._step(found)
+                if not observer.stepped():
+                    return False
+                if self._evaluation_due(len(found.batch)):
+                    self._evaluate(observer)
+        return True
+
+    def _found(self, epoch: int, start: int) -> Iterator[Found]:
+        """Deduplicated batches, one ahead of the training step."""
+        shuffle = (self.plan.seed, epoch) if self.plan.shuffle else None
+        batches = self.train.batches(self.plan.batch, start=start, shuffle=shuffle)
+        return prefetch(map(self.learner.find, batches), depth=2)
+
+    def _step(self, found: Found) -> None:
+        started, progress, batch = time.perf_counter(), self.progress, found.batch
+        share = min(1.0, progress.examples / self.total)
+        scale = self.plan.schedule.factor(share) * progress.rate_factor
+        try:
+            push = self.learner.step(found, lr_scale=scale)
+        except FloatingPointError as error:
+            raise self._non_finite(str(error), batch.first, len(batch)) from None
+        if self.baseline and progress.epoch == 0:
+            self.baseline.step(self.baseline.find(batch), lr_scale=scale)
+        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
+        progress.measures.update(labels, probabilities, batch.weights_B)
+        for day, rows in days_of(batch):
+            weights = None if batch.weights_B is None else batch.weights_B[rows]
+            progress.days.setdefault(day, Measures()).update(labels[rows], probabilities[rows], weights)
+        progress.position += len(batch)
+        progress.examples += len(batch)
+        progress.loss = push.loss / max(push.examples, 1e-12)
+        progress.seconds += time.perf_counter() - started
+
+    def _non_finite(self, what: str, first: int, count: int) -> UserError:
+        where = self.train.locate(first, count) if not self.plan.shuffle else f"examples {first:,} and after, shuffled"
+        return UserError(
+            f"{what} at step {self.step + 1} ({where}). "
+            f"Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1"
+        )
+
+    def _evaluation_due(self, count: int) -> bool:
+        every = self.plan.eval_every
+        if every is None or self.valid is None:
+            return False
+        if every >= 1:
+            return self.step % int(every) == 0
+        now, before = self.progress.examples, self.progress.examples - count
+        done = self.progress.examples >= self.total  # the end of the epoch evaluates anyway
+        return not done and int(now / self.total / every) > int(before / self.total / every)
+
+    def _evaluate(self, observer: Observer) -> None:
+        if self.valid is None:
+            return
+        progress = self.progress
+        evaluation = evaluate(self.learner, self.valid)
+        value = getattr(evaluation.measures, self.plan.best)
+        gain = progress.best is None or (value > progress.best if self.plan.best == "auc" else value < progress.best)
+        if gain:
+            progress.best, progress.best_step, progress.without_gain = value, self.step, 0
+        else:
+            progress.without_gain += 1
+            plateau = self.plan.plateau
+            if plateau and progress.without_gain % plateau.patience == 0:
+                progress.rate_factor *= plateau.factor
+        observer.evaluated(evaluation, gain)

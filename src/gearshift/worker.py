@@ -1,0 +1,217 @@
+"""One step of one worker: a batch and its pulled rows in, gradients out.
+
+Gradients are of the *sum* of the loss, with the number of examples beside them, so that whoever applies them
+decides what is averaged with what. A worker has no thread, no network and no clock, applies nothing, and
+touches no store: rows reach it as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gearshift import _core
+from gearshift.data.batch import Batch, Floats, Ids
+from gearshift.data.schema import Bag, Schema
+from gearshift.dense import DenseParameters
+from gearshift.embedding.lookup import FieldGroup, Found, expand, field_groups
+from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits [B, T], labels [B, T] -> loss of each example, [B]
+
+
+def binary_cross_entropy(logits_BT: Tensor, labels_BT: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(logits_BT, labels_BT, reduction="none").sum(1)
+
+
+@dataclass(frozen=True)
+class RowPush:
+    """Gradients for one store: one line per distinct id of the batch."""
+
+    ids_U: Ids
+    sums_UW: Floats
+    counts_U: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Push:
+    """What a worker sends: gradients of the summed loss, and over how many examples it was summed."""
+
+    rows: tuple[RowPush, ...]
+    dense: Tensor  # [P], valid until the worker's next step
+    examples: float  # the sum of example weights; the number of examples where there are none
+    loss: float  # summed
+    probabilities_BT: Floats  # before this push is applied: what progressive measures count
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The rows of every occurrence of one store, as autograd leaves."""
+
+    embedding_ND: Tensor | None
+    linear_N: Tensor | None
+
+
+class Worker:
+    """Holds a private copy of the dense parameters (as `dense`) and computes on it."""
+
+    def __init__(
+        self, model: nn.Module, schema: Schema, *, loss: Loss = binary_cross_entropy, threads: int = 1
+    ) -> None:
+        self.model, self.schema, self.loss, self.threads = model, schema, loss, threads
+        self.needs = Needs.of(model)
+        self.groups = field_groups(schema, self.needs.dim)
+        self.dense = DenseParameters(model)
+
+    def compute(self, found: Found, rows: tuple[Floats, ...]) -> Push:
+        batch = found.batch
+        self.model.train()
+        self.dense.zero_grad()
+        leaves = self._leaves(found, rows, requires_grad=True)
+        labels_BT = torch.from_numpy(batch.labels_BT)
+        logits_BT = self._logits(batch, leaves)
+        loss_B = self.loss(logits_BT, labels_BT)
+        if batch.weights_B is not None:
+            loss_B = loss_B * torch.from_numpy(batch.weights_B)
+        loss = loss_B.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return Push(
+            tuple(self._row_push(*part) for part in zip(found.indices, rows, leaves, strict=True)),
+            self.dense.grad,
+            float(len(batch) if batch.weights_B is None else batch.weights_B.sum()),
+            float(loss.detach()),
+            torch.sigmoid(logits_BT.detach()).numpy(),
+        )
+
+    @torch.no_grad()
+    def predict(self, found: Found, rows: tuple[Floats, ...]) -> Floats:
+        """Probabilities [B, T]; dropout off, running statistics used, nothing changed."""
+        self.model.eval()
+        logits_BT = self._logits(found.batch, self._leaves(found, rows, requires_grad=False))
+        return torch.sigmoid(logits_BT).numpy()
+
+    def _logits(self, batch: Batch, leaves: tuple[Leaves, ...]) -> Tensor:
+        logits: Tensor = self.model(assemble(self.schema, self.groups, self.needs, batch, leaves))
+        tasks = batch.labels_BT.shape[1]
+        if logits.shape not in ((len(batch),), (len(batch), tasks)):
+            raise ValueError(
+                f"{type(self.model).__name__}.forward returned {list(logits.shape)} logits for a batch of "
+                f"{len(batch)} examples; return [{len(batch)}]"
+                + (f" or [{len(batch)}, {tasks}]" if tasks > 1 else ", for example with .squeeze(1)")
+            )
+        return logits.view(len(batch), -1) if logits.dim() == 2 else logits.unsqueeze(1)
+
+    def _leaves(
+        self, found: Found, rows: tuple[Floats, ...], *, requires_grad: bool
+    ) -> tuple[Leaves, ...]:
+        leaves = []
+        for group, index, rows_UW in zip(self.groups, found.indices, rows, strict=True):
+            wide = group.dim if self.needs.embedding else 0
+            embedding = linear = None
+            if wide:
+                embedding = torch.from_numpy(expand(index, rows_UW, 0, wide, self.threads))
+                embedding.requires_grad_(requires_grad)
+            if self.needs.linear:
+                linear = torch.from_numpy(expand(index, rows_UW, wide, wide + 1, self.threads).reshape(-1))
+                linear.requires_grad_(requires_grad)
+            leaves.append(Leaves(embedding, linear))
+        return tuple(leaves)
+
+    def _row_push(self, index: _core.Occurrences, rows_UW: Floats, leaves: Leaves) -> RowPush:
+        sums_UW = np.zeros_like(rows_UW)  # a part the model left out of its graph has no gradient
+        begin = 0
+        for leaf in (leaves.embedding_ND, leaves.linear_N):
+            if leaf is None:
+                continue
+            width = 1 if leaf.dim() == 1 else leaf.shape[1]
+            if leaf.grad is not None:
+                grads_NP = leaf.grad.reshape(-1, width).contiguous().numpy()
+                index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
+            begin += width
+        return RowPush(index.unique_U, sums_UW, index.counts_U)
+
+
+def assemble(
+    schema: Schema,
+    groups: tuple[FieldGroup, ...],
+    needs: Needs,
+    batch: Batch,
+    leaves: tuple[Leaves, ...],
+) -> Inputs:
+    """The rows of all occurrences, as the model sees them; without bags and sequences nothing is copied."""
+    numeric = torch.from_numpy(batch.numeric_BN)
+    names = tuple(f.name for f in schema.fields)
+    B, F = batch.ids_BF.shape
+    if len(groups) == 1 and not batch.ragged:
+        one = leaves[0]
+        empty = one.embedding_ND is None
+        fields = Fields((), []) if empty else Fields(names, one.embedding_ND.view(B, F, -1))
+        return Inputs(numeric, fields, {}, None if one.linear_N is None else one.linear_N.view(B, F))
+    return _assemble_ragged(schema, groups, needs, batch, leaves)
+
+
+def _assemble_ragged(
+    schema: Schema,
+    groups: tuple[FieldGroup, ...],
+    needs: Needs,
+    batch: Batch,
+    leaves: tuple[Leaves, ...],
+) -> Inputs:
+    offsets = [torch.from_numpy(r.offsets) for r in batch.ragged]
+    rows = _segments(groups, batch, [leaf.embedding_ND for leaf in leaves])
+    terms = _segments(groups, batch, [leaf.linear_N for leaf in leaves])
+    names: list[str] = []
+    fields: list[Tensor] = []
+    linear: list[Tensor] = []
+    sequences: dict[str, SequenceRows] = {}
+    single = ragged = 0
+    for field in schema.fields:
+        if field in schema.ragged_fields:
+            segment, own_offsets = ("ragged", ragged), offsets[ragged]
+            ragged += 1
+        else:
+            segment, own_offsets = ("single", single), None
+            single += 1
+        pool = field.pool if isinstance(field, Bag) else "mean"
+        if segment in rows:
+            if own_offsets is not None and needs.sequences and not isinstance(field, Bag):
+                sequences[field.name] = pad_rows(rows[segment], own_offsets, field.max_len)  # type: ignore[union-attr]
+            else:
+                names.append(field.name)
+                fields.append(
+                    rows[segment] if own_offsets is None else pool_rows(rows[segment], own_offsets, pool)
+                )
+        if segment in terms:
+            term = terms[segment]
+            linear.append(
+                term if own_offsets is None else pool_rows(term.unsqueeze(1), own_offsets, pool).squeeze(1)
+            )
+    return Inputs(
+        torch.from_numpy(batch.numeric_BN),
+        Fields(tuple(names), fields),
+        sequences,
+        torch.stack(linear, 1) if linear else None,
+    )
+
+
+def _segments(
+    groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
+) -> dict[tuple[str, int], Tensor]:
+    """Each field's own occurrences, cut out of its store's: [B, D] of a single field, [nnz, D] of a ragged one."""
+    found: dict[tuple[str, int], Tensor] = {}
+    for group, part in zip(groups, parts, strict=True):
+        if part is None:
+            continue
+        end = len(batch) * len(group.singles)
+        table = part[:end].view(len(batch), len(group.singles), *part.shape[1:])
+        for column, single in enumerate(group.singles):
+            found["single", single] = table[:, column]
+        for ragged in group.ragged:
+            begin, end = end, end + len(batch.ragged[ragged].ids)
+            found["ragged", ragged] = part[begin:end]
+    return found
