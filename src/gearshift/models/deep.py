@@ -1,0 +1,107 @@
+"""DNN and its two companions that add a shallow side: Wide & Deep and DeepFM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from gearshift.data.schema import Schema
+from gearshift.models import checks
+from gearshift.models.inputs import Inputs
+from gearshift.models.layers import MLP, LinearTerm, PairwiseTerm, flat_width, logits
+
+
+class DNN(nn.Module):
+    """An MLP over numbers and rows side by side: the deep side of Wide & Deep."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        hidden: Sequence[int] = (400, 400),
+        *,
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        checks.some_feature("dnn", schema)
+        self.dim = dim
+        self.mlp = MLP(
+            flat_width(schema, dim),
+            hidden,
+            len(schema.labels),
+            activation=activation,
+            batch_norm=batch_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, x: Inputs) -> Tensor:
+        return logits(self.mlp(x.flat()))
+
+
+class WideDeep(nn.Module):
+    """Linear term + DNN (Cheng et al. 2016, equation 3). Crossed columns are features of the data."""
+
+    linear = True
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        hidden: Sequence[int] = (400, 400),
+        *,
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        checks.some_feature("wide_deep", schema)
+        self.dim = dim
+        self.wide = LinearTerm(schema)
+        self.deep = MLP(
+            flat_width(schema, dim),
+            hidden,
+            len(schema.labels),
+            activation=activation,
+            batch_norm=batch_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, x: Inputs) -> Tensor:
+        return logits(self.wide(x) + self.deep(x.flat()))
+
+
+class DeepFM(nn.Module):
+    """FM + DNN over the same rows (Guo et al. 2017, equation 1)."""
+
+    linear = True
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        hidden: Sequence[int] = (400, 400),
+        *,
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        checks.some_feature("deepfm", schema)
+        checks.one_width("deepfm", schema, dim)
+        self.dim = dim
+        self.first_order = LinearTerm(schema)
+        self.second_order = PairwiseTerm(schema, dim)
+        self.deep = MLP(
+            flat_width(schema, dim),
+            hidden,
+            len(schema.labels),
+            activation=activation,
+            batch_norm=batch_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, x: Inputs) -> Tensor:
+        return logits(self.first_order(x) + self.second_order(x) + self.deep(x.flat()))

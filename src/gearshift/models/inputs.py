@@ -1,0 +1,230 @@
+"""What a model sees: numbers and embedding rows, already looked up and expanded.
+
+    x.numeric                    [B, N]     after the schema's transforms, vectors included
+    x.fields                     [B, F, D]  one row per field, schema order; x.fields["country"] -> [B, D]
+    x.sequences["recent_items"]  .rows [B, L, D]  .mask [B, L]
+    x.linear                     [B, F]     the width-1 part of each field's row, for models that ask for it
+
+A module says what it wants in class or instance attributes (`Needs`). Nothing here knows a store, an id or a
+file. The functions at the end turn the rows of ragged fields into these shapes and are differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gearshift.data import schema as columns
+from gearshift.data.schema import Schema
+from gearshift.errors import UserError
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a module asks of the rows; attributes of a user's own module say so, with these defaults."""
+
+    dim: int = 16  # width of an embedding row, unless the feature has its own
+    embedding: bool = True  # False: only the linear part (LR)
+    linear: bool = False  # also a width-1 part per field
+    sequences: bool = False  # True: `Inputs.sequences`; False: sequences arrive mean-pooled, as fields
+
+    @staticmethod
+    def of(module: nn.Module) -> Needs:
+        return Needs(
+            int(getattr(module, "dim", 16)),
+            bool(getattr(module, "embedding", True)),
+            bool(getattr(module, "linear", False)),
+            bool(getattr(module, "sequences", False)),
+        )
+
+
+def input_fields(schema: Schema, *, sequences: bool = False) -> tuple[columns.Field, ...]:
+    """What arrives in `Inputs.fields`, in order: all fields, or all but sequences where these come apart."""
+    return tuple(f for f in schema.fields if not (sequences and isinstance(f, columns.Sequence)))
+
+
+def row_width(schema: Schema, feature: columns.Field, dim: int) -> int:
+    """The feature's own `dim`, else that of the table it shares, else the model's."""
+    if feature.dim is not None:
+        return feature.dim
+    owners = [f for f in schema.fields if f.name == schema.table(feature)]
+    return (owners[0].dim if owners else None) or dim
+
+
+class Fields:
+    """One embedding row per field: behaves like a tensor [B, F, D] and is read by name as well.
+
+    Made from one tensor, or from one [B, D] tensor per field, of any widths. With different widths there is
+    no [B, F, D]; names and `flatten(1)` work all the same.
+    """
+
+    def __init__(self, names: Sequence[str], rows: Tensor | Sequence[Tensor]) -> None:
+        self.names = tuple(names)
+        self._rows = rows if isinstance(rows, Tensor) else list(rows)
+        count = rows.shape[1] if isinstance(rows, Tensor) else len(rows)
+        assert count == len(self.names), f"{len(self.names)} names for {count} fields"
+
+    @property
+    def tensor(self) -> Tensor:
+        """[B, F, D]; no copy when it was made from one tensor."""
+        if not isinstance(self._rows, Tensor):
+            self._check_one_width(self._rows)
+            self._rows = torch.stack(self._rows, 1)
+        return self._rows
+
+    def _check_one_width(self, rows: list[Tensor]) -> None:
+        widths = {name: row.shape[-1] for name, row in zip(self.names, rows, strict=True)}
+        if len(set(widths.values())) > 1:
+            raise UserError(
+                f"fields of different width have no [B, F, D] tensor: {widths}. Give all features one `dim`, "
+                "or read them with x.fields['name'] or x.fields.flatten(1)"
+            )
+        if not rows:
+            raise UserError(
+                "x.fields is empty: the schema has no categorical, bucketized, bag or sequence feature"
+            )
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """`flatten(1)` is [B, sum of widths]: a view when made from one tensor, one copy otherwise."""
+        if isinstance(self._rows, Tensor) or start_dim != 1 or end_dim not in (-1, 2):
+            return self.tensor.flatten(start_dim, end_dim)
+        return torch.cat(self._rows, 1) if len(self._rows) > 1 else self._rows[0]
+
+    def flat_parts(self) -> list[Tensor]:
+        """What `torch.cat(..., 1)` joins to `flatten(1)`: saves a copy before another cat."""
+        return [self._rows.flatten(1)] if isinstance(self._rows, Tensor) else self._rows
+
+    def __getitem__(self, key: Any) -> Tensor:
+        if not isinstance(key, str):
+            return self.tensor[key]
+        if key not in self.names:
+            raise UserError(f"no field `{key}` in x.fields; it has: {', '.join(self.names) or 'none'}")
+        at = self.names.index(key)
+        return self._rows[:, at] if isinstance(self._rows, Tensor) else self._rows[at]
+
+    def __len__(self) -> int:
+        """B, as for a tensor; the number of fields is `len(x.fields.names)`."""
+        return len(self._rows) if isinstance(self._rows, Tensor) else len(self._rows[0])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.tensor, name)  # .shape, .sum(1), .transpose(1, 2), ...
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        _types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return func(*_tensors(args), **_tensors(kwargs or {}))
+
+    def __add__(self, other: Any) -> Tensor:
+        return torch.add(self.tensor, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return torch.add(self.tensor, other)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return torch.sub(self.tensor, other)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return torch.mul(self.tensor, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return torch.mul(self.tensor, other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return torch.div(self.tensor, other)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return torch.matmul(self.tensor, other)
+
+
+def _tensors(value: Any) -> Any:
+    """The same structure of arguments, with plain tensors in the place of `Fields`."""
+    if isinstance(value, Fields):
+        return value.tensor
+    if isinstance(value, dict):
+        return {k: _tensors(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_tensors(v) for v in value)
+    return value
+
+
+@dataclass
+class SequenceRows:
+    """A sequence per example, padded at its end; rows where `mask` is False are zero and mean nothing."""
+
+    rows: Tensor  # [B, L, D]
+    mask: Tensor  # [B, L] bool
+
+    def mean(self) -> Tensor:
+        """[B, D]; zero for an empty sequence."""
+        counts_B1 = self.mask.sum(1, keepdim=True).clamp_(min=1)
+        return torch.bmm(self.mask.to(self.rows.dtype).unsqueeze(1), self.rows).squeeze(1) / counts_B1
+
+
+@dataclass
+class Inputs:
+    numeric: Tensor  # [B, N]
+    fields: Fields  # [B, F, D]
+    sequences: dict[str, SequenceRows] = field(default_factory=dict)
+    linear: Tensor | None = None  # [B, F]
+
+    def flat(self) -> Tensor:
+        """[B, N + sum of widths]: numbers, then fields; what an MLP starts from. One copy, or none."""
+        parts = [p for p in (self.numeric, *self.fields.flat_parts()) if p.shape[1]]
+        return torch.cat(parts, 1) if len(parts) > 1 else (parts[0] if parts else self.numeric)
+
+
+def pool_rows(rows_ND: Tensor, offsets: Tensor, mode: Literal["mean", "sum"] = "mean") -> Tensor:
+    """[B, D] from B ragged examples: rows [offsets[i], offsets[i + 1]) become one; zeros for none."""
+    return _Pool.apply(rows_ND, offsets, mode)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _Pool(torch.autograd.Function):
+    # embedding_bag's own backward sorts indices that are sorted already; ours is one gather.
+    @staticmethod
+    def forward(ctx: Any, rows_ND: Tensor, offsets: Tensor, mode: str) -> Tensor:
+        ctx.save_for_backward(offsets)
+        ctx.mode = mode
+        positions = torch.arange(len(rows_ND), device=rows_ND.device)
+        return torch.nn.functional.embedding_bag(
+            positions, rows_ND, offsets, mode=mode, include_last_offset=True
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (offsets,), (grad_BD,) = ctx.saved_tensors, grads
+        lengths = offsets.diff()
+        if ctx.mode == "mean":
+            grad_BD = grad_BD / lengths.clamp(min=1).unsqueeze(1)
+        return grad_BD.index_select(0, _examples(lengths)), None, None
+
+
+def pad_rows(rows_ND: Tensor, offsets: Tensor, max_len: int) -> SequenceRows:
+    """[B, L, D] from B ragged examples; L is the longest here, 1 to `max_len`; longer ones lose their end."""
+    lengths = offsets.diff()
+    batch, longest = len(lengths), int(lengths.max()) if len(lengths) else 0
+    length = max(1, min(longest, max_len))
+    mask_BL = torch.arange(length, device=offsets.device) < lengths.unsqueeze(1)
+    example_N = _examples(lengths)
+    position_N = torch.arange(len(rows_ND), device=rows_ND.device) - offsets[:-1].index_select(0, example_N)
+    if longest > max_len:
+        kept = (position_N < max_len).nonzero().squeeze(1)
+        rows_ND, example_N, position_N = (t.index_select(0, kept) for t in (rows_ND, example_N, position_N))
+    slots_N = example_N * length + position_N
+    padded = rows_ND.new_zeros(batch * length, rows_ND.shape[1]).index_copy(0, slots_N, rows_ND)
+    return SequenceRows(padded.view(batch, length, rows_ND.shape[1]), mask_BL)
+
+
+def _examples(lengths_B: Tensor) -> Tensor:
+    """[N]: the example that each row belongs to."""
+    return torch.repeat_interleave(torch.arange(len(lengths_B), device=lengths_B.device), lengths_B)

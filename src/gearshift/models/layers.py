@@ -1,0 +1,199 @@
+"""The pieces that several models are made of: a multilayer perceptron, the linear term, pairwise products.
+
+Plain modules over plain tensors. First weights come from torch's generator (`torch.manual_seed`, or the
+`seed` of `models.build`): He for layers before a rectifier, Xavier for the others, zero biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gearshift import names
+from gearshift.data.schema import Schema
+from gearshift.models.inputs import Inputs, input_fields, row_width
+
+
+class Dice(nn.Module):
+    """p(s) s + (1 - p(s)) a s with p = sigmoid of the normalized s (DIN, Zhou et al. 2018, equation 9)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = BatchNorm(width, eps=1e-8, affine=False)
+        self.alpha = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        p = torch.sigmoid(self.norm(x))
+        return x * (p + self.alpha * (1 - p))
+
+
+# relu in place: no layer before it needs its own output in the backward pass; saves an allocation.
+ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
+    "relu": lambda width: nn.ReLU(inplace=True),
+    "prelu": lambda width: nn.PReLU(width),
+    "dice": Dice,
+    "gelu": lambda width: nn.GELU(),
+    "silu": lambda width: nn.SiLU(),
+    "sigmoid": lambda width: nn.Sigmoid(),
+    "tanh": lambda width: nn.Tanh(),
+}
+RECTIFIERS = ("relu", "prelu", "dice", "gelu", "silu")
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalization that lets a (last, short) batch of one example pass, by the running statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+class Dropout(nn.Module):
+    """Dropout that can be seeded (`seed_dropout`), so that threads do not share a random stream."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.seed: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        if self.seed is None:
+            return F.dropout(x, self.p)
+        generator = torch.Generator(x.device).manual_seed(self.seed)
+        keep = torch.empty_like(x).bernoulli_(1 - self.p, generator=generator)
+        return x * keep.div_(1 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def seed_dropout(module: nn.Module, seed: int) -> None:
+    """Fixes what the next forward pass drops: the same seed, the same zeros, whatever other threads draw."""
+    layers = [m for m in module.modules() if isinstance(m, Dropout)]
+    for number, layer in enumerate(layers):
+        layer.seed = (seed * len(layers) + number) % 2**63
+
+
+class MLP(nn.Sequential):
+    """Linear, normalization, activation, dropout for each hidden width; then a linear layer if `outputs`."""
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int = 0,
+        *,
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise names.unknown("activation", activation, ACTIVATIONS)
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers.append(hidden_linear(inputs, width, activation))
+            layers += [BatchNorm(width)] if batch_norm else []
+            layers.append(ACTIVATIONS[activation](width))
+            layers += [Dropout(dropout)] if dropout else []
+            inputs = width
+        if outputs:
+            layers.append(output_linear(inputs, outputs))
+        super().__init__(*layers)
+        self.width = outputs or inputs
+
+
+def hidden_linear(inputs: int, outputs: int, activation: str = "relu") -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    if activation in RECTIFIERS:
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    else:
+        nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def output_linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def flat_width(schema: Schema, dim: int, *, sequences: bool = False) -> int:
+    """The width of `Inputs.flat()`."""
+    rows = sum(row_width(schema, f, dim) for f in input_fields(schema, sequences=sequences))
+    return schema.numeric_width + rows
+
+
+def logits(scores_BT: Tensor) -> Tensor:
+    """[B] for one task, [B, T] for several."""
+    return scores_BT.squeeze(1) if scores_BT.shape[1] == 1 else scores_BT
+
+
+class TaskSum(nn.Module):
+    """[B, K] -> [B, T]: the plain sum for one task; for several, each has its weights, learned, born 1."""
+
+    def __init__(self, width: int, tasks: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, tasks)) if tasks > 1 else None
+
+    def forward(self, x_BK: Tensor) -> Tensor:
+        return x_BK.sum(1, keepdim=True) if self.weight is None else x_BK @ self.weight
+
+
+class LinearTerm(nn.Module):
+    """[B, T]: bias + weighted numbers + the width-1 row parts of fields. LR, and FM's first order."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        tasks = len(schema.labels)
+        self.numeric = output_linear(schema.numeric_width, tasks) if schema.numeric_width else None
+        self.bias = None if self.numeric else nn.Parameter(torch.zeros(tasks))
+        self.fields = TaskSum(len(schema.fields), tasks) if schema.fields else None
+
+    def forward(self, x: Inputs) -> Tensor:
+        scores_BT = self.numeric(x.numeric) if self.numeric else self.bias
+        if self.fields:
+            assert x.linear is not None, (
+                "the model asked for the linear part (linear = True) and did not get it"
+            )
+            scores_BT = self.fields(x.linear) + scores_BT
+        assert isinstance(scores_BT, Tensor)
+        return scores_BT
+
+
+class PairwiseTerm(nn.Module):
+    """[B, T]: sum over pairs of <v_i, v_j> x_i x_j, numbers included (Rendle 2010, equation 1).
+
+    In O(F D) by 1/2 sum_d ((sum_i v_id x_i)^2 - sum_i (v_id x_i)^2) (Rendle 2010, lemma 3.1).
+    """
+
+    def __init__(self, schema: Schema, dim: int) -> None:
+        super().__init__()
+        self.numeric = nn.Parameter(torch.empty(schema.numeric_width, dim)) if schema.numeric_width else None
+        if self.numeric is not None:
+            nn.init.normal_(self.numeric, std=0.01)
+        self.has_fields = bool(schema.fields)
+        self.total = TaskSum(dim, len(schema.labels))
+
+    def forward(self, x: Inputs) -> Tensor:
+        sums_BD, squares_BD = self._of_fields(x) if self.has_fields else self._of_numbers(x)
+        if self.has_fields and self.numeric is not None:
+            more_sums_BD, more_squares_BD = self._of_numbers(x)
+            sums_BD, squares_BD = sums_BD + more_sums_BD, squares_BD + more_squares_BD
+        scores_BT: Tensor = self.total((sums_BD.square() - squares_BD) * 0.5)
+        return scores_BT
+
+    def _of_fields(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        rows_BFD = x.fields.tensor
+        return rows_BFD.sum(1), rows_BFD.square().sum(1)
+
+    def _of_numbers(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        assert self.numeric is not None
+        return x.numeric @ self.numeric, x.numeric.square() @ self.numeric.square()

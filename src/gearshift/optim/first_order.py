@@ -1,0 +1,133 @@
+"""First-order optimizers of the dense parameters: a frozen value with two functions, after optax.
+
+    init(n)                                -> state: named tensors, saved by a checkpoint as they are
+    step(flat, grad, state, lr_scale=...)  in place; `grad` stays as it was; the schedule gives lr_scale
+
+They work on flat buffers and know no parameter by name. Same rule and rounding as torch.optim's; `l2` adds
+l2 * weight to the gradient, AdamW's `weight_decay` shrinks the weights apart from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class DenseOptimizer(Protocol):
+    @property
+    def lr(self) -> float: ...
+    def init(self, n: int) -> State: ...
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    lr: float = 0.1
+    l2: float = 0.0
+
+    def init(self, n: int) -> State:
+        return {}
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        flat.add_(_with_l2(grad, flat, self.l2), alpha=-self.lr * lr_scale)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    l2: float = 0.0
+
+    def init(self, n: int) -> State:
+        return {"velocity": torch.zeros(n)}
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        grad = _with_l2(grad, flat, self.l2)
+        velocity = state["velocity"].mul_(self.momentum).add_(grad)
+        ahead = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
+        flat.add_(ahead, alpha=-self.lr * lr_scale)
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial: float = 0.0  # first value of the accumulator
+    l2: float = 0.0
+
+    def init(self, n: int) -> State:
+        return {"sum": torch.full((n,), self.initial)}
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        grad = _with_l2(grad, flat, self.l2)
+        total = state["sum"].addcmul_(grad, grad)
+        flat.addcdiv_(grad, total.sqrt().add_(self.eps), value=-self.lr * lr_scale)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma & Ba 2015, algorithm 1."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    l2: float = 0.0
+
+    def init(self, n: int) -> State:
+        return {"step": torch.zeros((), dtype=torch.int64), "mean": torch.zeros(n), "square": torch.zeros(n)}
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        grad = _with_l2(grad, flat, self.l2)
+        step = int(state["step"].add_(1))
+        mean = state["mean"].lerp_(grad, 1 - self.beta1)
+        square = state["square"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        scale = 1 / math.sqrt(1 - self.beta2**step)
+        rate = self.lr * lr_scale / (1 - self.beta1**step)
+        flat.addcdiv_(mean, square.sqrt().mul_(scale).add_(self.eps), value=-rate)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def init(self, n: int) -> State:
+        return self._adam.init(n)
+
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        with torch.no_grad():
+            flat.mul_(1 - self.lr * lr_scale * self.weight_decay)
+        self._adam.step(flat, grad, state, lr_scale=lr_scale)
+
+    @property
+    def _adam(self) -> Adam:
+        return Adam(self.lr, self.beta1, self.beta2, self.eps)
+
+
+def _with_l2(grad: Tensor, flat: Tensor, l2: float) -> Tensor:
+    return grad.add(flat, alpha=l2) if l2 else grad
+
+
+def clip_norm(grad: Tensor, max_norm: float) -> float:
+    """Scales `grad` in place to at most this length; returns the length before. Non-finite: left alone."""
+    norm = float(torch.linalg.vector_norm(grad))
+    if math.isfinite(norm) and norm > max_norm:
+        grad.mul_(max_norm / norm)
+    return norm
