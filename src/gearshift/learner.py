@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.batch import Batch, Floats
@@ -19,6 +18,7 @@ from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
 from gearshift.embedding.store import Cut, RowBlock
 from gearshift.errors import UserError
+from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.server import RowSettings, Server, make_stores
 from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
@@ -50,7 +50,7 @@ class Learner:
         threads: int = 1,
         prefix: str = "",
     ) -> None:
-        self.model, self.schema, self.prefix = model, schema, prefix
+        self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
         self.worker = Worker(model, schema, loss=loss, threads=threads)
         stores = make_stores(self.worker.groups, self.worker.needs, rows, seed)
         self.server = Server(
@@ -62,6 +62,7 @@ class Learner:
 
     def step(self, found: Found, *, lr_scale: float = 1.0) -> Push:
         """Pull, compute, apply. The push comes back for its loss and its predictions."""
+        seed_dropout(self.model, self.seed + self.server.step)
         push = self.worker.compute(found, self.server.pull(found))
         refuse_non_finite(push)
         if push.examples > 0:  # a batch of weight 0 teaches nothing
@@ -81,39 +82,61 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """Everything as of now; rows are a cut, so training may go on while they are written."""
-        dense = self.worker.dense
         arrays: dict[str, Arrays] = {
-            f"{self.prefix}dense": {name: _copy(view) for name, view in dense.named()},
-            f"{self.prefix}optimizer": {name: _copy(value) for name, value in self.server.optimizer_state.items()},
-            f"{self.prefix}buffers": {name: _copy(value) for name, value in self.model.named_buffers()},
+            f"{self.prefix}dense": {name: t.numpy() for name, t in self.worker.dense.state().items()},
+            f"{self.prefix}optimizer": {
+                name: t.clone().numpy() for name, t in self.server.optimizer_state.items()
+            },
         }
         rows = {f"{self.prefix}rows{i}": store.cut() for i, store in enumerate(self.server.stores)}
         return Snapshot(arrays, rows)
 
     def restore(self, checkpoint: Checkpoint, *, trainable: bool = True) -> None:
         """Takes a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept."""
+        self._check_same(checkpoint, trainable)
         dense = checkpoint.arrays(f"{self.prefix}dense")
-        expected = {name: list(view.shape) for name, view in self.worker.dense.named()}
-        found = {name: list(array.shape) for name, array in dense.items()}
-        if expected != found:
-            raise UserError(
-                f"checkpoint {checkpoint.path} was made for {checkpoint.facts['model']['text']}; this is "
-                f"{describe(self.model)}. Warm-start the embeddings only: --init-from {checkpoint.path}"
-            )
-        with torch.no_grad():
-            for name, view in self.worker.dense.named():
-                view.copy_(torch.from_numpy(dense[name]))
-            buffers = checkpoint.arrays(f"{self.prefix}buffers")
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(torch.from_numpy(buffers[name]))
-            if trainable:
-                for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
-                    self.server.optimizer_state[name].copy_(torch.from_numpy(array))
+        self.worker.dense.load({name: torch.from_numpy(array) for name, array in dense.items()})
+        if trainable:
+            for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
+                self.server.optimizer_state[name].copy_(torch.from_numpy(array))
         for i, store in enumerate(self.server.stores):
             store.clear()
             for block in checkpoint.rows(f"{self.prefix}rows{i}"):
                 store.load(block if trainable else without_state(block))
         self.server.step = int(checkpoint.facts["step"])
+
+    def _check_same(self, checkpoint: Checkpoint, trainable: bool) -> None:
+        if self.prefix:
+            return  # a baseline is what we made it
+        saved, here = checkpoint.facts["model"]["text"], describe(self.model)
+        if saved != here:
+            raise UserError(
+                f"checkpoint {checkpoint.path} was made for {saved}; this config asks {here}. "
+                f"Warm-start the embeddings only: --init-from {checkpoint.path}"
+            )
+        if trainable and checkpoint.facts["settings"] != self.settings:
+            raise UserError(
+                f"checkpoint {checkpoint.path} was trained with {checkpoint.facts['settings']}; this config asks "
+                f"{self.settings}. Resume with the optimizers of the run, or start anew with --init-from"
+            )
+
+    @property
+    def settings(self) -> str:
+        """What must be the same for training to go on from a checkpoint: the optimizers and their state."""
+        parts = [f"{p.name}[{p.width}] {p.optimizer}" for s in self.server.stores for p in s.parts]
+        return "; ".join([f"dense {self.server.optimizer}", *parts])
+
+    def warm_start(self, checkpoint: Checkpoint) -> int:
+        """Takes the embedding rows of another model, where part and width agree; fresh optimizer state."""
+        taken = 0
+        for i, store in enumerate(self.server.stores):
+            for block in checkpoint.rows(f"rows{i}"):
+                if block.weights_UW.shape[1] == store.width:
+                    store.set_weights(block.ids_U, block.weights_UW)
+                    taken += len(block.ids_U)
+        if not taken:
+            raise UserError(f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants")
+        return taken
 
 
 def refuse_non_finite(push: Push) -> None:
@@ -135,9 +158,6 @@ def describe(model: nn.Module) -> str:
     """DeepFM(dim=16), for headers and error sentences."""
     return f"{type(model).__name__}(dim={getattr(model, 'dim', 16)})"
 
-
-def _copy(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().clone().numpy()
 
 
 def without_state(block: RowBlock) -> RowBlock:

@@ -20,9 +20,8 @@ from gearshift import run_folder
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
-from gearshift.learner import Learner
 from gearshift.metrics import Measures
-from gearshift.report import report
+from gearshift.report import closing_lines, report
 from gearshift.saver import Saver
 from gearshift.trained import TrainedModel, model_facts
 from gearshift.training import Progress, Training
@@ -76,7 +75,7 @@ class Run:
         self._error: BaseException | None = None
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
-        self._saved_at = self._logged_at = time.monotonic()
+        self._started = self._saved_at = self._logged_at = time.monotonic()
 
     # What others call
 
@@ -127,16 +126,20 @@ class Run:
         run_folder.finish(self.folder, self.phase, None if self._error is None else str(self._error))
 
     def _train(self) -> None:
-        self.phase = "training"
-        self.training.run(self)
-        self._save(best=self.training.valid is None)
+        training = self.training
+        self.phase, self._started = "training", time.monotonic()
+        training.run(self)
+        self._save(best=training.valid is None)
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
         if not self._stop.is_set():
             self._take_best()
-        self._result = Result(self)
-        run_folder.write_json(self.folder / "report.json", self._result.report)
+        self.phase = "evaluating"
+        baseline = training.baseline and training.valid and evaluate(training.baseline, training.valid)
+        figures = report(training, self.last_evaluation, baseline or None, time.monotonic() - self._started)
+        run_folder.write_json(self.folder / "report.json", figures)
+        self._result = Result(self, figures)
 
     def stepped(self) -> bool:
         for callback in self.callbacks:
@@ -178,14 +181,14 @@ class Run:
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {
             "progress": _measure_arrays(training.progress),
-            "random": {"torch": torch.get_rng_state().numpy()},
+            "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
         }
-        self.saver.save(training.step, self._facts(), arrays, learners, best=best)
+        self.saver.save(training.step, self.facts(), arrays, learners, best=best)
         self._saved_at = time.monotonic()
         for callback in self.callbacks:
             callback.on_checkpoint(self, self.saver.checkpoints.path(training.step))
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         training = self.training
         progress = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
         return {
@@ -215,3 +218,48 @@ class Run:
         line = {"step": self.training.step, "time": time.time(), "examples": progress.examples, **numbers}
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+class Result(TrainedModel):
+    """A finished run: its figures, and the model to predict with and to save."""
+
+    def __init__(self, run: Run, figures: dict[str, Any]) -> None:
+        super().__init__(run.training.learner, run.facts())
+        self.folder, self.report = run.folder, figures
+
+    @property
+    def auc(self) -> float:
+        """On the validation data; without them, of each training example before it was trained."""
+        return float(self.report["auc"])
+
+    @property
+    def logloss(self) -> float:
+        return float(self.report["logloss"])
+
+    @property
+    def examples_per_second(self) -> float:
+        return float(self.report["examples_per_second"])
+
+    @property
+    def lines(self) -> list[str]:
+        """What a person wants to read at the end."""
+        return closing_lines(self.report)
+
+    def __repr__(self) -> str:
+        return f"Result(auc={self.auc:.4f}, examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"
+
+
+def _measure_arrays(progress: Progress) -> Arrays:
+    """The progressive measures as named arrays: `so_far/...`, `2026-11-01/...`."""
+    every = {"so_far": progress.measures, **progress.days}
+    return {f"{name}/{key}": array for name, m in every.items() for key, array in m.state().items()}
+
+
+def _restore_measures(progress: Progress, arrays: Arrays) -> None:
+    by_name: dict[str, dict[str, Any]] = {}
+    for path, array in arrays.items():
+        name, key = path.split("/")
+        by_name.setdefault(name, {})[key] = array
+    restored = {name: Measures.from_state(state) for name, state in by_name.items()}
+    progress.measures = restored.pop("so_far")
+    progress.days = restored

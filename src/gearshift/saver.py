@@ -23,6 +23,7 @@ class Saver:
         self.checkpoints = CheckpointFolder(folder, keep)
         self.tell = tell
         self.last: Path | None = None
+        self.saved_step = -1
         self.failure: str | None = None
         self._writing: threading.Thread | None = None
 
@@ -35,6 +36,7 @@ class Saver:
     ) -> None:
         """Returns once the cut is taken; waits for an earlier one that is still being written."""
         self.wait()
+        self.saved_step = step
         snapshots = [learner.snapshot() for learner in learners]
         everything = {**arrays, **{k: v for s in snapshots for k, v in s.arrays.items()}}
         rows = {k: v for s in snapshots for k, v in s.rows.items()}

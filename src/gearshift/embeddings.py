@@ -1,0 +1,107 @@
+"""The row store as an `nn.Module`, for a training loop of one's own.
+
+    emb = gs.Embeddings(schema, dim=16, optimizer=gs.RowAdagrad(lr=0.05))
+    for batch in gs.read("clicks.csv", schema).batches(4096):
+        loss = criterion(net(emb(batch)), batch)
+        loss.backward()                  # row gradients reach the store here
+        opt.step(); opt.zero_grad()      # `net` has its torch optimizer
+
+Rows are born when first seen in training and move during `backward`, with the gradient of the loss as the loop
+computed it (a mean stays a mean). In `eval()` mode nothing is born. Knows no trainer and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gearshift import _core
+from gearshift.data.batch import Batch, Floats
+from gearshift.data.schema import Schema
+from gearshift.embedding.lookup import expand, field_groups, find
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.store import RowAdagrad, RowOptimizer, RowPart
+from gearshift.models.inputs import Inputs, Needs
+from gearshift.worker import Leaves, assemble
+
+
+class Embeddings(nn.Module):
+    """`emb(batch)` gives the `Inputs` of a batch; `emb(ids)` the rows [..., dim] of ready ids."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        optimizer: RowOptimizer | None = None,
+        *,
+        linear: bool = False,
+        sequences: bool = False,
+        init: float = 0.01,
+        seed: int = 1,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.schema, self.threads = schema, threads or torch.get_num_threads()
+        self.needs = Needs(dim, True, linear, sequences)
+        self.groups = field_groups(schema, dim)
+        optimizer = optimizer or RowAdagrad()
+        self.stores = tuple(
+            MemoryStore(
+                (RowPart("embedding", g.dim, optimizer, init), *((RowPart("linear", 1, optimizer, 0.0),) if linear else ())),
+                seed=seed,
+            )
+            for g in self.groups
+        )
+        self.step = 0  # pushes so far: what a row's last touch is dated with
+
+    def forward(self, batch: Batch | Tensor | np.ndarray[Any, Any]) -> Any:
+        return self._inputs(batch) if isinstance(batch, Batch) else self._rows(batch)
+
+    def _inputs(self, batch: Batch) -> Inputs:
+        indices = find(batch, self.groups).indices
+        rows = [self._leaf(store, index) for store, index in zip(self.stores, indices, strict=True)]
+        leaves = tuple(
+            Leaves(r[:, : g.dim], r[:, g.dim] if self.needs.linear else None)
+            for r, g in zip(rows, self.groups, strict=True)
+        )
+        return assemble(self.schema, self.groups, self.needs, batch, leaves)
+
+    def _rows(self, ids: Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """Rows of 63-bit ids of any shape, from the store of the model's own width."""
+        array = np.ascontiguousarray(torch.as_tensor(ids).numpy(), np.int64)
+        index = _core.Occurrences(array.reshape(-1))
+        return self._leaf(self.stores[0], index)[:, : self.groups[0].dim].reshape(*array.shape, -1)
+
+    def _leaf(self, store: MemoryStore, index: _core.Occurrences) -> Tensor:
+        """Each occurrence's whole row; its gradient goes to the store in `backward`."""
+        pull = store.pull if self.training else store.peek
+        rows_NW = torch.from_numpy(expand(index, pull(index.unique_U), 0, store.width, self.threads))
+        if not (self.training and torch.is_grad_enabled()):
+            return rows_NW
+        return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index)  # type: ignore[no-untyped-call,no-any-return]
+
+    def push(self, store: MemoryStore, index: _core.Occurrences, grads_NW: Floats) -> None:
+        sums_UW = np.zeros((len(index.unique_U), store.width), np.float32)
+        index.sum(grads_NW, 0, store.width, sums_UW, self.threads)
+        self.step += 1
+        store.push(index.unique_U, sums_UW, index.counts_U, examples=1.0, step=self.step)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.needs.dim}, rows={sum(map(len, self.stores)):,}"
+
+
+class _PushOnBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_NW: Tensor, module: Embeddings, store: MemoryStore, index: _core.Occurrences) -> Tensor:
+        ctx.target = (module, store, index)
+        return rows_NW.view_as(rows_NW)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None]:
+        module, store, index = ctx.target
+        module.push(store, index, grads[0].contiguous().numpy())
+        return None, None, None, None

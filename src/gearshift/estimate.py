@@ -1,0 +1,113 @@
+"""What a run will need, before it starts: embedding rows, memory, time; from a look at the first examples.
+
+Distinct ids grow with the number of examples n about as n^b (Heaps' law); b comes from the sample's two halves.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import os
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gearshift.data.batch import Batch
+from gearshift.errors import UserError
+from gearshift.learner import Learner
+from gearshift.training import Training
+from gearshift.worker import Worker
+
+SAMPLE = 65_536  # examples looked at
+TIMED_STEPS = 3
+FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
+
+
+@dataclass(frozen=True)
+class Estimate:
+    rows: int
+    row_bytes: int  # of all rows
+    seconds: float
+    memory: int  # bytes that may be used
+
+    def text(self, training: Training) -> str:
+        parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
+        each = " + ".join(f"{p.width} {type(p.optimizer).__name__.removeprefix('Row')}" for p in parts)
+        minutes = self.seconds / 60
+        length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
+        return (
+            f"Memory {self.rows / 1e6:.2f} M embedding rows expected ({each}) = {self.row_bytes / 1e9:.2f} GB "
+            f"of {self.memory / 1e9:.0f} GB. Estimated time {length}."
+        )
+
+
+def estimate(training: Training, memory: int | None = None) -> Estimate:
+    """Looks at the first examples; trains nothing and creates no row."""
+    sample = _sample(training)
+    total = training.total // training.plan.epochs
+    rows, row_bytes = 0, 0
+    for i, store in enumerate(training.learner.server.stores):
+        expected = expected_rows(training.learner, sample, i, total)
+        rows += expected
+        row_bytes += expected * store.row_bytes
+    seconds = _step_seconds(training.learner, sample[:TIMED_STEPS]) * training.total / training.plan.batch
+    return Estimate(rows, row_bytes, seconds, memory or available_memory())
+
+
+def _sample(training: Training) -> list[Batch]:
+    count = max(2, min(SAMPLE // training.plan.batch, 64))
+    with closing(training.train.batches(training.plan.batch)) as batches:
+        return list(itertools.islice(batches, count))
+
+
+def expected_rows(learner: Learner, sample: list[Batch], store: int, total: int) -> int:
+    group = learner.worker.groups[store]
+    ids = [np.unique(group.occurrences(batch)) for batch in sample]
+    seen = sum(len(batch) for batch in sample)
+    if not ids or not seen:
+        return 0
+    whole = len(np.unique(np.concatenate(ids)))
+    half = len(np.unique(np.concatenate(ids[: max(1, len(ids) // 2)])))
+    growth = 0.0 if len(ids) < 2 or half == 0 else max(0.0, min(1.0, math.log2(whole / half)))
+    return int(whole * max(1.0, total / seen) ** growth)
+
+
+def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
+    """The median time of a step on a copy of the network, rows only looked at."""
+    worker = Worker(
+        copy.deepcopy(learner.model), learner.schema, loss=learner.worker.loss, threads=learner.worker.threads
+    )
+    times = []
+    for batch in sample:
+        started = time.perf_counter()
+        found = learner.find(batch)
+        worker.compute(found, learner.server.peek(found))
+        times.append(time.perf_counter() - started)
+    return float(np.median(times)) if times else 0.0
+
+
+def available_memory() -> int:
+    """What this machine, or the container we are in, has for us."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return total
+
+
+def refuse_too_large(estimate: Estimate, training: Training) -> None:
+    if estimate.row_bytes <= FREE_SHARE * estimate.memory:
+        return
+    smaller = sum(
+        estimate.rows * (4 * (store.width + len(store.parts)) + 40) // len(training.learner.server.stores)
+        for store in training.learner.server.stores
+    )
+    raise UserError(
+        f"needs about {estimate.row_bytes / 1e9:.0f} GB for {estimate.rows / 1e6:.0f} M embedding rows "
+        f"({estimate.memory / 1e9:.0f} GB here). Options: optimizer.embeddings.name=rowwise_adagrad "
+        f"({smaller / 1e9:.0f} GB), a smaller model.dim, fewer id features, or memory=... if the estimate is wrong"
+    )

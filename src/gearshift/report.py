@@ -1,0 +1,115 @@
+"""The figures of a finished run: one flat mapping with stable keys, and the lines a person reads.
+
+Durations in seconds, sizes in bytes. Keys are a contract: add, never rename.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from typing import Any
+
+from gearshift.evaluate import Evaluation
+from gearshift.metrics import Measures
+from gearshift.training import Training
+
+NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
+
+
+def report(training: Training, valid: Evaluation | None, baseline: Evaluation | None, seconds: float) -> dict[str, Any]:
+    progress, learner = training.progress, training.learner
+    measures = valid.measures if valid else progress.measures
+    return {
+        "model": type(learner.model).__name__,
+        "strategy": "sync",
+        "engine": "threads",
+        "workers": 1,
+        "global_batch": training.plan.batch,
+        "examples": progress.examples,
+        "seconds": progress.seconds,
+        "wall_seconds": seconds,
+        "examples_per_second": progress.examples / progress.seconds if progress.seconds else 0.0,
+        "global_steps": training.step,
+        "applied": training.step,
+        "discarded": 0,
+        "measured_on": "valid" if valid else "training data, before each example was trained",
+        **_figures(measures),
+        "grouped_auc": valid.grouped_auc if valid else None,
+        "tasks": {label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)}
+        if valid
+        else {},
+        "progressive": _figures(progress.measures),
+        "progressive_by_day": {day: _figures(m) for day, m in progress.days.items()},
+        "best_step": progress.best_step or training.step,
+        "baselines": _baselines(training, valid, baseline),
+        "staleness": NONE,
+        "lag": NONE,
+        "sync_gap": None,
+        "embedding_rows": learner.rows,
+        "embedding_bytes": learner.row_bytes,
+        "skipped_lines": len(training.train.skipped),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _figures(measures: Measures) -> dict[str, Any]:
+    """NaN (an AUC of one class only) is null in JSON."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in measures.as_dict().items()}
+
+
+def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | None) -> dict[str, Any]:
+    rate = training.progress.measures.mean_label
+    found: dict[str, Any] = {"constant_rate": rate}
+    if valid:
+        found["constant_logloss"] = cross_entropy(valid.measures.mean_label, rate)
+    if lr:
+        found["lr"] = _figures(lr.measures)
+    return found
+
+
+def cross_entropy(truth: float, guess: float) -> float:
+    """Log loss of always saying `guess` where the rate is `truth`."""
+    guess = min(max(guess, 1e-12), 1 - 1e-12)
+    return -(truth * math.log(guess) + (1 - truth) * math.log(1 - guess))
+
+
+def closing_lines(figures: dict[str, Any]) -> list[str]:
+    f = figures
+    seconds = f["wall_seconds"]
+    done = (
+        f"done   {f['examples']:,} examples in {int(seconds // 60)}:{int(seconds % 60):02d} "
+        f"({f['examples_per_second']:,.0f} ex/s while training); {f['global_steps']:,} steps"
+    )
+    where = "valid " if f["measured_on"] == "valid" else "so far"
+    lines = [done, f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
+    if f["best_step"] != f["global_steps"]:
+        lines.append(f"best   step {f['best_step']:,} of {f['global_steps']:,} scored best and was kept")
+    if f["skipped_lines"]:
+        lines.append(f"data   {f['skipped_lines']:,} bad lines were skipped; they are listed in bad_lines.txt")
+    return lines
+
+
+def _score_text(f: dict[str, Any]) -> str:
+    parts = [f"AUC {short(f['auc'])}"]
+    parts += [f"+- {short(1.96 * f['auc_se'])}"] if f.get("auc_se") else []
+    parts += [f" gAUC {short(f['grouped_auc'])}"] if f.get("grouped_auc") else []
+    parts += [f" logloss {short(f['logloss'])}", f" NE {short(f['normalized_entropy'], 3)}"]
+    parts += [f" calibration {f['calibration']:.3f}" if f["calibration"] is not None else ""]
+    return " ".join(parts)
+
+
+def _baseline_text(baselines: dict[str, Any]) -> str:
+    known = []
+    if baselines.get("constant_logloss") is not None:
+        known.append(f"constant rate: logloss {short(baselines['constant_logloss'])}")
+    if baselines.get("lr"):
+        known.append(f"LR on the same data: AUC {short(baselines['lr']['auc'])}")
+    return f"     ({'; '.join(known)})" if known else ""
+
+
+def short(value: float | None, digits: int = 4) -> str:
+    """.7712, as tables of AUCs are printed; "-" for what could not be measured."""
+    if value is None:
+        return "-"
+    text = f"{value:.{digits}f}"
+    return text[1:] if text.startswith("0.") else text
