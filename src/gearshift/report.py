@@ -16,7 +16,13 @@ from gearshift.training import Training
 NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
 
 
-def report(training: Training, valid: Evaluation | None, baseline: Evaluation | None, seconds: float) -> dict[str, Any]:
+def report(
+    training: Training,
+    valid: Evaluation | None,
+    test: Evaluation | None,
+    baseline: Evaluation | None,
+    seconds: float,
+) -> dict[str, Any]:
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
     return {
@@ -38,6 +44,7 @@ def report(training: Training, valid: Evaluation | None, baseline: Evaluation | 
         "tasks": {label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)}
         if valid
         else {},
+        "test": _figures(test.measures) | {"grouped_auc": test.grouped_auc} if test else None,
         "progressive": _figures(progress.measures),
         "progressive_by_day": {day: _figures(m) for day, m in progress.days.items()},
         "best_step": progress.best_step or training.step,
@@ -82,6 +89,8 @@ def closing_lines(figures: dict[str, Any]) -> list[str]:
     )
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
+    if f["test"]:
+        lines.append(f"test   {_score_text(f['test'])}")
     if f["best_step"] != f["global_steps"]:
         lines.append(f"best   step {f['best_step']:,} of {f['global_steps']:,} scored best and was kept")
     if f["skipped_lines"]:

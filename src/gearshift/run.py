@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from gearshift import run_folder
+from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.metrics import Measures
@@ -31,10 +32,9 @@ LOG_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When to save: every so many seconds and/or steps, and at the end; how many to keep, and where."""
+    """When to save (at the end in any case), how many to keep, and in which folder runs are made."""
 
-    seconds: float | None = 600.0
-    steps: int | None = None
+    every: Every | None = Every(seconds=600.0)
     keep: int = 3
     path: str | Path = "runs"
 
@@ -64,22 +64,30 @@ class Status:
 
 class Run:
     def __init__(
-        self, training: Training, folder: Path, policy: CheckpointPolicy, callbacks: Sequence[Callback] = ()
+        self,
+        training: Training,
+        policy: CheckpointPolicy,
+        callbacks: Sequence[Callback] = (),
+        test: Dataset | None = None,
     ) -> None:
-        self.training, self.folder, self.policy, self.callbacks = training, folder, policy, tuple(callbacks)
+        self.training, self.policy, self.callbacks, self.test = training, policy, tuple(callbacks), test
+        self.folder = Path()  # known once it started
         self.phase = "starting"
+        self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages: list[str] = []  # sentences for the user, in order
         self.last_evaluation: Evaluation | None = None
-        self.saver = Saver(folder / "checkpoints", policy.keep, self.messages.append)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
-        self._started = self._saved_at = self._logged_at = time.monotonic()
+        self._started = self._logged_at = time.monotonic()
 
     # What others call
 
-    def start(self) -> None:
+    def start(self, folder: Path) -> None:
+        """Trains in the background; `folder` is this run's own."""
+        self.folder = folder
+        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append)
         self._thread.start()
 
     @property
@@ -137,14 +145,17 @@ class Run:
             self._take_best()
         self.phase = "evaluating"
         baseline = training.baseline and training.valid and evaluate(training.baseline, training.valid)
-        figures = report(training, self.last_evaluation, baseline or None, time.monotonic() - self._started)
+        test = evaluate(training.learner, self.test) if self.test else None
+        seconds = time.monotonic() - self._started
+        figures = report(training, self.last_evaluation, test, baseline or None, seconds)
         run_folder.write_json(self.folder / "report.json", figures)
         self._result = Result(self, figures)
 
-    def stepped(self) -> bool:
+    def stepped(self, before: Moment) -> bool:
         for callback in self.callbacks:
             callback.on_step(self)
-        if self._save_due():
+        every = self.policy.every
+        if every and every.due(before, self.training.moment):
             self._save(best=False)
         if time.monotonic() - self._logged_at >= LOG_SECONDS:
             self._log(loss=self.training.progress.loss, auc_so_far=self.training.progress.measures.auc)
@@ -167,11 +178,6 @@ class Run:
 
     # Saving and restoring
 
-    def _save_due(self) -> bool:
-        policy = self.policy
-        by_time = policy.seconds is not None and time.monotonic() - self._saved_at >= policy.seconds
-        return not self.saver.busy and (by_time or bool(policy.steps and self.training.step % policy.steps == 0))
-
     def _save(self, *, best: bool) -> None:
         training = self.training
         if self.saver.saved_step == training.step and not self.saver.failure:
@@ -184,7 +190,6 @@ class Run:
             "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
         }
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
-        self._saved_at = time.monotonic()
         for callback in self.callbacks:
             callback.on_checkpoint(self, self.saver.checkpoints.path(training.step))
 

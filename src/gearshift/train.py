@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from gearshift import checkpoint, models, optim, run_folder
 from gearshift.config import Config, Every
-from gearshift.data.dataset import Dataset, read
-from gearshift.data.sources import CsvFormat
-from gearshift.data.split import check_no_leak
+from gearshift.data.dataset import CsvFormat, Dataset, check_no_leak, read
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
+from gearshift.learner import describe
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
 from gearshift.trainer import Trainer
@@ -24,18 +24,104 @@ def start(
     config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
 ) -> Run:
     """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
-    run = build(config, command=command, resume=resume, init_from=init_from)
-    run.start()
+    run = build(config, resume=resume, init_from=init_from)
+    folder = resume or run_folder.create(Path(config.checkpoint.path), config.name or "run")
+    run_folder.write_config(folder, config, command)
+    run.start(folder)
     return run
 
 
-def build(
-    config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
-) -> Run:
-    """All of `start` but the start: reads the data's beginning, checks, estimates, makes the run folder."""
+def build(config: Config, *, resume: Path | None = None, init_from: Path | None = None) -> Run:
+    """All of `start` but the start: looks at the data, checks, estimates; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
-    train, valid, test = datasets(config)
+    data = datasets(config)
     torch.manual_seed(config.train.seed)
-    model = models.build(config.model.name, train.schema, **config.model.settings())
-    ...
+    model = models.build(config.model.name, data.train.schema, **config.model.settings())
+    run = make_trainer(config).prepare(
+        model, data.train, data.valid, data.test, resume=resume, init_from=init_from
+    )
+    needs = estimate(run.training, config.memory)
+    refuse_too_large(needs, run.training)
+    run.header = header(config, run, data, needs.text(run.training))
+    return run
+
+
+@dataclass(frozen=True)
+class Data:
+    train: Dataset
+    valid: Dataset | None
+    test: Dataset | None
+
+
+def datasets(config: Config) -> Data:
+    if config.data.synthetic:
+        return _synthetic(config)
+    settings, schema = config.data, config.schema()
+    csv = CsvFormat(settings.csv.delimiter, settings.csv.header, settings.csv.columns, settings.csv.null)
+
+    def open_files(paths: tuple[str, ...] | None) -> Dataset | None:
+        if paths is None:
+            return None
+        return read(list(paths), schema, format=settings.format, csv=csv, bad_lines=settings.bad_lines.skip)
+
+    train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))
+    assert train is not None, "a Config without `train` has `synthetic`"
+    if settings.split:
+        train, valid, test = train.split_three(settings.split)
+    if valid is not None:
+        check_no_leak(train, valid, settings.allow_overlap)
+    return Data(train, valid, test)
+
+
+def _synthetic(config: Config) -> Data:
+    settings = config.data.synthetic
+    assert settings is not None
+    log = ClickLog(**settings.model_dump())
+    whole = read(log, log.schema)
+    if settings.days == 1:
+        return Data(whole, None, None)
+    train, valid = whole.cut(log.count() * (settings.days - 1) // settings.days)
+    return Data(train, valid, None)
+
+
+def make_trainer(config: Config) -> Trainer:
+    train, rates = config.train, config.optimizer
+    return Trainer(
+        global_batch=train.global_batch,
+        workers=config.cluster.workers,
+        strategy=config.strategy.name,
+        epochs=train.epochs,
+        seed=train.seed,
+        optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
+        embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
+        linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
+        clip_norm=rates.clip_norm,
+        schedule=Schedule(**rates.schedule.model_dump()),
+        shuffle=None if train.shuffle == "auto" else train.shuffle,
+        eval_every=train.eval_every,
+        best=config.checkpoint.best or "auc",
+        early_stopping=EarlyStopping(train.early_stopping.patience) if train.early_stopping else None,
+        plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
+        baseline=train.baseline,
+        checkpoint=CheckpointPolicy(config.checkpoint.every, config.checkpoint.keep, config.checkpoint.path),
+        name=config.name or "run",
+    )
+
+
+def _row_optimizer(name: str, settings: dict[str, float]) -> RowOptimizer:
+    return ROW_OPTIMIZERS[name](**settings)
+
+
+def header(config: Config, run: Run, data: Data, needs: str) -> tuple[str, ...]:
+    """What the user reads before the run starts."""
+    learner, name = run.training.learner, config.name or run.folder.name
+    weights = learner.worker.dense.count / 1e6
+    lines = [
+        f"{name} -> {run.folder}   {describe(learner.model)}, {weights:.2f} M dense weights   "
+        f"{config.strategy.name}, 1 worker, global batch {config.train.global_batch:,}",
+        f"Data   train: {data.train.describe()}",
+    ]
+    lines += [f"       valid: {data.valid.describe()}"] if data.valid else []
+    lines += [f"       test: {data.test.describe()}"] if data.test else []
+    return (*lines, needs)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from gearshift import models, run_folder
-from gearshift.checkpoint import Checkpoint
+from gearshift.cadence import Every
+from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.embedding.store import RowAdagrad, RowOptimizer
@@ -44,7 +46,7 @@ class Trainer:
         schedule: Schedule | None = None,
         loss: Loss = binary_cross_entropy,
         shuffle: bool | None = None,
-        eval_every: float | None = None,
+        eval_every: Every | None = None,
         best: str = "auc",
         early_stopping: EarlyStopping | None = None,
         plateau: Plateau | None = None,
@@ -76,14 +78,28 @@ class Trainer:
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
 
-    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None) -> Result:
+    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
         """Trains to the end: `start` and `wait`."""
-        return self.start(model, train, valid).wait()
+        return self.start(model, train, valid, **where).wait()
 
-    def start(self, model: nn.Module, train: Dataset, valid: Dataset | None = None) -> Run:
-        """Starts training in the background and returns at once."""
-        run = self.prepare(model, train, valid)
-        run.start()
+    def start(
+        self,
+        model: nn.Module,
+        train: Dataset,
+        valid: Dataset | None = None,
+        *,
+        test: Dataset | None = None,
+        resume: str | Path | None = None,
+        init_from: str | Path | None = None,
+    ) -> Run:
+        """Starts training in the background and returns at once.
+
+        `resume` is the folder of a run that was stopped: it goes on where it was saved. `init_from` is a run,
+        a checkpoint or a saved model whose embedding rows are a better beginning than random ones.
+        """
+        folder = None if resume is None else run_folder.find(resume)
+        run = self.prepare(model, train, valid, test, resume=folder, init_from=init_from)
+        run.start(folder or run_folder.create(Path(self.checkpoint.path), self.name))
         return run
 
     def prepare(
@@ -91,28 +107,25 @@ class Trainer:
         model: nn.Module,
         train: Dataset,
         valid: Dataset | None = None,
+        test: Dataset | None = None,
         *,
         resume: Path | None = None,
-        init_from: Path | None = None,
-        folder: Path | None = None,
+        init_from: str | Path | None = None,
     ) -> Run:
-        """A run that is ready to start. `resume` is a run folder; `init_from` gives embeddings to begin with."""
-        train = train.fitted() if resume is None else train.with_schema(_saved_schema(resume))
+        """All of `start` but the start: nothing is written yet."""
+        saved = None if resume is None else Checkpoint.open((resume / "checkpoints" / "last").resolve())
+        train = train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
         valid = None if valid is None else valid.with_schema(train.schema)
+        test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
-            raise UserError("early stopping and plateau decay need validation data: name them as `valid`")
-        training = Training(
-            self.plan,
-            self._learner(model, train),
-            train,
-            valid,
-            self._baseline(train) if self.baseline else None,
-        )
-        run = Run(self, training, folder or resume or run_folder.create(Path(self.checkpoint.path), self.name))
-        if resume is not None:
-            run.restore(Checkpoint.open((resume / "checkpoints" / "last").resolve()))
+            raise UserError("early stopping and plateau decay need validation data: give `valid`")
+        baseline = self._baseline(train) if self.baseline else None
+        training = Training(self.plan, self._learner(model, train), train, valid, baseline)
+        run = Run(training, self.checkpoint, self.callbacks, test)
+        if saved is not None:
+            run.restore(saved)
         elif init_from is not None:
-            training.learner.warm_start(Checkpoint.open(init_from))
+            training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
         return run
 
     def _learner(self, model: nn.Module, train: Dataset) -> Learner:
@@ -138,8 +151,4 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
-
-
-def _saved_schema(folder: Path) -> Schema:
-    return Schema.from_dict(Checkpoint.open((folder / "checkpoints" / "last").resolve()).facts["schema"])
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gearshift.cadence import Every, Moment
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetch
@@ -45,14 +46,14 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do and when; `eval_every` is a share of the run (below 1) or a number of steps."""
+    """What to do and when."""
 
     batch: int = 4096
     epochs: int = 1
     seed: int = 1
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
-    eval_every: float | None = None
+    eval_every: Every | None = None
     best: str = "auc"  # the measure by which evaluations are compared: auc or logloss
     early_stopping: EarlyStopping | None = None
     plateau: Plateau | None = None
@@ -93,8 +94,8 @@ def _day_name(day: int) -> str:
 
 
 class Observer(Protocol):
-    def stepped(self) -> bool:
-        """After every step; False asks the loop to stop here."""
+    def stepped(self, before: Moment) -> bool:
+        """After every step, with the moment before it; False asks the loop to stop here."""
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None: ...
 
@@ -119,6 +120,10 @@ class Training:
     def step(self) -> int:
         return self.learner.server.step
 
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.step, self.progress.seconds, self.progress.examples / self.total)
+
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
         while self.progress.epoch < self.plan.epochs:
@@ -134,10 +139,12 @@ class Training:
         progress = self.progress
         with closing(self._found(progress.epoch, progress.position)) as batches:
             for found in batches:
+                before = self.moment
                 self._step(found)
-                if not observer.stepped():
+                if not observer.stepped(before):
                     return False
-                if self._evaluation_due(len(found.batch)):
+                every, at_end = self.plan.eval_every, progress.examples >= self.total
+                if every and not at_end and every.due(before, self.moment):
                     self._evaluate(observer)
         return True
 
@@ -149,7 +156,7 @@ class Training:
 
     def _step(self, found: Found) -> None:
         started, progress, batch = time.perf_counter(), self.progress, found.batch
-        share = min(1.0, progress.examples / self.total)
+        share = min(1.0, self.moment.share)
         scale = self.plan.schedule.factor(share) * progress.rate_factor
         try:
             push = self.learner.step(found, lr_scale=scale)
@@ -173,16 +180,6 @@ class Training:
             f"{what} at step {self.step + 1} ({where}). "
             f"Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1"
         )
-
-    def _evaluation_due(self, count: int) -> bool:
-        every = self.plan.eval_every
-        if every is None or self.valid is None:
-            return False
-        if every >= 1:
-            return self.step % int(every) == 0
-        now, before = self.progress.examples, self.progress.examples - count
-        done = self.progress.examples >= self.total  # the end of the epoch evaluates anyway
-        return not done and int(now / self.total / every) > int(before / self.total / every)
 
     def _evaluate(self, observer: Observer) -> None:
         if self.valid is None:
