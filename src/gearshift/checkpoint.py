@@ -44,13 +44,19 @@ def write(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], ro
         manifest = {"format": FORMAT, "facts": dict(facts), "files": {f.name: _fingerprint(f) for f in files}}
         (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         _sync(beside)
-        if path.exists():
-            shutil.rmtree(path)
-        beside.rename(path)
-        _sync_folder(path.parent)
+        _put_in_place(beside, path)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists():
+        path.rename(old)
+    beside.rename(path)
+    _sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _save(path: Path, arrays: Arrays) -> Path:
