@@ -1,1 +1,94 @@
-"""Gearshift."""
+"""Gearshift: train click-through-rate models on click logs.
+
+The way of the data, and where to look:
+
+    data/         schema, sources, batches, the synthetic click log
+    embedding/    the row store (over the C++ core) and the lookup of a batch's ids
+    models/       plain nn.Modules: numbers and embedding rows -> logits
+    worker.py     one step: pulled rows + batch -> gradients
+    server.py     where parameters live and steps are applied
+    learner.py    both together: a model in training
+    training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
+    trained.py    predict, evaluate, save, load
+    config/       what a run is, from YAML; train.py builds it; cli/ is the command line
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gearshift import models as models
+    from gearshift.cadence import Every as Every
+    from gearshift.data.batch import Batch as Batch
+    from gearshift.data.dataset import CsvFormat as CsvFormat
+    from gearshift.data.dataset import Dataset as Dataset
+    from gearshift.data.dataset import read as read
+    from gearshift.data.infer import infer_schema as infer_schema
+    from gearshift.data.schema import Bag as Bag
+    from gearshift.data.schema import Bucketized as Bucketized
+    from gearshift.data.schema import Categorical as Categorical
+    from gearshift.data.schema import Label as Label
+    from gearshift.data.schema import Numeric as Numeric
+    from gearshift.data.schema import Schema as Schema
+    from gearshift.data.schema import Sequence as Sequence
+    from gearshift.data.schema import Vector as Vector
+    from gearshift.data.synthetic import ClickLog as ClickLog
+    from gearshift.embedding.store import RowAdagrad as RowAdagrad
+    from gearshift.embedding.store import RowAdam as RowAdam
+    from gearshift.embedding.store import RowFTRL as RowFTRL
+    from gearshift.embedding.store import RowMomentum as RowMomentum
+    from gearshift.embedding.store import RowSGD as RowSGD
+    from gearshift.embedding.store import RowwiseAdagrad as RowwiseAdagrad
+    from gearshift.embeddings import Embeddings as Embeddings
+    from gearshift.errors import UserError as UserError
+    from gearshift.models.inputs import Inputs as Inputs
+    from gearshift.optim.first_order import SGD as SGD
+    from gearshift.optim.first_order import Adagrad as Adagrad
+    from gearshift.optim.first_order import Adam as Adam
+    from gearshift.optim.first_order import AdamW as AdamW
+    from gearshift.optim.first_order import Momentum as Momentum
+    from gearshift.optim.schedule import Schedule as Schedule
+    from gearshift.run import Callback as Callback
+    from gearshift.run import CheckpointPolicy as CheckpointPolicy
+    from gearshift.run import Result as Result
+    from gearshift.run import Run as Run
+    from gearshift.trained import TrainedModel as TrainedModel
+    from gearshift.trained import load as load
+    from gearshift.trainer import Trainer as Trainer
+    from gearshift.training import EarlyStopping as EarlyStopping
+    from gearshift.training import Plateau as Plateau
+
+# Names are fetched when first used, so that `gearshift --help` need not import torch.
+_HOMES = {
+    "gearshift.cadence": "Every",
+    "gearshift.data.batch": "Batch",
+    "gearshift.data.dataset": "CsvFormat Dataset read",
+    "gearshift.data.infer": "infer_schema",
+    "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
+    "gearshift.data.synthetic": "ClickLog",
+    "gearshift.embedding.store": "RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
+    "gearshift.embeddings": "Embeddings",
+    "gearshift.errors": "UserError",
+    "gearshift.models.inputs": "Inputs",
+    "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
+    "gearshift.optim.schedule": "Schedule",
+    "gearshift.run": "Callback CheckpointPolicy Result Run",
+    "gearshift.trained": "TrainedModel load",
+    "gearshift.trainer": "Trainer",
+    "gearshift.training": "EarlyStopping Plateau",
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__version__ = "0.1.0"
+__all__ = [*_MODULE_OF, "models"]  # noqa: PLE0604 (built from the table above)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return import_module("gearshift.models")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'gearshift' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

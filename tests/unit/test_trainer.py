@@ -1,0 +1,237 @@
+"""Runs from Python: the same bits after a resume, the best kept, what is wrong said with its place."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from examples import PLAIN, RAGGED, make_batch
+from torch import nn
+
+import gearshift as gs
+from gearshift.cadence import Every
+from gearshift.checkpoint import Checkpoint
+from gearshift.data.batch import Batch
+from gearshift.errors import UserError
+
+
+def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
+    return gs.read(make_batch(schema, size, seed), schema)
+
+
+def trainer(path: Path, **more) -> gs.Trainer:
+    settings = dict(global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), embeddings=gs.RowAdagrad(lr=0.1))
+    return gs.Trainer(**(settings | more))
+
+
+def model(**more) -> nn.Module:
+    torch.manual_seed(5)
+    return gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8], **more)
+
+
+def state(folder: Path) -> dict[str, np.ndarray]:
+    """Everything in a run's last checkpoint, rows in the order of their ids."""
+    opened = Checkpoint.open((folder / "checkpoints" / "last").resolve())
+    arrays = {f"{f}/{k}": v for f in ("dense", "optimizer", "progress") for k, v in opened.arrays(f).items()}
+    blocks = list(opened.rows("rows0"))
+    ids = np.concatenate([b.ids_U for b in blocks])
+    order = np.argsort(ids)
+    for name in ("ids_U", "weights_UW", "state_US", "touches_U", "last_step_U", "updates_U"):
+        arrays[name] = np.concatenate([getattr(b, name) for b in blocks])[order]
+    return arrays
+
+
+class StopAt(gs.Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: gs.Run) -> None:
+        if run.status().step == self.step:
+            run.stop()
+
+
+@pytest.mark.parametrize("settings", [{}, {"epochs": 3, "shuffle": True}, {"baseline": True}])
+@pytest.mark.parametrize("stop_at", [1, 7, 23])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, settings: dict, stop_at: int) -> None:
+    train, valid = data(), data(500, seed=9)
+    settings |= {"schedule": gs.Schedule(warmup=0.1, decay="cosine"), "eval_every": Every(steps=10)}
+    whole = trainer(tmp_path / "whole", **settings).fit(model(dropout=0.2, batch_norm=True), train, valid)
+    stopped = trainer(tmp_path / "cut", callbacks=[StopAt(stop_at)], **settings)
+    folder = stopped.fit(model(dropout=0.2, batch_norm=True), train, valid).folder
+    torch.manual_seed(99)
+    resumed = trainer(tmp_path / "cut", **settings).fit(
+        model(dropout=0.2, batch_norm=True), train, valid, resume=folder
+    )
+    expected, got = state(whole.folder), state(resumed.folder)
+    assert expected.keys() == got.keys()
+    for name in expected:
+        np.testing.assert_array_equal(expected[name], got[name], err_msg=name)
+    timing = {"seconds", "wall_seconds", "examples_per_second", "peak_memory_bytes", "embedding_bytes"}
+    assert {k: v for k, v in whole.report.items() if k not in timing} == {
+        k: v for k, v in resumed.report.items() if k not in timing
+    }
+
+
+def test_two_runs_with_one_seed_are_the_same_and_another_seed_differs(tmp_path: Path) -> None:
+    runs = [trainer(tmp_path, seed=seed).fit(model(), data()) for seed in (1, 1, 2)]
+    first, second, third = (state(run.folder)["weights_UW"] for run in runs)
+    np.testing.assert_array_equal(first, second)
+    assert (first != third).any()
+
+
+def test_it_learns_and_counts_each_example_once_before_it_trains(tmp_path: Path) -> None:
+    result = trainer(tmp_path, epochs=5).fit(model(), data(3000), data(1000, seed=4))
+    assert result.auc > 0.75
+    assert result.report["examples"] == 15_000 and result.report["global_steps"] == 150
+    assert result.report["progressive"]["examples"] == 15_000
+    first = trainer(tmp_path).fit(model(), data(100))
+    assert first.report["progressive"]["auc"] < 0.65  # nothing was trained when these were predicted
+
+
+def test_the_best_evaluation_is_what_the_run_ends_with(tmp_path: Path) -> None:
+    valid = data(500, seed=7)
+    result = trainer(tmp_path, epochs=8, embeddings=gs.RowSGD(lr=30.0), early_stopping=gs.EarlyStopping(2)).fit(
+        model(), data(400), valid
+    )
+    assert result.report["best_step"] < result.report["global_steps"] < 8 * 4
+    assert result.auc == pytest.approx(gs.load(result.folder).evaluate(valid).measures.auc)
+    lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    assert result.auc == pytest.approx(max(line["valid_auc"] for line in lines if "valid_auc" in line))
+
+
+def test_a_plateau_lowers_the_rates(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=6, embeddings=gs.RowSGD(lr=30.0), plateau=gs.Plateau(0.1, 1)).start(
+        model(), data(400), data(500, seed=7)
+    )
+    run.wait()
+    assert run.training.progress.rate_factor < 1
+
+
+def test_early_stopping_without_validation_data_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="need validation data"):
+        trainer(tmp_path, early_stopping=gs.EarlyStopping()).fit(model(), data())
+
+
+def test_a_number_that_is_not_finite_stops_the_run_with_its_place(tmp_path: Path) -> None:
+    batch = make_batch(PLAIN, 500)
+    batch.numeric_BN[321, 0] = np.inf
+    with pytest.raises(UserError, match=r"at step 4 .*300"):
+        trainer(tmp_path).fit(model(), gs.read(batch, PLAIN))
+
+
+def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:
+    fresh = data(300, seed=3)
+    result = trainer(tmp_path).fit(model(), data())
+    expected = result.predict(fresh)
+    result.save(tmp_path / "model")
+    np.testing.assert_array_equal(gs.load(tmp_path / "model").predict(fresh), expected)
+    np.testing.assert_array_equal(gs.load(result.folder).predict(fresh), expected)
+    assert not list((tmp_path / "model").glob("optimizer*"))
+
+
+class Own(nn.Module):
+    dim = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(1 + 3 * 4, 1)
+
+    def forward(self, x: gs.Inputs) -> torch.Tensor:
+        return self.out(torch.cat([x.numeric, x.fields.flatten(1)], 1)).squeeze(1)
+
+
+def test_an_own_module_trains_and_is_passed_to_load(tmp_path: Path) -> None:
+    result = trainer(tmp_path).fit(Own(), data())
+    with pytest.raises(UserError, match="a module of your own: pass it"):
+        gs.load(result.folder)
+    loaded = gs.load(result.folder, model=Own())
+    np.testing.assert_array_equal(loaded.predict(data(50, 8)), result.predict(data(50, 8)))
+
+
+def test_a_checkpoint_of_another_model_is_told_and_its_rows_can_start_one(tmp_path: Path) -> None:
+    donor = trainer(tmp_path).fit(model(), data())
+    other = gs.models.FM(PLAIN, dim=4)
+    with pytest.raises(UserError, match=r"was made for DeepFM\(dim=4\).*FM\(dim=4\)"):
+        trainer(tmp_path).start(other, data(), resume=donor.folder)
+    warm = trainer(tmp_path).prepare(other, data(), init_from=donor.folder)
+    ids = make_batch(PLAIN, 1).ids_BF[0]
+    np.testing.assert_array_equal(
+        warm.training.learner.server.stores[0].peek(ids), donor.learner.server.stores[0].peek(ids)
+    )
+    assert warm.training.step == 0
+
+
+def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
+    folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+    with pytest.raises(UserError, match="Resume with the optimizers of the run"):
+        trainer(tmp_path, embeddings=gs.RowAdam()).start(model(), data(), resume=folder)
+
+
+def test_several_tasks_are_trained_and_measured(tmp_path: Path) -> None:
+    schema = gs.Schema(PLAIN.features, labels=(gs.Label("click", task="click"), gs.Label("buy", task="buy")))
+    one = make_batch(PLAIN, 1000)
+    two = Batch(0, np.repeat(one.labels_BT, 2, 1), one.numeric_BN, one.ids_BF)
+    two.labels_BT[::3, 1] = 0
+    dataset = gs.read(two, schema)
+    result = trainer(tmp_path, epochs=3).fit(gs.models.DNN(schema, dim=4, hidden=[8]), dataset, dataset)
+    assert result.report["tasks"].keys() == {"click", "buy"} and result.predict(dataset).shape == (1000, 2)
+    assert result.report["tasks"]["buy"]["auc"] > 0.7
+
+
+def test_sequences_train_through_din_and_pooled_through_others(tmp_path: Path) -> None:
+    schema = RAGGED
+    for net in (
+        gs.models.DIN(schema, dim=4, hidden=[8], target="item", history="history"),
+        gs.models.DNN(schema, dim=4, hidden=[8]),
+    ):
+        result = trainer(tmp_path).fit(net, data(600, schema=schema))
+        assert np.isfinite(result.predict(data(20, 2, schema))).all()
+
+
+def test_callbacks_see_steps_evaluations_and_checkpoints(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Watch(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            seen.append("step")
+
+        def on_eval(self, run: gs.Run, metrics: object) -> None:
+            seen.append("eval")
+
+        def on_checkpoint(self, run: gs.Run, path: Path) -> None:
+            seen.append(path.name)
+
+    trainer(tmp_path, callbacks=[Watch()], checkpoint=gs.CheckpointPolicy(Every(steps=2), path=tmp_path)).fit(
+        model(), data(400), data(100)
+    )
+    assert seen == ["step", "step", "step-2", "step", "step", "step-4", "eval"]
+
+
+def test_a_run_can_be_watched_stopped_and_has_no_thread_left(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=1000).start(model(), data())
+    with pytest.raises(TimeoutError):
+        run.wait(0.2)
+    run.stop()
+    run.wait(60)
+    assert run.finished and run.status().phase == "stopped" and run.status().examples > 0
+    assert not [t for t in threading.enumerate() if t.name.startswith("gearshift")]
+
+
+def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None:
+    class Bomb(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            raise RuntimeError("boom")
+
+    run = trainer(tmp_path, callbacks=[Bomb()]).start(model(), data())
+    with pytest.raises(RuntimeError, match="boom"):
+        run.wait(60)
+    assert run.status().phase == "failed"
+
+
+def test_more_than_one_worker_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="trains with one worker"):
+        gs.Trainer(workers=8)
