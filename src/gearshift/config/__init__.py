@@ -17,7 +17,6 @@ Imports neither torch nor numpy nor pyarrow.
 
 from gearshift.config.files import check_files
 from gearshift.config.load import config_from, load_config, load_schema
-from gearshift.config.quantities import Every
 from gearshift.config.tree import Config
 
-__all__ = ["Config", "Every", "check_files", "config_from", "load_config", "load_schema"]
+__all__ = ["Config", "check_files", "config_from", "load_config", "load_schema"]

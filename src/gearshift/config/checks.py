@@ -20,7 +20,7 @@ _ADAGRAD = frozenset({"lr", "l2", "eps", "initial"})
 _MOMENTUM = frozenset({"lr", "l2", "momentum"})
 DENSE_SETTINGS: Mapping[str, frozenset[str]] = {
     "sgd": frozenset({"lr", "l2"}),
-    "momentum": _MOMENTUM,
+    "momentum": _MOMENTUM | {"nesterov"},
     "adagrad": _ADAGRAD,
     "adam": _ADAM,
     "adamw": (_ADAM - {"l2"}) | {"weight_decay"},
@@ -34,7 +34,7 @@ ROW_SETTINGS: Mapping[str, frozenset[str]] = {
     "ftrl": frozenset({"lr", "beta", "l1", "l2"}),
 }
 # Formats that say themselves what their columns mean.
-SELF_DESCRIBING = frozenset({"criteo", "avazu", "prepared"})
+SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,9 @@ def _source_misfits(config: Config) -> Iterator[Misfit]:
     if data.synthetic is not None and config.features is not None:
         say = "the generated log (data.synthetic) brings its own features; remove `features`"
         yield Misfit(("features",), say)
-    unnamed = not data.csv.header and data.csv.columns is None and data.format in ("auto", "csv")
-    if unnamed and any(".parquet" not in path for path in data.train or ()):
-        say = "data.csv.header is false: name the columns in data.csv.columns"
-        yield Misfit(("data", "csv", "header"), say)
+    if data.csv.header and data.csv.columns is not None:
+        say = "data.csv.header is true and data.csv.columns is given; remove one of them"
+        yield Misfit(("data", "csv", "columns"), say)
 
 
 def _split_misfits(config: Config) -> Iterator[Misfit]:
@@ -198,13 +197,13 @@ def _model_misfits(config: Config) -> Iterator[Misfit]:
     settings = config.model.settings()
     for key, wanted in (("history", "sequence"), ("target", "categorical")):
         known = [entry.name for entry in config.features if entry.type == wanted]
-        name = settings.get(key)
         if not known:
             say = f"din needs a {wanted} feature for its {key}, and there is none; add one, or use model=dnn"
             yield Misfit(("model", "name"), say)
-        elif name is not None and name not in known:
-            say = f"model.{key} names `{name}`, which is no {wanted} feature"
-            yield Misfit(("model", key), f"{say}.{nearest(str(name), known)} ({', '.join(known)})")
+        for name in settings.get(key, ()):
+            if name not in known:
+                say = f"model.{key} names `{name}`, which is no {wanted} feature"
+                yield Misfit(("model", key), f"{say}.{nearest(name, known)} ({', '.join(known)})")
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:

@@ -54,21 +54,31 @@ def _delimiter(value: Any) -> Any:
     return value
 
 
+Delimiter = Annotated[str, BeforeValidator(_delimiter)]
+
+
 def _null_texts(value: Any) -> Any:
     return ["null" if v is None else parse_text(v) for v in value] if isinstance(value, list) else value
 
 
 class Csv(Section):
-    delimiter: Annotated[str, BeforeValidator(_delimiter)] = Field(
-        default=",", description="What separates two columns."
+    """What is not set is found out by looking at the start of the first file."""
+
+    delimiter: Delimiter | None = Field(
+        default=None, description="What separates two columns, such as ; or tab."
     )
-    header: bool = Field(default=True, description="Whether the first line of each file names the columns.")
-    columns: Texts | None = Field(
-        default=None, description="The column names, where the files have no header."
-    )
+    header: bool | None = Field(default=None, description="Whether the first line names the columns.")
+    columns: Texts | None = Field(default=None, description="The column names, where there is no header.")
     null: Annotated[tuple[str, ...], BeforeValidator(_null_texts)] = Field(
         default=("",), description="Texts that mean a missing value."
     )
+    quote: Text | None = Field(default=None, description="What encloses values; none: quotes are plain text.")
+    trim: bool | None = Field(default=None, description="Whether spaces around values do not count.")
+    decimal: Literal[".", ","] | None = Field(default=None, description="The decimal mark of numbers.")
+
+    def settings(self) -> dict[str, Any]:
+        """As keyword arguments for data.CsvFormat."""
+        return self.model_dump()
 
 
 class Split(Section):
@@ -93,8 +103,10 @@ class Synthetic(Section):
     )
     seed: Count = Field(default=1, ge=0, description="The same seed gives the same log on every machine.")
     sequences: bool = Field(default=False, description="Add a history of items per user (for DIN).")
-    drift: Number = Field(default=0.15, ge=0, description="How far the truth turns in a day, in radians.")
-    click_rate: Share = Field(default=0.2, gt=0, lt=1, description="The share of clicks.")
+    drift: Number = Field(
+        default=1.0, ge=0, le=10, description="How fast the truth changes from day to day; 0: not at all."
+    )
+    click_rate: Share = Field(default=0.2, ge=0.001, le=0.999, description="The share of clicks.")
 
 
 class Data(Section):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from gearshift.cadence import Every
 
 _AMOUNT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z%]*)\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -110,21 +111,12 @@ def write_seconds(seconds: float) -> str:
     return f"{seconds!r}s"
 
 
-@dataclass(frozen=True)
-class Every:
-    """How often something happens: exactly one of the three is set."""
-
-    share: float | None = None  # of the run
-    steps: int | None = None
-    seconds: float | None = None
-
-    def __str__(self) -> str:
-        if self.share is not None:
-            return f"{self.share * 100:.12g}%"
-        return str(self.steps) if self.steps is not None else write_seconds(self.seconds or 0.0)
-
-    def written(self) -> str | int:
-        return self.steps if self.steps is not None else str(self)
+def write_every(every: Every | None) -> str | int:
+    if every is None:
+        return "none"
+    if every.share is not None:
+        return f"{every.share * 100:.12g}%"
+    return every.steps if every.steps is not None else write_seconds(every.seconds or 0.0)
 
 
 def parse_every(value: Any) -> Every:
@@ -186,6 +178,6 @@ Cut = Annotated[float | str, BeforeValidator(parse_cut), _either(_NUMBER, _STRIN
 MaybeEvery = Annotated[
     Every | None,
     BeforeValidator(_none_or(parse_every)),
-    PlainSerializer(lambda every: every.written() if every else "none"),
+    PlainSerializer(write_every),
     _either(_INTEGER, _STRING, _NULL),
 ]

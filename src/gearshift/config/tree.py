@@ -17,10 +17,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gearshift.cadence import Every
 from gearshift.config import checks, document
 from gearshift.config.data import Data
 from gearshift.config.features import BUILT_IN, FeatureEntry
-from gearshift.config.quantities import Count, Every, MaybeEvery, Number, Share, Size, Text
+from gearshift.config.quantities import Count, MaybeEvery, Number, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 
@@ -45,10 +46,10 @@ class Model(Named):
         default=None, description="dcnv2: cross and deep network beside or after each other."
     )
     bottom: Counts | None = Field(default=None, description="dlrm: widths of the network below the numbers.")
-    target: Text | None = Field(
-        default=None, description="din: the categorical feature that is being judged."
-    )
-    history: Text | None = Field(
+    attention: Counts | None = Field(default=None, description="din: widths of the attention network.")
+    attention_activation: Text | None = Field(default=None, description="din: between its layers: dice, ...")
+    target: Texts | None = Field(default=None, description="din: the categorical feature that is judged.")
+    history: Texts | None = Field(
         default=None, description="din: the sequence feature that it is compared with."
     )
 
@@ -67,12 +68,13 @@ class Optimizer(Named):
     momentum: Number | None = Field(
         default=None, ge=0, lt=1, description="momentum: share of the last move kept."
     )
+    nesterov: bool | None = Field(default=None, description="momentum, dense only: look ahead (Nesterov).")
     beta1: Number | None = Field(default=None, ge=0, lt=1, description="adam, adamw: memory of the mean.")
     beta2: Number | None = Field(default=None, ge=0, lt=1, description="adam, adamw: memory of the square.")
     eps: Number | None = Field(default=None, gt=0, description="adagrad, adam: added to the denominator.")
     initial: Number | None = Field(default=None, ge=0, description="adagrad: first value of the accumulator.")
 
-    def settings(self) -> dict[str, float]:
+    def settings(self) -> dict[str, Any]:
         """What the user set, as keyword arguments for the optimizer."""
         return self.model_dump(exclude_none=True, exclude={"name"})
 
@@ -120,7 +122,6 @@ class Optimizers(Section):
 
 
 class EarlyStopping(Section):
-    metric: Literal["auc", "logloss"] = Field(default="auc", description="What must improve.")
     patience: Count = Field(
         default=2, ge=1, description="Validations without improvement before the run ends."
     )
@@ -131,7 +132,6 @@ class Plateau(Section):
         default=0.1, gt=0, lt=1, description="Multiply the rates by this without improvement."
     )
     patience: Count = Field(default=1, ge=1, description="Validations without improvement before that.")
-    metric: Literal["auc", "logloss"] = Field(default="auc", description="What must improve.")
 
 
 def _shuffle(value: Any) -> Any:
@@ -159,11 +159,12 @@ class Training(Section):
         description="auto: in file order where the log has a time and is read once, shuffled else.",
     )
     early_stopping: EarlyStopping | None = Field(
-        default=None, description="End when validation stops improving."
+        default=None, description="End when checkpoint.best stops improving on the validation data."
     )
     plateau: Plateau | None = Field(
-        default=None, description="Lower the rates when validation stops improving."
+        default=None, description="Lower the rates when checkpoint.best stops improving."
     )
+    baseline: bool = Field(default=True, description="Also train LR on the same data, as a yardstick.")
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 
