@@ -1,0 +1,215 @@
+"""The command line: names, arguments and help. What a command does is in `commands/`, imported when it runs.
+
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow or pydantic. A user's mistake is one
+sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gearshift.errors import UserError
+
+app = typer.Typer(
+    name="gearshift",
+    help="Train click-through-rate models on click logs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+EVERYDAY, ON_A_RUN, LAB = "Everyday", "On a run (RUN = folder, beginning of its name, or last)", "Lab"
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the figures as JSON.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file's (docs/config.md).")
+]
+By = Annotated[str | None, typer.Option("--by", metavar="COLUMN", help="Also per value of this column.")]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Train click-through-rate models on click logs."""
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where to put the example files.")] = Path("demo"),
+    examples: Annotated[str, typer.Option(help="How many examples to generate, such as 500k.")] = "1.5M",
+) -> None:
+    """Generate a click log, train on it, and show what to do next (under two minutes)."""
+    from gearshift.commands.demo import demo
+
+    demo(folder, examples)
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def init(
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="A click log: CSV, TSV, libfm or Parquet.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
+    label: Annotated[str | None, typer.Option(help="The label column, if the guess is wrong.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column, if the guess is wrong.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
+) -> None:
+    """Look at a file and write a config with every guess explained."""
+    from gearshift.commands.init import init
+
+    init(data, output, label=label, time=time, force=force)
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def train(
+    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A YAML file.")] = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
+    ] = None,
+    init_from: Annotated[
+        str | None, typer.Option("--init-from", metavar="RUN", help="Start with the embeddings of this run.")
+    ] = None,
+) -> None:
+    """Train a model: gearshift train clicks.yaml model=dcnv2 train.epochs=2"""
+    from gearshift.commands.train import train
+
+    raise typer.Exit(train(config, settings or [], json_file=json, resume=resume, init_from=init_from))
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def evaluate(
+    runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]...")],
+    by: By = None,
+    json: JsonFile = None,
+) -> None:
+    """Measure a model on data (or the run's own test data); two runs: compare them on the same examples."""
+    from gearshift.commands.evaluate import evaluate
+
+    evaluate(runs_and_data, by=by, json_file=json)
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA...")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .csv or .parquet file.")],
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column through too.")
+    ] = None,
+) -> None:
+    """Write a probability for each example; the data needs no label."""
+    from gearshift.commands.predict import predict
+
+    predict(run, data, output, keep=keep or [])
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+) -> None:
+    """List the runs: state, step, speed, AUC."""
+    from gearshift.commands.runs import runs
+
+    runs(folder)
+
+
+@app.command(rich_help_panel=LAB)
+def prepare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write.")],
+    settings: Settings = None,
+) -> None:
+    """Convert a log once to Parquet with ready ids; trains faster and can be read from any position."""
+    from gearshift.commands.prepare import prepare
+
+    prepare(config, output, settings or [])
+
+
+@app.command(rich_help_panel=LAB)
+def inspect(
+    what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",
+    settings: Settings = None,
+) -> None:
+    """Show what is in a run, a config, a checkpoint or a prepared folder."""
+    from gearshift.commands.inspect import inspect
+
+    inspect(what, settings or [])
+
+
+def main() -> None:
+    """The `gearshift` command."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
+
+
+def run(arguments: list[str], *, debug: bool = False) -> int:
+    """Carries out a command line; returns the exit code."""
+    try:
+        if arguments[:1] == ["--version"]:
+            return _print_version()
+        code = app(arguments, prog_name="gearshift", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _complain(_usage(error, arguments))
+    except UserError as error:
+        return _complain(str(error), error if debug else None)
+    except BrokenPipeError:  # `gearshift runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        return _fault(error, debug)
+
+
+def _complain(sentence: str, error: BaseException | None = None) -> int:
+    if error is not None:
+        traceback.print_exception(error)
+    print(sentence, file=sys.stderr)
+    return 2
+
+
+def _fault(error: Exception, debug: bool) -> int:
+    """Not the user's mistake: ours, or the machine's."""
+    if debug:
+        traceback.print_exception(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    print(
+        f"internal error: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}). "
+        "Run again with --debug for the traceback, and please report it.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _usage(error: typer.TyperException, arguments: list[str]) -> str:
+    commands = [
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    ]
+    typed = arguments[0] if arguments else ""
+    if typed and not typed.startswith("-") and typed not in commands:
+        near = difflib.get_close_matches(typed, commands, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        return f"no command `{typed}`.{hint} ({', '.join(commands)})"
+    help_of = f"gearshift {typed} --help" if typed in commands else "gearshift --help"
+    return f"{error.format_message().rstrip('.')}. See {help_of}"
+
+
+def _print_version() -> int:
+    from gearshift.run_folder import versions
+
+    print(versions())
+    return 0

@@ -1,0 +1,52 @@
+"""`gearshift runs`: the runs of a folder, newest first."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from gearshift import run_folder
+from gearshift.commands import terminal
+from gearshift.errors import UserError
+
+_HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
+
+
+def runs(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}/ with runs; start one: gearshift train CONFIG")
+    records = run_folder.list_runs(folder)
+    if not records:
+        raise UserError(f"there are no runs in {folder}/ yet; start one: gearshift train CONFIG")
+    rows = [_row(record, time.time()) for record in records]
+    terminal.say(terminal.table(_HEADS, rows, right="lllrrrll"))
+
+
+def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
+    known = figures(record.folder)
+    speed = known.get("examples_per_second")
+    return (
+        record.name,
+        record.state,
+        str(known.get("strategy", "-")),
+        terminal.count(known["step"]) if "step" in known else "-",
+        terminal.count(speed) if speed is not None else "-",
+        terminal.figure(known.get("auc")),
+        terminal.ago(now - record.started),
+        record.reason,
+    )
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """The newest that is known: the report of a run that ended, else its last measurements."""
+    known: dict[str, Any] = {}
+    for line in run_folder.metrics(folder):
+        known.update((key, value) for key, value in line.items() if value is not None)
+    report = folder / run_folder.REPORT
+    if report.exists():
+        final = json.loads(report.read_text())
+        known |= {key: value for key, value in final.items() if value is not None}
+        known["step"] = final.get("global_steps", known.get("step", 0))
+    return known

@@ -1,0 +1,138 @@
+"""`gearshift train`: reads the config, starts the run, shows it, and ends it cleanly.
+
+The first Ctrl-C (or SIGTERM) asks the run to stop after its step and to save; a second one quits at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from gearshift import run_folder
+from gearshift.commands import terminal
+from gearshift.commands.progress import Progress, Status, progress
+from gearshift.config import Config, check_files, load_config
+from gearshift.errors import UserError
+
+REFRESH_SECONDS = 0.25
+QUIT = 130  # as a shell reports a process that Ctrl-C ended
+TERMINATED = 143
+
+
+class Result(Protocol):
+    @property
+    def report(self) -> Mapping[str, Any]: ...
+    @property
+    def lines(self) -> Sequence[str]: ...
+
+
+class Run(Protocol):
+    """What `gearshift.train.start` returns, as far as a command needs it."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def header(self) -> Sequence[str]: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def messages(self) -> Sequence[str]: ...  # sentences for the user, all since the start
+    def status(self) -> Status: ...
+    def stop(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> Result: ...  # TimeoutError if it is not done by then
+
+
+def train(
+    config: str | None,
+    settings: list[str],
+    *,
+    json_file: Path | None,
+    resume: str | None,
+    init_from: str | None,
+) -> int:
+    """Returns the exit code: 0 only if the run went to its end."""
+    if config is not None and is_setting(config):
+        settings, config = [config, *settings], None
+    check_writable(json_file)
+    asked, folder = configured(config, settings, resume)
+    check_files(asked)
+    warm = run_folder.find(init_from, asked.checkpoint.path) if init_from is not None else None
+
+    from gearshift.train import start  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    run: Run = start(asked, command=command_line(), resume=folder, init_from=warm)
+    for line in run.header:
+        terminal.say(line)
+    return follow(run, json_file)
+
+
+def configured(config: str | None, settings: list[str], resume: str | None) -> tuple[Config, Path | None]:
+    """The config to run, and the folder to go on with. A resumed run brings its own config."""
+    if resume is None:
+        if config is None:
+            raise UserError("name a config: gearshift train clicks.yaml (gearshift init FILE writes one)")
+        return load_config(config, settings), None
+    folder = run_folder.find(resume)
+    return load_config(config or folder / run_folder.CONFIG, settings), folder
+
+
+def is_setting(argument: str) -> bool:
+    return re.match(r"[A-Za-z_][\w.\[\]-]*=", argument) is not None
+
+
+def command_line() -> str:
+    return shlex.join(["gearshift", *sys.argv[1:]])
+
+
+def check_writable(json_file: Path | None) -> None:
+    """Before the run rather than after it."""
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise UserError(f"cannot write {json_file}: there is no folder {json_file.parent}/")
+
+
+def follow(run: Run, json_file: Path | None = None) -> int:
+    """Shows the run until it ends; returns the exit code."""
+    with progress() as shown, interrupts(run, shown) as signals:
+        while not run.finished:
+            with suppress(TimeoutError):
+                run.wait(REFRESH_SECONDS)
+            shown.show(run.status(), run.messages)
+    result = run.wait()
+    if signals:
+        terminal.say(
+            f"Saved step {terminal.count(run.status().step)}. Resume: gearshift train --resume {run.folder}"
+        )
+        return QUIT if signals[0] == signal.SIGINT else TERMINATED
+    for line in result.lines:
+        terminal.say(line)
+    if json_file is not None:
+        run_folder.write_json(json_file, result.report)
+    return 0
+
+
+@contextmanager
+def interrupts(run: Run, shown: Progress) -> Iterator[list[int]]:
+    """The first signal stops the run, the second this process. Gives the signals that came."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            os._exit(QUIT)  # at once: no thread is waited for, nothing more is written
+        shown.say("Stopping after this step ... (Ctrl-C again quits at once, without saving)")
+        run.stop()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

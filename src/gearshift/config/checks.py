@@ -1,0 +1,226 @@
+"""What must hold between the fields of a config, each complaint one sentence with its fix.
+
+Pure functions of a Config. `first_misfit` holds for every Config; `first_gap` only for one that was read from
+a file, because a run started from Python may bring its data and schema itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
+    from gearshift.config.tree import Config
+
+_ADAM = frozenset({"lr", "l2", "beta1", "beta2", "eps"})
+_ADAGRAD = frozenset({"lr", "l2", "eps", "initial"})
+_MOMENTUM = frozenset({"lr", "l2", "momentum"})
+DENSE_SETTINGS: Mapping[str, frozenset[str]] = {
+    "sgd": frozenset({"lr", "l2"}),
+    "momentum": _MOMENTUM | {"nesterov"},
+    "adagrad": _ADAGRAD,
+    "adam": _ADAM,
+    "adamw": (_ADAM - {"l2"}) | {"weight_decay"},
+}
+ROW_SETTINGS: Mapping[str, frozenset[str]] = {
+    "sgd": frozenset({"lr", "l2"}),
+    "momentum": _MOMENTUM,
+    "adagrad": _ADAGRAD,
+    "rowwise_adagrad": _ADAGRAD,
+    "adam": _ADAM,
+    "ftrl": frozenset({"lr", "beta", "l1", "l2"}),
+}
+# Formats that say themselves what their columns mean.
+SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})
+
+
+@dataclass(frozen=True)
+class Misfit:
+    path: tuple[str | int, ...]  # the value to complain about
+    sentence: str
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean `x`?`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def first_misfit(config: Config) -> Misfit | None:
+    return next(_misfits(config), None)
+
+
+def first_gap(config: Config) -> Misfit | None:
+    return next(_gaps(config), None)
+
+
+def _gaps(config: Config) -> Iterator[Misfit]:
+    data = config.data
+    if data.train is None and data.synthetic is None:
+        yield Misfit(
+            ("data",), "data.train is missing: name the files to train on, such as train: clicks.csv"
+        )
+    if config.features is None and data.synthetic is None and data.format not in SELF_DESCRIBING:
+        say = "features is missing: name the columns that the model sees (gearshift init FILE guesses them)"
+        yield Misfit((), say)
+
+
+def _misfits(config: Config) -> Iterator[Misfit]:
+    yield from _version_misfits(config)
+    yield from _source_misfits(config)
+    yield from _split_misfits(config)
+    yield from _label_misfits(config)
+    yield from _feature_misfits(config)
+    yield from _model_misfits(config)
+    yield from _optimizer_misfits(config)
+    yield from _validation_misfits(config)
+
+
+def _version_misfits(config: Config) -> Iterator[Misfit]:
+    """What later versions bring; refused now rather than ignored."""
+    strategy, cluster = config.strategy, config.cluster
+    if strategy.name != "sync":
+        say = f"strategy `{strategy.name}` is not in this version; it has one: sync"
+        yield Misfit(("strategy", "name"), say)
+    if cluster.engine != "threads":
+        say = f"engine `{cluster.engine}` is not in this version; it has one: threads"
+        yield Misfit(("cluster", "engine"), say)
+    if cluster.workers != 1:
+        say = (
+            f"{cluster.workers} workers are not in this version, it trains with one on all cores: "
+            "set cluster.workers=1 (cluster.threads=2 limits the cores)"
+        )
+        yield Misfit(("cluster", "workers"), say)
+    if config.log:
+        say = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
+        yield Misfit(("log",), say)
+
+
+def _source_misfits(config: Config) -> Iterator[Misfit]:
+    data = config.data
+    for name in ("train", "valid", "test", "split"):
+        if data.synthetic is not None and getattr(data, name) is not None:
+            say = f"data.{name} and data.synthetic are both given; the generated log brings its own days"
+            yield Misfit(("data", name), f"{say}: remove one of them")
+    if data.synthetic is not None and config.features is not None:
+        say = "the generated log (data.synthetic) brings its own features; remove `features`"
+        yield Misfit(("features",), say)
+    if data.csv.header and data.csv.columns is not None:
+        say = "data.csv.header is true and data.csv.columns is given; remove one of them"
+        yield Misfit(("data", "csv", "columns"), say)
+
+
+def _split_misfits(config: Config) -> Iterator[Misfit]:
+    data, split = config.data, config.data.split
+    if split is None:
+        return
+    for name in ("valid", "test"):
+        if getattr(data, name) is not None and getattr(split, name) is not None:
+            say = f"data.{name} and data.split.{name} are both given; keep one of them"
+            yield Misfit(("data", name), say)
+        if split.hash_column and isinstance(getattr(split, name), str):
+            cut = getattr(split, name)
+            say = f"data.split.{name} is `{cut}`; a split by hash keeps back a share, such as 10%"
+            yield Misfit(("data", "split", name), say)
+    if split.by != "time" and split.hash_column is None:
+        say = f"data.split.by is `{split.by}`; expected time or hash(column), such as hash(user_id)"
+        yield Misfit(("data", "split", "by"), say)
+    if split.by == "time" and data.time is None and data.format != "avazu":
+        yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")
+
+
+def _label_misfits(config: Config) -> Iterator[Misfit]:
+    labels = config.data.label
+    if labels is None:
+        return
+    if not labels or len({label.task for label in labels}) < len(labels):
+        say = "data.label needs one column per task, each task with its own name"
+        yield Misfit(("data", "label"), say)
+    columns = {label.column for label in labels}
+    for i, entry in enumerate(config.features or ()):
+        if entry.name in columns:
+            say = f"`{entry.name}` is the label, the model would see the answer; remove this feature"
+            yield Misfit(("features", i, "name"), say)
+
+
+def _feature_misfits(config: Config) -> Iterator[Misfit]:
+    if config.features is None:
+        return
+    if not config.features:
+        yield Misfit(("features",), "features is empty: name at least one column")
+    by_name: dict[str, FeatureEntry] = {}
+    for i, entry in enumerate(config.features):
+        if entry.name in by_name:
+            yield Misfit(("features", i, "name"), f"feature `{entry.name}` is named twice; remove one")
+        by_name[entry.name] = entry
+    for i, entry in enumerate(config.features):
+        if entry.type == "numeric":
+            yield from _numeric_misfits(i, entry)
+        elif entry.type != "vector" and entry.share_embedding is not None:
+            yield from _sharing_misfits(i, entry, by_name)
+
+
+def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
+    bucketized = not isinstance(entry.transform, str)
+    if entry.dim is not None and not bucketized:
+        say = f"features[{i}].dim: a plain number has no embedding; remove dim, or bucketize it"
+        yield Misfit(("features", i, "dim"), say)
+    if entry.missing is not None and bucketized:
+        say = f"features[{i}].missing: bucketize gives missing values a bucket of their own; remove `missing`"
+        yield Misfit(("features", i, "missing"), say)
+
+
+def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry]) -> Iterator[Misfit]:
+    shared = str(entry.share_embedding)
+    owners: dict[str, Any] = {
+        n: e for n, e in by_name.items() if e.type not in ("numeric", "vector") and e is not entry
+    }
+    owner = owners.get(shared)
+    where = ("features", i, "share_embedding")
+    if owner is None:
+        say = f"share_embedding names `{shared}`, which is no other feature with an embedding"
+        yield Misfit(where, f"{say}.{nearest(shared, owners)} ({', '.join(owners)})")
+    elif owner.share_embedding is not None:
+        say = f"share_embedding names `{shared}`, which shares `{owner.share_embedding}` itself; name that"
+        yield Misfit(where, say)
+    elif entry.dim is not None and entry.dim != owner.dim:
+        say = f"features[{i}].dim is not that of `{shared}`, whose embedding it shares; remove dim"
+        yield Misfit(("features", i, "dim"), say)
+
+
+def _model_misfits(config: Config) -> Iterator[Misfit]:
+    if config.model.name != "din" or config.features is None:
+        return
+    settings = config.model.settings()
+    for key, wanted in (("history", "sequence"), ("target", "categorical")):
+        known = [entry.name for entry in config.features if entry.type == wanted]
+        if not known:
+            say = f"din needs a {wanted} feature for its {key}, and there is none; add one, or use model=dnn"
+            yield Misfit(("model", "name"), say)
+        for name in settings.get(key, ()):
+            if name not in known:
+                say = f"model.{key} names `{name}`, which is no {wanted} feature"
+                yield Misfit(("model", key), f"{say}.{nearest(name, known)} ({', '.join(known)})")
+
+
+def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
+    parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
+    for part, table in parts:
+        optimizer = getattr(config.optimizer, part)
+        for setting in optimizer.settings() if optimizer is not None else ():
+            known = table[optimizer.name]
+            if setting not in known:
+                say = f"{optimizer.name} has no setting `{setting}` ({', '.join(sorted(known))}); remove it"
+                yield Misfit(("optimizer", part, setting), say)
+
+
+def _validation_misfits(config: Config) -> Iterator[Misfit]:
+    data = config.data
+    if data.train is None or data.valid is not None or data.split is not None:
+        return
+    for name in ("early_stopping", "plateau"):
+        if getattr(config.train, name) is not None:
+            yield Misfit(("train", name), f"train.{name} needs validation data: set data.valid or data.split")

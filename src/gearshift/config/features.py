@@ -1,0 +1,190 @@
+"""The `features` list of a config, entry by entry, and what each becomes in a Schema.
+
+Criteo and Avazu logs have a fixed layout, so their features are built in; any other log names its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+
+from gearshift.config.quantities import Count, Text, parse_count, parse_number
+from gearshift.config.section import Section
+from gearshift.data import schema as columns
+
+
+def _parse_buckets(value: Any) -> int | tuple[float, ...]:
+    if isinstance(value, list | tuple):
+        bounds = tuple(parse_number(bound) for bound in value)
+        if not bounds or any(a >= b for a, b in pairwise(bounds)):
+            raise ValueError("bounds must rise, such as [18, 25, 35]")
+        return bounds
+    if (count := parse_count(value)) < 2:
+        raise ValueError("expected at least 2 buckets")
+    return count
+
+
+def _parse_missing(value: Any) -> str | float:
+    if value in ("mean", "zero"):
+        return str(value)
+    try:
+        return parse_number(value)
+    except ValueError:
+        raise ValueError("expected mean, zero or a number") from None
+
+
+@dataclass(frozen=True)
+class Bucketize:
+    """A number of equally filled buckets, or their rising bounds."""
+
+    buckets: int | tuple[float, ...]
+
+
+def _parse_transform(value: Any) -> str | Bucketize:
+    if isinstance(value, Bucketize) or value in ("none", "log1p", "standardize"):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, dict) and set(value) == {"bucketize"}:
+        return Bucketize(_parse_buckets(value["bucketize"]))
+    raise ValueError("expected none, log1p, standardize, {bucketize: 20} or {bucketize: [18, 25, 35]}")
+
+
+def _write_transform(value: str | Bucketize) -> str | dict[str, Any]:
+    return {"bucketize": value.buckets} if isinstance(value, Bucketize) else value
+
+
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_TRANSFORMS: list[dict[str, Any]] = [
+    {"enum": ["none", "log1p", "standardize"]},
+    {"type": "object", "properties": {"bucketize": {"anyOf": [{"type": "integer", "minimum": 2}, _NUMBERS]}}},
+]
+Transform = Annotated[
+    str | Bucketize,
+    PlainValidator(_parse_transform),
+    PlainSerializer(_write_transform),
+    WithJsonSchema({"anyOf": _TRANSFORMS}),
+]
+_MISSING = WithJsonSchema({"anyOf": [{"enum": ["mean", "zero"]}, {"type": "number"}]})
+Missing = Annotated[str | float, BeforeValidator(_parse_missing), _MISSING]
+Dim = Annotated[Count, Field(ge=1)]
+
+
+class NumericFeature(Section):
+    """A quantity."""
+
+    type: Literal["numeric"] = Field(description="A quantity.")
+    name: Text = Field(description="The column.")
+    transform: Transform = Field(
+        default="none",
+        description="none, log1p, standardize (mean 0, deviation 1), or {bucketize: 20}: a category.",
+    )
+    missing: Missing | None = Field(
+        default=None, description="What a missing value becomes: mean, zero or a number; zero if not set."
+    )
+    dim: Dim | None = Field(
+        default=None, description="Width of a bucket's embedding; the model's if not set."
+    )
+
+    def column(self) -> columns.Feature:
+        if isinstance(self.transform, Bucketize):
+            return columns.Bucketized(self.name, self.transform.buckets, self.dim)
+        missing = "zero" if self.missing is None else self.missing
+        return columns.Numeric(self.name, self.transform, missing)  # type: ignore[arg-type]
+
+
+class CategoricalFeature(Section):
+    """One value per example, such as an id, a country or a code."""
+
+    type: Literal["categorical"] = Field(description="One value per example.")
+    name: Text = Field(description="The column.")
+    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
+    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
+
+    def column(self) -> columns.Feature:
+        return columns.Categorical(self.name, self.dim, self.share_embedding)
+
+
+class BagFeature(Section):
+    """Several values per example without order, such as tags."""
+
+    type: Literal["bag"] = Field(description="Several values per example, order without meaning.")
+    name: Text = Field(description="The column.")
+    separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
+    pool: Literal["mean", "sum"] = Field(default="mean", description="How their embeddings become one.")
+    max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
+    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
+    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
+
+    def column(self) -> columns.Feature:
+        return columns.Bag(self.name, self.separator, self.pool, self.max_len, self.dim, self.share_embedding)
+
+
+class SequenceFeature(Section):
+    """Several values per example in order, oldest first, such as the last items seen."""
+
+    type: Literal["sequence"] = Field(description="Several values per example in order, oldest first.")
+    name: Text = Field(description="The column.")
+    separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
+    max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
+    keep: Literal["first", "last"] = Field(default="last", description="Which end survives max_len.")
+    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
+    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
+
+    def column(self) -> columns.Feature:
+        return columns.Sequence(
+            self.name, self.separator, self.max_len, self.keep, self.dim, self.share_embedding
+        )
+
+
+class VectorFeature(Section):
+    """A fixed number of floats per example, such as a text embedding."""
+
+    type: Literal["vector"] = Field(description="A fixed number of floats per example.")
+    name: Text = Field(description="The column: a Parquet list, or text.")
+    size: Count = Field(ge=1, description="How many floats.")
+    separator: Text = Field(default="|", min_length=1, description="What stands between two floats in text.")
+
+    def column(self) -> columns.Feature:
+        return columns.Vector(self.name, self.size, self.separator)
+
+
+FieldEntry = CategoricalFeature | BagFeature | SequenceFeature
+FeatureEntry = Annotated[
+    NumericFeature | CategoricalFeature | BagFeature | SequenceFeature | VectorFeature,
+    Field(discriminator="type"),
+]
+ENTRY_TYPES: Mapping[str, type[Section]] = {
+    "numeric": NumericFeature,
+    "categorical": CategoricalFeature,
+    "bag": BagFeature,
+    "sequence": SequenceFeature,
+    "vector": VectorFeature,
+}
+
+_AVAZU_SITE = ("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category")
+_AVAZU_DEVICE = ("device_id", "device_ip", "device_model", "device_type", "device_conn_type")
+_AVAZU_OTHER = tuple(f"C{i}" for i in range(14, 22))
+
+
+def _criteo() -> columns.Schema:
+    numbers = [columns.Numeric(f"I{i}", "log1p") for i in range(1, 14)]
+    categories = [columns.Categorical(f"C{i}") for i in range(1, 27)]
+    return columns.Schema((*numbers, *categories), (columns.Label("label"),))
+
+
+def _avazu() -> columns.Schema:
+    names = ("C1", "banner_pos", *_AVAZU_SITE, *_AVAZU_DEVICE, *_AVAZU_OTHER)
+    categories = tuple(columns.Categorical(name) for name in names)
+    return columns.Schema(categories, (columns.Label("click"),), time="hour")
+
+
+BUILT_IN: Mapping[str, columns.Schema] = {"criteo": _criteo(), "avazu": _avazu()}

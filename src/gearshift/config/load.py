@@ -1,0 +1,217 @@
+"""A file and overrides become a `Config`, or one sentence that says where, what, and the nearest right name.
+
+`clicks.yaml:19: unknown key `catagorical` in features[2].type. Did you mean `categorical`? (numeric, ...)`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gearshift.config import checks, document, overrides
+from gearshift.config.data import LabelColumn
+from gearshift.config.document import Document, Path, Places
+from gearshift.config.features import ENTRY_TYPES
+from gearshift.config.tree import Config
+from gearshift.data.schema import Schema
+from gearshift.errors import UserError
+
+DATA_ENDINGS = (".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt", ".libfm", ".libsvm")
+# Settings of later versions: a clearer refusal than "unknown key".
+_LATER = frozenset({"min_count", "switch", "address", "batch", "max_lag", "exchange", "embedding_reduce"})
+
+
+def load_config(path: str | FilePath, overrides: Iterable[str] = ()) -> Config:
+    """The run that a file describes, with `key=value` settings laid over it."""
+    read = document.parse(_read_text(FilePath(path)), str(path))
+    config = _build(read.values, read, list(overrides))
+    if (gap := checks.first_gap(config)) is not None:
+        raise UserError(_placed(config.place(*gap.path), gap.sentence))
+    if config.name is None:
+        config = _named(config, FilePath(path).stem)
+    return config
+
+
+def config_from(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
+    """The same from plain values, for runs that are started from Python."""
+    return _build(values, None, list(overrides))
+
+
+def load_schema(path: str | FilePath) -> Schema:
+    """The meaning of the columns alone: the `data` and `features` of a config."""
+    read = document.parse(_read_text(FilePath(path)), str(path))
+    config = _build(read.values, read, [])
+    schema = config.schema()
+    if schema is None:
+        raise UserError(f"{path}: features is missing: name the columns that the model sees")
+    return schema
+
+
+def _named(config: Config, name: str) -> Config:
+    named = config.model_copy(update={"name": name})
+    named._places = config._places
+    return named
+
+
+def _read_text(path: FilePath) -> str:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a config is a YAML file")
+    if path.name.endswith(DATA_ENDINGS):
+        raise UserError(f"{path} is data, not a config; write one for it: gearshift init {path}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        there = sorted(p.name for p in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        hint = checks.nearest(path.name, there) or (f" (here: {', '.join(there[:5])})" if there else "")
+        raise UserError(f"no such config: {path}.{hint or ' Write one: gearshift init FILE'}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _build(values: Mapping[str, Any], read: Document | None, texts: Sequence[str]) -> Config:
+    settings = [overrides.parse_override(text, Config) for text in texts]
+    merged, paths = overrides.apply(values, settings, Config)
+    places = Places(read, {path: setting.text for path, setting in zip(paths, settings, strict=True)})
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(_first_complaint(error, merged, places)) from error
+    config._places = places
+    return config
+
+
+def _placed(place: str, sentence: str) -> str:
+    return f"{place}: {sentence}" if place else sentence
+
+
+def _first_complaint(error: ValidationError, values: Any, places: Places) -> str:
+    complaints = [(_path(e, values), e) for e in error.errors(include_url=False)]
+    path, first = min(complaints, key=lambda c: places.line(c[0]))
+    return _placed(places.of(path), _sentence(first, path, values))
+
+
+def _path(error: Any, values: Any) -> Path:
+    """Where in the file: without the branches of a union, which pydantic names too and which are no keys."""
+    if error["type"] == "misfit":
+        return tuple(error["ctx"]["path"])
+    here, path = values, []
+    for i, part in enumerate(error["loc"]):
+        last = i == len(error["loc"]) - 1
+        inside = part in here if isinstance(here, dict) else isinstance(here, list) and isinstance(part, int)
+        if not inside and not (last and error["type"] in ("missing", "extra_forbidden")):
+            continue
+        path.append(part)
+        here = here[part] if inside else None
+    return (*path, "type") if error["type"].startswith("union_tag") else tuple(path)
+
+
+def _at(values: Any, path: Path) -> Any:
+    for part in path:
+        values = values[part]
+    return values
+
+
+def _sentence(error: Any, path: Path, values: Any) -> str:
+    kind, ctx, name = error["type"], error.get("ctx", {}), document.dotted(path)
+    if kind == "misfit":
+        return str(ctx["sentence"])
+    if kind == "missing":
+        return f"{name} is missing{_meaning(path, values)}"
+    if kind == "extra_forbidden":
+        return _unknown_key(path, values)
+    if kind == "literal_error":
+        return _unknown_value(_at(values, path), name, _choices(ctx["expected"]))
+    if kind == "union_tag_invalid":
+        return _unknown_value(_at(values, path), name, _choices(ctx["expected_tags"]))
+    if kind == "union_tag_not_found":
+        return f"{name} is missing (numeric, categorical, bag, sequence, vector)"
+    if kind == "value_error":
+        given = error["input"]
+        shown = "" if isinstance(given, dict | BaseModel) else f" is `{_shown(given)}`"
+        return f"{name}{shown}{';' if shown else ':'} {ctx['error']}"
+    return f"{name} is `{_shown(error['input'])}`; {_expected(kind, ctx, error['msg'])}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_EXPECTED = {
+    "string_type": "expected text",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "tuple_type": "expected a list, such as [a, b]",
+    "model_type": "expected settings below it, such as {key: value}",
+    "model_attributes_type": "expected settings below it, such as {name: price, type: numeric}",
+    "string_too_short": "expected at least one character",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "it must be more than"),
+    "greater_than_equal": ("ge", "it must be at least"),
+    "less_than": ("lt", "it must be less than"),
+    "less_than_equal": ("le", "it must be at most"),
+}
+
+
+def _expected(kind: str, ctx: Mapping[str, Any], message: str) -> str:
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return f"{words} {ctx[key]:g}"
+    return _EXPECTED.get(kind, message)
+
+
+def _choices(expected: str) -> list[str]:
+    """pydantic gives the choices as text: "'a', 'b' or 'c'"."""
+    return [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+
+
+def _unknown_value(value: Any, name: str, known: Sequence[str]) -> str:
+    return f"unknown key `{_shown(value)}` in {name}.{checks.nearest(str(value), known)} ({', '.join(known)})"
+
+
+def _unknown_key(path: Path, values: Any) -> str:
+    key, where = str(path[-1]), document.dotted(path[:-1])
+    known = _known_keys(path[:-1], values)
+    if key in _LATER:
+        return f"`{document.dotted(path)}` is not in this version; remove it"
+    inside = f" in {where}" if where else ""
+    return f"unknown key `{key}`{inside}.{checks.nearest(key, known)} ({', '.join(known)})"
+
+
+def _known_keys(path: Path, values: Any) -> list[str]:
+    section = _section(path, values)
+    return [] if section is None else list(section.model_fields)
+
+
+def _section(path: Path, values: Any) -> type[BaseModel] | None:
+    section: type[BaseModel] | None = Config
+    for i, part in enumerate(path):
+        if section is None:
+            return None
+        if isinstance(part, int):
+            section = _entry_section(_at(values, path[: i + 1]))
+        elif part in section.model_fields and not isinstance(_at(values, path[: i + 1]), list):
+            section = overrides.section_of(section.model_fields[part].annotation)
+            section = LabelColumn if path[: i + 1] == ("data", "label") else section
+    return section
+
+
+def _entry_section(entry: Any) -> type[BaseModel] | None:
+    """Which class a list entry is of: a feature by its type, else a label."""
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    return ENTRY_TYPES.get(kind, LabelColumn) if isinstance(kind, str) else LabelColumn
+
+
+def _meaning(path: Path, values: Any) -> str:
+    section = _section(path[:-1], values)
+    described = section.model_fields[str(path[-1])].description if section else None
+    return f": {described}" if described else ""

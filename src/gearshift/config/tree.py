@@ -1,0 +1,253 @@
+"""The typed tree: every setting of a run with its type, its default and one sentence.
+
+A `Config` is a frozen value. It opens no file and builds nothing; `train.py` does. Whatever exists as a
+`Config` is consistent in itself (checks.py). Names are those of docs/config.md, which is made from here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from gearshift.cadence import Every
+from gearshift.config import checks, document
+from gearshift.config.data import Data
+from gearshift.config.features import BUILT_IN, FeatureEntry
+from gearshift.config.quantities import Count, MaybeEvery, Number, Share, Size, Text
+from gearshift.config.section import Counts, Named, Section, Texts
+from gearshift.data import schema as columns
+
+ModelName = Literal["lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"]
+
+
+class Model(Named):
+    """Settings that are not given are the model's own defaults."""
+
+    name: ModelName = Field(default="deepfm", description="Which network.")
+    dim: Count | None = Field(default=None, ge=1, description="Width of an embedding row.")
+    hidden: Counts | None = Field(default=None, description="Widths of the hidden layers.")
+    dropout: Share | None = Field(default=None, description="Share of hidden units dropped while training.")
+
+    activation: Text | None = Field(default=None, description="Between hidden layers: relu, ...")
+    batch_norm: bool | None = Field(default=None, description="Normalise hidden layers over the batch.")
+    cross_layers: Count | None = Field(default=None, ge=1, description="dcn, dcnv2: how many cross layers.")
+    rank: Count | None = Field(
+        default=None, ge=1, description="dcnv2: low-rank cross matrices; full if not set."
+    )
+    structure: Literal["parallel", "stacked"] | None = Field(
+        default=None, description="dcnv2: cross and deep network beside or after each other."
+    )
+    bottom: Counts | None = Field(default=None, description="dlrm: widths of the network below the numbers.")
+    attention: Counts | None = Field(default=None, description="din: widths of the attention network.")
+    attention_activation: Text | None = Field(default=None, description="din: between its layers: dice, ...")
+    target: Texts | None = Field(default=None, description="din: the categorical feature that is judged.")
+    history: Texts | None = Field(
+        default=None, description="din: the sequence feature that it is compared with."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """What the user set, as keyword arguments for the model."""
+        set_here = self.model_dump(exclude_none=True, exclude={"name"})
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in set_here.items()}
+
+
+class Optimizer(Named):
+    """Settings that are not given are the optimizer's own defaults."""
+
+    name: str
+    lr: Number | None = Field(default=None, gt=0, description="Learning rate.")
+    l2: Number | None = Field(default=None, ge=0, description="L2 penalty on what a step touches.")
+    momentum: Number | None = Field(
+        default=None, ge=0, lt=1, description="momentum: share of the last move kept."
+    )
+    nesterov: bool | None = Field(default=None, description="momentum, dense only: look ahead (Nesterov).")
+    beta1: Number | None = Field(default=None, ge=0, lt=1, description="adam, adamw: memory of the mean.")
+    beta2: Number | None = Field(default=None, ge=0, lt=1, description="adam, adamw: memory of the square.")
+    eps: Number | None = Field(default=None, gt=0, description="adagrad, adam: added to the denominator.")
+    initial: Number | None = Field(default=None, ge=0, description="adagrad: first value of the accumulator.")
+
+    def settings(self) -> dict[str, Any]:
+        """What the user set, as keyword arguments for the optimizer."""
+        return self.model_dump(exclude_none=True, exclude={"name"})
+
+
+class DenseOptimizer(Optimizer):
+    name: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = Field(
+        default="adam", description="Which rule."
+    )
+    weight_decay: Number | None = Field(
+        default=None, ge=0, description="adamw: decay apart from the gradient."
+    )
+
+
+class RowOptimizer(Optimizer):
+    name: Literal["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl"] = Field(
+        default="adagrad", description="Which rule; rowwise_adagrad needs one number of state per row."
+    )
+    beta: Number | None = Field(default=None, ge=0, description="ftrl: added to the root of the squared sum.")
+    l1: Number | None = Field(default=None, ge=0, description="ftrl: makes small weights exactly zero.")
+
+
+class ScheduleSettings(Section):
+    warmup: Share = Field(default=0.0, description="Share of the run in which the rate rises from 0.")
+    decay: Literal["none", "linear", "cosine", "step"] = Field(
+        default="none", description="How it falls after."
+    )
+    floor: Share = Field(default=0.0, description="The share of the rate that decay ends at.")
+
+
+class Optimizers(Section):
+    dense: DenseOptimizer = Field(
+        default=DenseOptimizer(name="adam", lr=1e-3), description="For the network's weights."
+    )
+    embeddings: RowOptimizer = Field(
+        default=RowOptimizer(name="adagrad", lr=0.05), description="For the embedding rows."
+    )
+    linear: RowOptimizer | None = Field(
+        default=None,
+        description="For the linear term of a row (LR, FM, Wide&Deep, DeepFM); as embeddings if not set.",
+    )
+    clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
+    schedule: ScheduleSettings = Field(
+        default=ScheduleSettings(), description="How learning rates move over the run, by examples."
+    )
+
+
+class EarlyStopping(Section):
+    patience: Count = Field(
+        default=2, ge=1, description="Validations without improvement before the run ends."
+    )
+
+
+class Plateau(Section):
+    factor: Share = Field(
+        default=0.1, gt=0, lt=1, description="Multiply the rates by this without improvement."
+    )
+    patience: Count = Field(default=1, ge=1, description="Validations without improvement before that.")
+
+
+def _shuffle(value: Any) -> Any:
+    known = {"auto": "auto", True: True, False: False, "yes": True, "no": False, "on": True, "off": False}
+    if not isinstance(value, str | bool) or value not in known:
+        raise ValueError("expected auto, true or false")
+    return known[value]
+
+
+Shuffle = Annotated[
+    Literal["auto"] | bool, PlainValidator(_shuffle), WithJsonSchema({"enum": ["auto", True, False]})
+]
+
+
+class Training(Section):
+    global_batch: Count = Field(default=4096, ge=1, description="Examples per step, over all workers.")
+    epochs: Count = Field(default=1, ge=1, description="Passes over the training data.")
+    seed: Count = Field(default=1, ge=0, description="The same seed gives the same run, bit for bit.")
+    eval_every: MaybeEvery = Field(
+        default=Every(share=0.1),
+        description="Validate after this share of the run (10%), so many steps (500), or none: at the end.",
+    )
+    shuffle: Shuffle = Field(
+        default="auto",
+        description="auto: in file order where the log has a time and is read once, shuffled else.",
+    )
+    early_stopping: EarlyStopping | None = Field(
+        default=None, description="End when checkpoint.best stops improving on the validation data."
+    )
+    plateau: Plateau | None = Field(
+        default=None, description="Lower the rates when checkpoint.best stops improving."
+    )
+    baseline: bool = Field(default=True, description="Also train LR on the same data, as a yardstick.")
+    loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
+
+
+class Strategy(Named):
+    name: Text = Field(default="sync", description="How workers synchronise. This version has sync.")
+
+
+class Cluster(Section):
+    engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
+    workers: Count = Field(default=1, ge=1, description="How many. This version has one.")
+    threads: Count | None = Field(
+        default=None, ge=1, description="CPU threads per worker; all cores if not set."
+    )
+
+
+class Checkpoints(Section):
+    every: MaybeEvery = Field(
+        default=Every(seconds=600.0),
+        description="Save after this time (10min), so many steps (500), a share (10%), or none: at the end.",
+    )
+    keep: Count = Field(default=3, ge=1, description="How many of the newest are kept, beside best.")
+    best: Literal["auc", "logloss"] | None = Field(
+        default="auc", description="Keep the best by this measure."
+    )
+    path: Text = Field(default="runs", description="The folder that run folders are made in.")
+
+
+class Config(Section):
+    """What a run is."""
+
+    name: Text | None = Field(default=None, description="Names the run folder; the file's name if not set.")
+    data: Data = Field(default=Data(), description="Where the click log is and what its columns mean.")
+    features: tuple[FeatureEntry, ...] | None = Field(
+        default=None,
+        description="The columns that the model sees. Columns not named are ignored, and listed.",
+    )
+    model: Model = Field(default=Model(), description="The network.")
+    optimizer: Optimizers = Field(default=Optimizers(), description="How weights move.")
+    train: Training = Field(default=Training(), description="How long, in what steps, how often measured.")
+    strategy: Strategy = Field(default=Strategy(), description="How workers synchronise.")
+    cluster: Cluster = Field(default=Cluster(), description="Where workers run.")
+    checkpoint: Checkpoints = Field(default=Checkpoints(), description="What is saved, and where.")
+    memory: Size | None = Field(
+        default=None,
+        description="What embedding rows may take, such as 16GiB; the machine's memory if not set.",
+    )
+    log: Texts = Field(default=(), description="Other places for metrics. This version has none.")
+
+    _places: document.Places = PrivateAttr(default_factory=document.Places)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if (misfit := checks.first_misfit(self)) is not None:
+            raise PydanticCustomError(
+                "misfit", "{sentence}", {"sentence": misfit.sentence, "path": misfit.path}
+            )
+        return self
+
+    def place(self, *path: str | int) -> str:
+        """`clicks.yaml:3` for a value from a file, the override that set it, or nothing."""
+        return self._places.of(path)
+
+    def schema(self) -> columns.Schema | None:  # type: ignore[override]
+        """The meaning of the columns; none where the data brings its own (generated and prepared logs)."""
+        known = BUILT_IN.get(self.data.format)
+        if self.features is None and known is None:
+            return None
+        features = known.features if known else ()
+        if self.features is not None:
+            features = tuple(entry.column() for entry in self.features)
+        labels = tuple(columns.Label(c.column, c.positive, c.task) for c in self.data.label or ())
+        return columns.Schema(
+            features,
+            labels or (known.labels if known else (columns.Label("label"),)),
+            time=self.data.time or (known.time if known else None),
+            group=self.data.group,
+            weight=self.data.weight,
+            negatives_kept=self.data.negatives_kept,
+            keep=self.data.keep,
+        )
+
+    def to_yaml(self) -> str:
+        """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        values["checkpoint"].setdefault("best", None)  # the one null that is not the default
+        return document.dump(values)

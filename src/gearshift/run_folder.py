@@ -1,0 +1,263 @@
+"""A run is a folder: what every tool may rely on to find, read and resume it.
+
+    runs/shop-clicks-1115-2004/
+      run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
+      report.json   final figures, stable keys       metrics.jsonl  one line per measurement
+      checkpoints/  {step-600, step-1030, last, best}
+    runs/last       a link to the newest
+
+Files appear whole or not at all (written beside and renamed); metrics.jsonl only grows. A run that says it is
+running is believed only while its process lives: the same pid with the same start time. Knows no torch, no
+model and no data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gearshift.errors import UserError
+
+State = Literal["running", "ended", "stopped", "failed", "unknown"]
+RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What run.json says, with the state as it is now."""
+
+    folder: Path
+    state: State
+    command: str
+    started: float  # epoch seconds
+    ended: float | None = None
+    reason: str = ""  # why it stopped or failed
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def create(root: str | Path, name: str, *, command: str = "") -> Path:
+    """A new folder `name-MMDD-HHMM` below `root`, owned by this process; `last` points to it."""
+    root = Path(root)
+    readable = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+    stamp = time.strftime("%m%d-%H%M")
+    folder = _make_unique(root, f"{readable}-{stamp}")
+    (folder / "checkpoints").mkdir()
+    claim(folder, command=command)
+    _link_last(folder)
+    return folder
+
+
+def claim(folder: Path, *, command: str = "") -> None:
+    """This process runs `folder` from now on (a new run, or one that is resumed)."""
+    if (folder / RUN).exists() and (record := read(folder)).state == "running" and not _is_mine(folder):
+        owner = json.loads((folder / RUN).read_text())["pid"]
+        raise UserError(f"run {record.name} is still running (process {owner}); stop it before resuming it")
+    pid = os.getpid()
+    write_json(
+        folder / RUN,
+        {
+            "state": "running",
+            "pid": pid,
+            "process_start": _process_start(pid),
+            "host": platform.node(),
+            "command": command,
+            "started": time.time(),
+        },
+    )
+
+
+def finish(folder: Path, how: Literal["done", "stopped", "failed"], reason: str | None = None) -> None:
+    """How the run ended: done, asked to stop (can be resumed), or failed with a reason."""
+    said = json.loads((folder / RUN).read_text())
+    state = "ended" if how == "done" else how
+    write_json(folder / RUN, {**said, "state": state, "ended": time.time(), "reason": reason or ""})
+
+
+def read(folder: Path) -> RunRecord:
+    try:
+        said = json.loads((folder / RUN).read_text())
+        state, reason = _state_now(said)
+        return RunRecord(folder, state, said["command"], said["started"], said.get("ended"), reason)
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / RUN} is damaged; the run's checkpoints may still be intact") from None
+
+
+def list_runs(root: str | Path) -> list[RunRecord]:
+    """All runs below `root`, newest first."""
+    folders = [path.parent for path in Path(root).glob(f"*/{RUN}") if not path.parent.is_symlink()]
+    return sorted((read(folder) for folder in folders), key=lambda record: -record.started)
+
+
+def find(run: str | Path, root: str | Path = "runs") -> Path:
+    """The folder of a run: its path, `last`, or the beginning of its name if that is unique."""
+    path = Path(run)
+    if _is_run(path):
+        return path
+    if path.exists():
+        raise UserError(f"{path} is not a run folder (it has no {RUN})")
+    records = list_runs(root)
+    if not records:
+        raise UserError(
+            f"no run `{run}`: there are no runs in {root}/ yet; start one: gearshift train CONFIG"
+        )
+    if str(run) == LAST:
+        return _last(Path(root), records)
+    names = [record.name for record in records]
+    fits = [name for name in names if name == str(run)] or [n for n in names if n.startswith(str(run))]
+    if len(fits) == 1:
+        return Path(root) / fits[0]
+    if fits:
+        raise UserError(
+            f"`{run}` is the beginning of {len(fits)} runs; name one: {', '.join(sorted(fits)[:5])}"
+        )
+    raise UserError(f"no run `{run}` in {root}/; newest: {', '.join(names[:3])} (all: gearshift runs)")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all, also when the machine stops while writing."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+class WritesYaml(Protocol):
+    def to_yaml(self) -> str: ...
+
+
+def write_config(folder: Path, config: WritesYaml, command: str) -> None:
+    """The resolved config, under a heading that says what made it."""
+    heading = f"# {' '.join(command.split())}\n# {versions()}\n"
+    write_text(folder / CONFIG, heading + config.to_yaml())
+
+
+def append_metrics(folder: Path, metrics: Mapping[str, float | int | str | None]) -> None:
+    """One line more. A line cut short by a crash is ended first, so that it spoils no other."""
+    with (folder / METRICS).open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            torn = file.read(1) != b"\n"
+            file.write(b"\n" if torn else b"")
+        known = {key: None if _is_infinite(value) else value for key, value in metrics.items()}
+        file.write(json.dumps(known, allow_nan=False).encode() + b"\n")
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def metrics(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of metrics.jsonl in order; torn ones are left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+def versions() -> str:
+    """`gearshift 0.1.0, torch 2.13.0, python 3.11.2, commit 1a2b3c4` without importing any of them."""
+    names = {"gearshift": "gearshift-ctr", "torch": "torch", "numpy": "numpy", "pyarrow": "pyarrow"}
+    parts = []
+    for name, distribution in names.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            parts.append(f"{name} {metadata.version(distribution)}")
+    commit = _git_commit()
+    return ", ".join(
+        [*parts, f"python {platform.python_version()}", *([f"commit {commit}"] if commit else [])]
+    )
+
+
+def _git_commit() -> str:
+    """Of the working folder: the user's own project, if it is one."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def _make_unique(root: Path, name: str) -> Path:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            folder = root / (name if number == 1 else f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise UserError(
+            f"cannot make a run folder in {root}/: {error.strerror}; set checkpoint.path"
+        ) from None
+    raise UserError(f"{root}/ has 9,999 runs named {name}; remove some")
+
+
+def _link_last(folder: Path) -> None:
+    beside = folder.parent / f".{LAST}.{os.getpid()}"
+    with contextlib.suppress(OSError):  # file systems without links: `find` looks at the start times
+        beside.symlink_to(folder.name)
+        beside.replace(folder.parent / LAST)
+
+
+def _last(root: Path, records: list[RunRecord]) -> Path:
+    link = root / LAST
+    return link.resolve() if _is_run(link) else records[0].folder
+
+
+def _is_run(path: Path) -> bool:
+    return (path / RUN).is_file()
+
+
+def _is_mine(folder: Path) -> bool:
+    said = json.loads((folder / RUN).read_text())
+    return bool(said["pid"] == os.getpid() and said["process_start"] == _process_start(os.getpid()))
+
+
+def _state_now(said: Mapping[str, Any]) -> tuple[State, str]:
+    state: State = said["state"]
+    if state != "running":
+        return state, said.get("reason", "")
+    if said["host"] != platform.node():
+        return "unknown", f"started on {said['host']}"
+    if _process_start(said["pid"]) == said["process_start"]:
+        return "running", ""
+    return "failed", "its process is gone (killed, or the machine restarted)"
+
+
+def _process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; none if there is no such process.
+
+    Field 22 of /proc/PID/stat (proc(5)); the name before it may hold spaces and brackets.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
