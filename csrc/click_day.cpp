@@ -1,0 +1,290 @@
+#include "click_day.h"
+
+#include <cmath>
+
+#include "feature_hash.h"
+
+namespace gearshift {
+namespace {
+
+using portable::mix;
+
+// What a hash or a draw is for; part of every key, so that no two purposes share bits.
+enum Purpose : uint64_t { kMainWeight = 1, kOwnWeight, kPairFactor, kNumericWeight, kLatent, kRebirth, kInterest, kDraw };
+
+enum Column {
+    kSlotColumn = 0,  // one per entity
+    kHourColumn = kEntities,
+    kClickColumn,
+    kMissingColumn,                    // 16 bits a number, four numbers a draw
+    kNumericColumn = kMissingColumn + 4,
+    kTargetColumn = kNumericColumn + kNumerics,
+    kLengthColumn,
+    kChoiceColumn,                     // one per place in the history
+    kItemColumn = kChoiceColumn + kHistory,
+    kColumns = kItemColumn + kHistory,
+};
+static_assert(kColumns <= ClickDay::kMostColumns);
+
+struct Pair {
+    Bucket first, second;
+};
+constexpr Pair kPairs[16] = {
+    {kAge, kAdCategory},    {kAge, kAdTopic},         {kGender, kAdTopic},      {kGender, kAdCategory},
+    {kOccupation, kAdTopic}, {kOccupation, kQueryIntent}, {kAge, kSiteKind},    {kSiteCategory, kAdFormat},
+    {kSiteKind, kAdTopic},  {kQueryIntent, kAdTopic}, {kQueryTopic, kAdFormat}, {kQueryIntent, kSiteKind},
+    {kDevice, kAdFormat},   {kSystem, kAdCategory},   {kHour, kSiteKind},       {kHour, kAdTopic},
+};
+
+struct NumericSpec {
+    Entity of;       // kNoise: describes nothing
+    int latent;
+    double missing;  // share
+};
+constexpr NumericSpec kNumericSpecs[kNumerics] = {
+    {kUser, 0, 0.0},  {kUser, 1, 0.05}, {kUser, 2, 0.20},  {kAd, 0, 0.0},    {kAd, 1, 0.10},
+    {kAd, 2, 0.45},   {kSite, 0, 0.02}, {kSite, 1, 0.30},  {kQuery, 0, 0.0}, {kQuery, 1, 0.25},
+    {kNoise, 0, 0.0}, {kNoise, 0, 0.15}, {kNoise, 0, 0.40},
+};
+
+constexpr double kTurn = 0.15;      // rad a day, times U(.5, 1.5), times drift
+constexpr double kReborn = 0.09;    // share of ads and queries a day, times drift
+constexpr double kStrength = 1.4;   // standard deviation of the logit
+constexpr double kShares[4] = {0.45, 0.33, 0.12, 0.10};
+constexpr double kStrengthBesideHistory = 1.1;
+constexpr double kMatch = 2.2, kRecall = 0.85;
+constexpr uint32_t kInterests = 4;
+constexpr double kTargetOfInterest = 0.35, kItemOfInterest = 0.75, kHistoryEnds = 0.08;
+constexpr int64_t kCalibration = int64_t{1} << 40;  // positions of the sample, beyond any log
+constexpr int kCalibrationSize = 1 << 16;
+
+constexpr uint32_t pair_size(Bucket bucket) { return bucket == kHour ? kHours : kBucketSpecs[bucket].size; }
+
+}  // namespace
+
+ClickDay::ClickDay(const ClickLogSettings& settings, std::shared_ptr<const ClickWorld> world, int64_t day)
+    : seed_(settings.seed), day_(day), sequences_(settings.sequences), drift_(settings.drift), world_(std::move(world)) {
+    for (int e = 0; e < kNoise; ++e) records_[e] = records(static_cast<Entity>(e));
+    for (Entity e : {kAd, kQuery}) {
+        if (day == 0 || drift_ == 0.0) continue;
+        reborn_ids_[e] = world_->ids[e];
+        for (uint32_t slot = 0; slot < reborn_ids_[e].size(); ++slot)
+            if (records_[e][slot].generation) reborn_ids_[e][slot] = feature_id(value(e, slot), world_->table_seeds[e]);
+    }
+    for (int column = 0; column < kColumns; ++column) stream_[column] = mix(mix(mix(seed_, kDraw), day_), column);
+    make_pairs();
+    make_numeric_weights();
+    calibrate(settings.click_rate);
+}
+
+// A standard normal of the key, which turns into another one as the days pass.
+double ClickDay::weight(uint64_t key, double rate) const {
+    const double now = portable::normal(mix(key, 1));
+    if (day_ == 0 || drift_ == 0.0) return now;
+    const double turns = drift_ * rate * day_ * (0.5 + portable::uniform(mix(key, 2))) / (2.0 * portable::kPi);
+    return now * portable::cos_turns(turns) + portable::normal(mix(key, 3)) * portable::sin_turns(turns);
+}
+
+uint16_t ClickDay::generation(Entity entity, uint32_t slot) const {
+    uint16_t generation = 0;
+    const uint64_t key = mix(mix(mix(seed_, kRebirth), entity), slot);
+    for (int64_t day = 1; day <= day_; ++day) generation += portable::uniform(mix(key, day)) < kReborn * drift_;
+    return generation;
+}
+
+std::vector<ClickDay::Record> ClickDay::records(Entity entity) const {
+    std::vector<Bucket> buckets;
+    std::vector<std::vector<float>> main;  // [bucket of the entity][its value]
+    for (int b = 0; b < kBuckets; ++b) {
+        if (kBucketSpecs[b].of != entity) continue;
+        buckets.push_back(static_cast<Bucket>(b));
+        main.emplace_back(kBucketSpecs[b].size, 0.0f);
+        const uint64_t key = mix(mix(seed_, kMainWeight), b);
+        for (uint32_t i = 0; kBucketSpecs[b].main && i < kBucketSpecs[b].size; ++i)
+            main.back()[i] = static_cast<float>(weight(mix(key, i), kTurn / 2));
+    }
+    const EntitySpec& spec = kEntitySpecs[entity];
+    const uint64_t own_key = mix(mix(seed_, kOwnWeight), entity), latent_key = mix(mix(seed_, kLatent), entity);
+    std::vector<Record> records(spec.size);
+    for (uint32_t slot = 0; slot < spec.size; ++slot) {
+        Record& record = records[slot];
+        record.generation = spec.reborn ? generation(entity, slot) : 0;
+        const uint64_t value = slot + uint64_t{record.generation} * spec.size;
+        for (size_t place = 0; place < buckets.size(); ++place) {
+            record.bucket[place] = static_cast<uint16_t>(bucket_of(buckets[place], buckets[place] == kAdTopic ? slot : value));
+            record.main += main[place][record.bucket[place]];
+        }
+        record.own = entity == kContext ? 0.0f : static_cast<float>(weight(mix(own_key, value), kTurn));
+        for (uint64_t k = 0; k < 3; ++k) record.latent[k] = static_cast<float>(portable::normal(mix(mix(latent_key, value), k)));
+    }
+    return records;
+}
+
+void ClickDay::make_pairs() {
+    for (int p = 0; p < 16; ++p) {
+        const uint64_t key = mix(mix(seed_, kPairFactor), p);
+        const uint32_t rows = pair_size(kPairs[p].first), columns = pair_size(kPairs[p].second);
+        std::vector<float> factors((rows + columns) * 3);
+        for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<float>(weight(mix(key, i), kTurn));
+        pair_[p].resize(size_t{rows} * columns);
+        for (uint32_t r = 0; r < rows; ++r) {
+            for (uint32_t c = 0; c < columns; ++c) {
+                const float *u = &factors[3 * r], *v = &factors[3 * (rows + c)];
+                pair_[p][size_t{r} * columns + c] = u[0] * v[0] + u[1] * v[1] + u[2] * v[2];
+            }
+        }
+    }
+}
+
+void ClickDay::make_numeric_weights() {
+    const uint64_t key = mix(seed_, kNumericWeight);
+    for (uint32_t age = 0; age < age_.size(); ++age) age_[age] = static_cast<float>(weight(mix(key, age), kTurn));
+    phase_ = portable::uniform(mix(key, 100)) + drift_ * kTurn * day_ / (2.0 * portable::kPi);
+    for (uint32_t hour = 0; hour < kHours; ++hour)
+        hour_[hour] = static_cast<float>(1.41421356 * portable::sin_turns(hour / 24.0 + phase_));
+}
+
+int64_t ClickDay::value(Entity entity, uint32_t slot) const {
+    const int64_t generation = entity == kNoise ? 0 : records_[entity][slot].generation;
+    return slot + generation * kEntitySpecs[entity].size;
+}
+
+int64_t ClickDay::id(Entity entity, uint32_t slot) const {
+    return reborn_ids_[entity].empty() ? world_->ids[entity][slot] : reborn_ids_[entity][slot];
+}
+
+uint32_t ClickDay::bucket(Bucket bucket, uint32_t slot) const {
+    return records_[kBucketSpecs[bucket].of][slot].bucket[kBucketPlace[bucket]];
+}
+
+uint32_t ClickDay::bucket_in(const ClickTile& tile, Bucket which, int i) const {
+    return which == kHour ? tile.hour[i] : bucket(which, tile.slot[kBucketSpecs[which].of][i]);
+}
+
+inline uint64_t ClickDay::bits(int column, int64_t position) const {
+    return mix(stream_[column] + static_cast<uint64_t>(position) * portable::kGolden);
+}
+
+void ClickDay::draw(int64_t position, int count, ClickTile& tile) const {
+    tile.count = count;
+    draw_entities(position, tile);
+    if (sequences_) draw_histories(position, tile);
+    draw_numerics(position, tile);
+    sum_parts(tile);
+}
+
+void ClickDay::draw_entities(int64_t position, ClickTile& tile) const {
+    for (int e = 0; e < kEntities; ++e)
+        for (int i = 0; i < tile.count; ++i) tile.slot[e][i] = world_->popularity[e].draw(bits(kSlotColumn + e, position + i));
+    for (int i = 0; i < tile.count; ++i) {
+        tile.hour[i] = portable::below(kHours, bits(kHourColumn, position + i));
+        tile.click_draw[i] = portable::uniform(bits(kClickColumn, position + i));
+    }
+}
+
+// An ad of one of the user's interests.
+uint32_t ClickDay::draw_ad_of_interest(uint32_t user, uint64_t choice, uint64_t ad) const {
+    const uint64_t which = mix(mix(seed_, kInterest), uint64_t{user} * kInterests + choice % kInterests);
+    const TopicAds& topic = world_->topics[portable::below(100, which)];
+    return topic.slots[topic.popularity.draw(ad)];
+}
+
+void ClickDay::draw_histories(int64_t position, ClickTile& tile) const {
+    static const double log_goes_on = portable::log(1.0 - kHistoryEnds);
+    for (int i = 0; i < tile.count; ++i) {
+        const uint32_t user = tile.slot[kUser][i];
+        const uint64_t target = bits(kTargetColumn, position + i);
+        if (portable::uniform(target) < kTargetOfInterest)
+            tile.slot[kAd][i] = draw_ad_of_interest(user, target, bits(kSlotColumn + kAd, position + i));
+        const uint32_t topic = bucket(kAdTopic, tile.slot[kAd][i]);
+        const double length = std::floor(portable::log(portable::uniform(bits(kLengthColumn, position + i))) / log_goes_on);
+        tile.history_length[i] = length < kHistory ? static_cast<uint32_t>(length) : kHistory;
+        double matches = 0.0, recall = 1.0;
+        for (uint32_t j = 0; j < tile.history_length[i]; ++j, recall *= kRecall) {
+            const uint64_t choice = bits(kChoiceColumn + j, position + i), item = bits(kItemColumn + j, position + i);
+            tile.history[j][i] = portable::uniform(choice) < kItemOfInterest ? draw_ad_of_interest(user, choice, item)
+                                                                             : world_->popularity[kAd].draw(item);
+            if (bucket(kAdTopic, tile.history[j][i]) == topic) matches += recall;
+        }
+        tile.match[i] = static_cast<float>(kMatch * (1.0 - portable::exp(-matches)));
+    }
+}
+
+void ClickDay::draw_numerics(int64_t position, ClickTile& tile) const {
+    for (int n = 0; n < kNumerics; ++n) {
+        const NumericSpec spec = kNumericSpecs[n];
+        const uint64_t missing = static_cast<uint64_t>(spec.missing * 65536);
+        for (int i = 0; i < tile.count; ++i) {
+            const double noise = portable::normal(bits(kNumericColumn + n, position + i));
+            const double z = spec.of == kNoise ? noise : 0.8 * records_[spec.of][tile.slot[spec.of][i]].latent[spec.latent] + 0.6 * noise;
+            const uint64_t drawn = bits(kMissingColumn + n / 4, position + i) >> (16 * (n % 4)) & 0xFFFF;
+            tile.numeric[n][i] = drawn < missing ? NAN : static_cast<float>(z);
+        }
+    }
+}
+
+// What is missing says nothing: the teacher, too, sees only what is in the file.
+double ClickDay::numeric_part(const ClickTile& tile, int i) const {
+    const float wave = tile.numeric[0][i], threshold = tile.numeric[3][i], sign = tile.numeric[6][i], amount = tile.numeric[1][i];
+    double sum = hour_[tile.hour[i]];
+    if (!std::isnan(wave)) sum += 1.41421356 * portable::sin_turns(0.4 * wave + phase_);
+    if (!std::isnan(threshold) && !std::isnan(sign)) sum += (threshold > 0.3f ? 1.0 : -1.0) * (sign > 0.0f ? 1.0 : -1.0);
+    if (!std::isnan(amount)) sum += amount * age_[bucket_in(tile, kAge, i)];
+    return sum;
+}
+
+void ClickDay::sum_parts(ClickTile& tile) const {
+    for (int i = 0; i < tile.count; ++i) {
+        tile.part[0][i] = tile.part[1][i] = tile.part[3][i] = 0.0f;
+        tile.part[2][i] = static_cast<float>(numeric_part(tile, i));
+    }
+    for (int e = 0; e < kNoise; ++e) {
+        for (int i = 0; i < tile.count; ++i) {
+            const Record& record = records_[e][tile.slot[e][i]];
+            tile.part[0][i] += record.main;
+            tile.part[3][i] += record.own;
+        }
+    }
+    for (int p = 0; p < 16; ++p) {
+        const Pair pair = kPairs[p];
+        const uint32_t columns = pair_size(pair.second);
+        for (int i = 0; i < tile.count; ++i)
+            tile.part[1][i] += pair_[p][bucket_in(tile, pair.first, i) * columns + bucket_in(tile, pair.second, i)];
+    }
+}
+
+double ClickDay::logit(const ClickTile& tile, int i) const {
+    double sum = bias_;
+    for (int k = 0; k < 4; ++k) sum += scale_[k] * tile.part[k][i];
+    return sequences_ ? sum + tile.match[i] : sum;
+}
+
+void ClickDay::calibrate(double click_rate) {
+    auto tile = std::make_unique<ClickTile>();
+    std::array<std::vector<float>, 5> sample;  // the parts, and the history's
+    for (int64_t at = 0; at < kCalibrationSize; at += ClickTile::kSize) {
+        draw(kCalibration + at, ClickTile::kSize, *tile);
+        for (int k = 0; k < 4; ++k) sample[k].insert(sample[k].end(), tile->part[k], tile->part[k] + ClickTile::kSize);
+        if (sequences_) sample[4].insert(sample[4].end(), tile->match, tile->match + ClickTile::kSize);
+    }
+    std::vector<double> logits(sample[4].begin(), sample[4].end());
+    logits.resize(kCalibrationSize);
+    const double strength = sequences_ ? kStrengthBesideHistory : kStrength;
+    for (int k = 0; k < 4; ++k) {
+        double sum = 0.0, squares = 0.0;
+        for (float x : sample[k]) sum += x;
+        const double mean = sum / kCalibrationSize;
+        for (float x : sample[k]) squares += (x - mean) * (x - mean);
+        scale_[k] = strength * std::sqrt(kShares[k] / (squares / kCalibrationSize));
+        for (int i = 0; i < kCalibrationSize; ++i) logits[i] += scale_[k] * sample[k][i];
+    }
+    double low = -60.0, high = 60.0;
+    for (int step = 0; step < 40; ++step) {
+        bias_ = (low + high) / 2;
+        double rate = 0.0;
+        for (double logit : logits) rate += portable::sigmoid(logit + bias_);
+        (rate / kCalibrationSize < click_rate ? low : high) = bias_;
+    }
+}
+
+}  // namespace gearshift

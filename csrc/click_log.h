@@ -1,0 +1,50 @@
+// A synthetic click log of any size: examples by position, ready for training or as the values that a file would have.
+//
+// Any range of examples can be made alone, in any order and from several threads, with the same bits. Positions are
+// spread evenly over the days, in order of time. Days are built when they are first needed (about 0.2 s each) and the
+// latest few are kept.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "click_day.h"
+
+namespace gearshift {
+
+// Where `fill` writes; rows of `count` examples, contiguous.
+struct ClickColumns {
+    float* labels_B;
+    double* truth_B;  // the teacher's probability
+    float* numeric_BN;
+    int64_t* ids_BF;
+    int64_t* times_B;    // epoch seconds
+    int64_t* offsets_B;  // [count + 1], where the log has histories
+    int64_t* history;    // up to count * kHistory, oldest first; those of example i end at offsets[i + 1]
+};
+
+// `ready`: ids, and log1p of the numbers with 0 for missing, as the schema's transforms give them.
+// `raw`: values as they stand in a file, and the numbers with NaN for missing.
+enum class ClickForm { ready, raw };
+
+class ClickLog {
+public:
+    explicit ClickLog(const ClickLogSettings& settings);
+
+    void fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const;
+
+private:
+    int64_t day_of(int64_t position) const { return static_cast<int64_t>(static_cast<__int128>(position) * settings_.days / settings_.examples); }
+    int64_t day_begin(int64_t day) const;
+    std::shared_ptr<const ClickDay> day(int64_t number) const;
+    void write(const ClickDay& day, const ClickTile& tile, ClickForm form, int64_t at, const ClickColumns& out) const;
+
+    const ClickLogSettings settings_;
+    const std::shared_ptr<const ClickWorld> world_;
+    mutable std::mutex mutex_;
+    mutable std::list<std::pair<int64_t, std::shared_ptr<const ClickDay>>> days_;  // latest used first
+};
+
+}  // namespace gearshift

@@ -1,0 +1,129 @@
+// What every synthetic click log has in common, whatever its seed and day: the entities, the fields that are seen of
+// them, how often each is drawn, and the ids of their values.
+//
+// An entity (a user, an ad) is a *slot*; slot k is drawn with probability ~ 1 / (k + 1)^exponent. Its *value* is the
+// number that stands in a file: the slot, or for an ad or query that was reborn g times, slot + g * size. A field's
+// text is that number in decimal, and its id is the id which a CSV reader gives to that text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "portable_math.h"
+
+namespace gearshift {
+
+enum Entity { kUser, kAd, kSite, kQuery, kContext, kNoise, kEntities };
+
+struct EntitySpec {
+    const char* name;
+    uint32_t size;
+    double exponent;
+    bool reborn;  // some of them are replaced every day
+};
+
+inline constexpr std::array<EntitySpec, kEntities> kEntitySpecs{{
+    {"user", 400'000, 0.75, false},
+    {"ad", 200'000, 1.05, true},
+    {"site", 50'000, 1.15, false},
+    {"query", 300'000, 1.05, true},
+    {"context", 5'000, 1.0, false},
+    {"noise", 1'000'000, 0.9, false},
+}};
+
+// A coarser view of an entity: a hash of its value into some buckets. `main`: the teacher has a weight per bucket.
+struct BucketSpec {
+    const char* name;
+    Entity of;
+    uint32_t size;
+    bool main;
+};
+
+enum Bucket {
+    kTown, kRegion, kOccupation, kAge, kGender, kCampaign, kAdvertiser, kAdCategory, kAdTopic, kAdFormat,
+    kPublisher, kSiteCategory, kSiteKind, kQueryStem, kQueryTopic, kQueryIntent, kDevice, kSystem, kBuckets,
+    kHour = kBuckets,  // drawn by itself, not a view of an entity
+};
+
+inline constexpr uint32_t kHours = 24;
+
+inline constexpr std::array<BucketSpec, kBuckets> kBucketSpecs{{
+    {"town", kUser, 20'000, true},
+    {"region", kUser, 1'000, true},
+    {"occupation", kUser, 200, true},
+    {"age", kUser, 20, false},
+    {"gender", kUser, 3, false},
+    {"campaign", kAd, 10'000, true},
+    {"advertiser", kAd, 2'000, true},
+    {"ad_category", kAd, 400, true},
+    {"ad_topic", kAd, 100, false},  // of the slot: a reborn ad keeps its topic
+    {"ad_format", kAd, 8, false},
+    {"publisher", kSite, 2'000, true},
+    {"site_category", kSite, 200, true},
+    {"site_kind", kSite, 12, false},
+    {"query_stem", kQuery, 20'000, true},
+    {"query_topic", kQuery, 400, true},
+    {"query_intent", kQuery, 30, false},
+    {"device", kContext, 300, true},
+    {"system", kContext, 5, false},
+}};
+
+// A bucket's place among those of its entity.
+inline constexpr std::array<int, kBuckets> kBucketPlace = [] {
+    std::array<int, kBuckets> place{};
+    for (int b = 1; b < kBuckets; ++b) place[b] = kBucketSpecs[b].of == kBucketSpecs[b - 1].of ? place[b - 1] + 1 : 0;
+    return place;
+}();
+
+inline constexpr int kFields = kEntities + kBuckets + 2;  // and the hour, and the cross of user and ad
+inline constexpr int kNumerics = 13;
+inline constexpr int kHistory = 20;  // longest history
+
+const char* click_field_name(int field);
+
+inline uint32_t bucket_of(Bucket bucket, uint64_t value) {
+    return portable::below(kBucketSpecs[bucket].size, portable::mix(0xB0C4E7 + bucket, value));
+}
+
+// Draws an index with given probabilities from 64 random bits, in constant time (Walker's alias method, built by Vose's
+// algorithm in a fixed order).
+class AliasTable {
+public:
+    AliasTable() = default;
+    explicit AliasTable(const std::vector<double>& weights);
+
+    uint32_t draw(uint64_t bits) const {
+        const uint32_t index = portable::below(static_cast<uint32_t>(cells_.size()), bits);
+        const Cell cell = cells_[index];
+        return static_cast<uint32_t>(bits) < cell.keep ? index : cell.other;
+    }
+
+private:
+    struct Cell {
+        uint32_t keep;  // of 2^32
+        uint32_t other;
+    };
+    std::vector<Cell> cells_;
+};
+
+// Ads by topic, for histories: those of one topic, drawn by their popularity.
+struct TopicAds {
+    std::vector<uint32_t> slots;
+    AliasTable popularity;
+};
+
+struct ClickWorld {
+    std::array<AliasTable, kEntities> popularity;
+    std::array<std::vector<int64_t>, kEntities> ids;  // of the first generation, by slot
+    std::array<std::vector<int64_t>, kBuckets + 1> bucket_ids;
+    std::array<TopicAds, 100> topics;
+    std::array<uint64_t, kEntities> table_seeds;
+    uint64_t cross_seed;
+
+    ClickWorld();
+    static std::shared_ptr<const ClickWorld> shared();  // built once while anyone holds it (about 50 MB)
+};
+
+}  // namespace gearshift
