@@ -5,7 +5,6 @@ The run folder is a contract (metrics.jsonl, report.json, checkpoints/): everyth
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -221,8 +220,7 @@ class Run:
         self._logged_at = time.monotonic()
         progress = self.training.progress
         line = {"step": self.training.step, "time": time.time(), "examples": progress.examples, **numbers}
-        with (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        run_folder.append_metrics(self.folder, line)
 
 
 class Result(TrainedModel):

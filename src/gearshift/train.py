@@ -25,7 +25,11 @@ def start(
 ) -> Run:
     """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
     run = build(config, resume=resume, init_from=init_from)
-    folder = resume or run_folder.create(Path(config.checkpoint.path), config.name or "run")
+    if resume is None:
+        folder = run_folder.create(config.checkpoint.path, config.name or "run", command=command)
+    else:
+        folder = resume
+        run_folder.claim(folder, command=command)
     run_folder.write_config(folder, config, command)
     run.start(folder)
     return run

@@ -99,7 +99,11 @@ class Trainer:
         """
         folder = None if resume is None else run_folder.find(resume)
         run = self.prepare(model, train, valid, test, resume=folder, init_from=init_from)
-        run.start(folder or run_folder.create(Path(self.checkpoint.path), self.name))
+        if folder is None:
+            folder = run_folder.create(self.checkpoint.path, self.name)
+        else:
+            run_folder.claim(folder)
+        run.start(folder)
         return run
 
     def prepare(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gearshift.cadence import Every, Moment
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
-from gearshift.data.prefetch import prefetch
+from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
@@ -152,7 +152,7 @@ class Training:
         """Deduplicated batches, one ahead of the training step."""
         shuffle = (self.plan.seed, epoch) if self.plan.shuffle else None
         batches = self.train.batches(self.plan.batch, start=start, shuffle=shuffle)
-        return prefetch(map(self.learner.find, batches), depth=2)
+        return prefetched(map(self.learner.find, batches), depth=2)
 
     def _step(self, found: Found) -> None:
         started, progress, batch = time.perf_counter(), self.progress, found.batch
