@@ -1,10 +1,25 @@
 """Models: plain `nn.Module`s from `Inputs` to logits, [B] or [B, T] for T tasks. They know no store.
 
-inputs.py   what a model sees       layers.py    MLP, linear term, pairwise term
-deep.py     DNN, Wide & Deep, DeepFM
+inputs.py   what a model sees           layers.py   MLP, linear term, pairwise term, dropout
+shallow.py  LR, FM                      deep.py     DNN, Wide & Deep, DeepFM
+cross.py    DCN, DCN-V2                 dlrm.py     DLRM          din.py  DIN
+checks.py   what each needs of a schema
 """
 
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from gearshift import names
+from gearshift.data.schema import Schema
+from gearshift.models.cross import DCN, DCNv2
 from gearshift.models.deep import DNN, DeepFM, WideDeep
+from gearshift.models.din import DIN
+from gearshift.models.dlrm import DLRM
 from gearshift.models.inputs import (
     Fields,
     Inputs,
@@ -16,19 +31,62 @@ from gearshift.models.inputs import (
     row_width,
 )
 from gearshift.models.layers import MLP, seed_dropout
+from gearshift.models.shallow import FM, LR
+
+MODELS: dict[str, type[nn.Module]] = {
+    "lr": LR,
+    "fm": FM,
+    "dnn": DNN,
+    "wide_deep": WideDeep,
+    "deepfm": DeepFM,
+    "dcn": DCN,
+    "dcnv2": DCNv2,
+    "dlrm": DLRM,
+    "din": DIN,
+}
 
 __all__ = [
+    "DCN",
+    "DIN",
+    "DLRM",
     "DNN",
+    "FM",
+    "LR",
     "MLP",
+    "MODELS",
+    "DCNv2",
     "DeepFM",
     "Fields",
     "Inputs",
     "Needs",
     "SequenceRows",
     "WideDeep",
+    "build",
     "input_fields",
     "pad_rows",
+    "parameters",
     "pool_rows",
     "row_width",
     "seed_dropout",
 ]
+
+
+def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) -> nn.Module:
+    """A model by its name in a config; a seed gives the same weights each time and leaves torch's alone."""
+    if name not in MODELS:
+        raise names.unknown("model", name, MODELS)
+    known = parameters(name)
+    for param in params:
+        if param not in known:
+            raise names.unknown(f"parameter of model {name}:", param, known)
+    if seed is None:
+        return MODELS[name](schema, **params)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](schema, **params)
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """What a model can be given beside the schema, with the defaults."""
+    arguments = inspect.signature(MODELS[name]).parameters.values()
+    return {a.name: a.default for a in arguments if a.name != "schema"}

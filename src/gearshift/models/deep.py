@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs
-from gearshift.models.layers import MLP, LinearTerm, PairwiseTerm, flat_width, logits
+from gearshift.models.layers import MLP, InputMLP, LinearTerm, PairwiseTerm, flat_width, logits
 
 
 class DNN(nn.Module):
@@ -26,9 +26,9 @@ class DNN(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        checks.some_feature("dnn", schema)
+        checks.some_feature("dnn", schema, dim)
         self.dim = dim
-        self.mlp = MLP(
+        mlp = MLP(
             flat_width(schema, dim),
             hidden,
             len(schema.labels),
@@ -36,9 +36,10 @@ class DNN(nn.Module):
             batch_norm=batch_norm,
             dropout=dropout,
         )
+        self.mlp = InputMLP(schema, mlp)
 
     def forward(self, x: Inputs) -> Tensor:
-        return logits(self.mlp(x.flat()))
+        return logits(self.mlp(x))
 
 
 class WideDeep(nn.Module):
@@ -57,10 +58,10 @@ class WideDeep(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        checks.some_feature("wide_deep", schema)
+        checks.some_feature("wide_deep", schema, dim)
         self.dim = dim
         self.wide = LinearTerm(schema)
-        self.deep = MLP(
+        mlp = MLP(
             flat_width(schema, dim),
             hidden,
             len(schema.labels),
@@ -68,9 +69,10 @@ class WideDeep(nn.Module):
             batch_norm=batch_norm,
             dropout=dropout,
         )
+        self.deep = InputMLP(schema, mlp)
 
     def forward(self, x: Inputs) -> Tensor:
-        return logits(self.wide(x) + self.deep(x.flat()))
+        return logits(self.wide(x) + self.deep(x))
 
 
 class DeepFM(nn.Module):
@@ -89,12 +91,12 @@ class DeepFM(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        checks.some_feature("deepfm", schema)
+        checks.some_feature("deepfm", schema, dim)
         checks.one_width("deepfm", schema, dim)
         self.dim = dim
         self.first_order = LinearTerm(schema)
         self.second_order = PairwiseTerm(schema, dim)
-        self.deep = MLP(
+        mlp = MLP(
             flat_width(schema, dim),
             hidden,
             len(schema.labels),
@@ -102,6 +104,7 @@ class DeepFM(nn.Module):
             batch_norm=batch_norm,
             dropout=dropout,
         )
+        self.deep = InputMLP(schema, mlp)
 
     def forward(self, x: Inputs) -> Tensor:
-        return logits(self.first_order(x) + self.second_order(x) + self.deep(x.flat()))
+        return logits(self.first_order(x) + self.second_order(x) + self.deep(x))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from gearshift import names
 from gearshift.data.schema import Schema
+from gearshift.errors import UserError
 from gearshift.models.inputs import Inputs, input_fields, row_width
 
 
@@ -44,10 +45,10 @@ RECTIFIERS = ("relu", "prelu", "dice", "gelu", "silu")
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalization that lets a (last, short) batch of one example pass, by the running statistics."""
+    """Batch normalization that lets less than two examples pass, by the running statistics: a last batch."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and len(x) == 1:
+        if self.training and len(x) < 2:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
@@ -93,8 +94,7 @@ class MLP(nn.Sequential):
         batch_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise names.unknown("activation", activation, ACTIVATIONS)
+        _check_options(hidden, activation, dropout)
         layers: list[nn.Module] = []
         for width in hidden:
             layers.append(hidden_linear(inputs, width, activation))
@@ -106,6 +106,15 @@ class MLP(nn.Sequential):
             layers.append(output_linear(inputs, outputs))
         super().__init__(*layers)
         self.width = outputs or inputs
+
+
+def _check_options(hidden: Sequence[int], activation: str, dropout: float) -> None:
+    if activation not in ACTIVATIONS:
+        raise names.unknown("activation", activation, ACTIVATIONS)
+    if isinstance(hidden, str) or not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise UserError(f"hidden layers are a list of widths such as [400, 400], not {hidden!r}")
+    if not 0.0 <= dropout < 1.0:
+        raise UserError(f"dropout is the share of values set to zero, from 0 to below 1, not {dropout}")
 
 
 def hidden_linear(inputs: int, outputs: int, activation: str = "relu") -> nn.Linear:
@@ -123,6 +132,42 @@ def output_linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+class InputLinear(nn.Module):
+    """A linear layer over `Inputs.flat()`, its weights cut into those of numbers and those of rows.
+
+    Spares joining the two, the gradient of the numbers that nobody reads, and a copy of the rows' gradient.
+    """
+
+    def __init__(self, whole: nn.Linear, numbers: int) -> None:
+        super().__init__()
+        weight = whole.weight.detach()
+        self.numeric = nn.Parameter(weight[:, :numbers].clone()) if numbers else None
+        self.rows = nn.Parameter(weight[:, numbers:].clone()) if numbers < whole.in_features else None
+        self.bias = whole.bias
+
+    def forward(self, x: Inputs) -> Tensor:
+        if self.rows is None:
+            assert self.numeric is not None
+            return F.linear(x.numeric, self.numeric, self.bias)
+        out = F.linear(x.fields.flatten(1), self.rows, self.bias)
+        return out if self.numeric is None else out.addmm_(x.numeric, self.numeric.t())
+
+
+class InputMLP(nn.Module):
+    """An MLP over `Inputs.flat()`, its first layer an `InputLinear`."""
+
+    def __init__(self, schema: Schema, mlp: MLP) -> None:
+        super().__init__()
+        first = mlp[0]
+        assert isinstance(first, nn.Linear)
+        self.first = InputLinear(first, schema.numeric_width)
+        self.rest = nn.Sequential(*list(mlp)[1:])
+
+    def forward(self, x: Inputs) -> Tensor:
+        scores: Tensor = self.rest(self.first(x))
+        return scores
 
 
 def flat_width(schema: Schema, dim: int, *, sequences: bool = False) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gearshift import names
 from gearshift.optim.first_order import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Momentum, State, clip_norm
+from gearshift.optim.schedule import Schedule
 
 OPTIMIZERS: dict[str, type[SGD | Momentum | Adagrad | Adam | AdamW]] = {
     "sgd": SGD,
@@ -24,6 +25,7 @@ __all__ = [
     "AdamW",
     "DenseOptimizer",
     "Momentum",
+    "Schedule",
     "State",
     "build",
     "clip_norm",

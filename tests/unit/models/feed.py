@@ -33,7 +33,8 @@ def random_inputs(
             mask = torch.arange(4) < lengths
             width = row_width(schema, f, needs.dim)
             sequences[f.name] = SequenceRows(normal(batch, 4, width), mask)
-    linear = normal(batch, len(schema.fields)) if needs.linear else None
+    arriving = input_fields(schema, sequences=needs.sequences)
+    linear = normal(batch, len(arriving)) if needs.linear else None
     return Inputs(
         normal(batch, schema.numeric_width), Fields([f.name for f in fields], stacked), sequences, linear
     )

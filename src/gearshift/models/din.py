@@ -1,0 +1,90 @@
+"""DIN (Zhou et al. 2018): each item of a history counts as much as it has to do with the target item.
+
+Other fields and numbers go beside; a sequence that is no history is averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gearshift.data.schema import Schema
+from gearshift.models import checks
+from gearshift.models.inputs import Inputs, SequenceRows, row_width
+from gearshift.models.layers import MLP, flat_width, logits
+
+
+class DIN(nn.Module):
+    """`history` names a sequence (or several), `target` the field each is compared with.
+
+    By default every sequence is a history and its target is the field whose table it shares.
+    """
+
+    sequences = True
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        hidden: Sequence[int] = (400, 400),
+        *,
+        target: str | Sequence[str] | None = None,
+        history: str | Sequence[str] | None = None,
+        attention: Sequence[int] = (64,),
+        attention_activation: str = "dice",
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        checks.some_feature("din", schema, dim)
+        self.dim = dim
+        self.pairs = checks.histories("din", schema, _listed(target), _listed(history), dim)
+        widths = {f.name: row_width(schema, f, dim) for f in schema.fields}
+        self.attention = nn.ModuleList(
+            Attention(widths[sequence], attention, attention_activation) for _, sequence in self.pairs
+        )
+        self.averaged = checks.other_sequences(schema, self.pairs)
+        pooled = sum(widths[sequence] for _, sequence in self.pairs) + sum(widths[s] for s in self.averaged)
+        self.mlp = MLP(
+            flat_width(schema, dim, sequences=True) + pooled,
+            hidden,
+            len(schema.labels),
+            activation=activation,
+            batch_norm=batch_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, x: Inputs) -> Tensor:
+        parts = [x.numeric, *x.fields.flat_parts()]
+        for (target, history), attend in zip(self.pairs, self.attention, strict=True):
+            parts.append(attend(x.fields[target], x.sequences[history]))
+        parts += [x.sequences[name].mean() for name in self.averaged]
+        return logits(self.mlp(torch.cat(parts, 1)))
+
+
+class Attention(nn.Module):
+    """[B, D]: sum over the history of a(item, target) item; a is a small MLP, not normalized (equation 3).
+
+    It runs on the items that exist, so that padding costs nothing and does not reach Dice's statistics.
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.unit = MLP(3 * width, hidden, 1, activation=activation)
+
+    def forward(self, target_BD: Tensor, history: SequenceRows) -> Tensor:
+        batch, length, width = history.rows.shape
+        present_N = history.mask.flatten().nonzero().squeeze(1)
+        example_N = present_N // length
+        items_ND = history.rows.reshape(batch * length, width).index_select(0, present_N)
+        targets_ND = target_BD.index_select(0, example_N)
+        # Figure 2 also feeds their difference; the linear layer makes it from the first two by itself.
+        weights_N1 = self.unit(torch.cat([targets_ND, items_ND, targets_ND * items_ND], 1))
+        return torch.zeros_like(target_BD).index_add(0, example_N, items_ND * weights_N1)
+
+
+def _listed(name: str | Sequence[str] | None) -> list[str] | None:
+    return [name] if isinstance(name, str) else None if name is None else list(name)

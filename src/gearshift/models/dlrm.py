@@ -1,0 +1,108 @@
+"""DLRM (Naumov et al. 2019): the numbers become one more row, all rows are multiplied, an MLP on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gearshift.data.schema import Schema
+from gearshift.models import checks
+from gearshift.models.inputs import Inputs
+from gearshift.models.layers import MLP, logits
+
+
+class DLRM(nn.Module):
+    """`bottom` are the hidden widths below, a last layer as wide as a row is added; `hidden` is the top MLP.
+
+    Without numeric features there is no bottom MLP, and the top one starts from the products alone.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        hidden: Sequence[int] = (512, 256),
+        *,
+        bottom: Sequence[int] = (512, 256),
+        activation: str = "relu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        checks.some_feature("dlrm", schema, dim)
+        checks.some_rows("dlrm", schema)
+        checks.one_width("dlrm", schema, dim)
+        self.dim = dim
+        rows, first = len(schema.fields), 0
+        self.bottom: MLP | None = None
+        if schema.numeric_width:
+            # The row made of the numbers is rectified like the layers before it, as in the authors' code.
+            self.bottom = MLP(
+                schema.numeric_width, [*bottom, dim], activation=activation, batch_norm=batch_norm
+            )
+            rows, first = rows + 1, dim
+        self.products = PairProducts(rows, first)
+        self.top = MLP(
+            first + rows * (rows - 1) // 2,
+            hidden,
+            len(schema.labels),
+            activation=activation,
+            batch_norm=batch_norm,
+            dropout=dropout,
+        )
+
+    def forward(self, x: Inputs) -> Tensor:
+        rows_BFD = x.fields.tensor
+        if self.bottom is not None:
+            rows_BFD = torch.cat([self.bottom(x.numeric).unsqueeze(1), rows_BFD], 1)
+        return logits(self.top(self.products(rows_BFD)))
+
+
+class PairProducts(nn.Module):
+    """[B, F, D] -> [B, first + F (F - 1) / 2]: `first` floats of row 0, then <row i, row j> for all i > j."""
+
+    lower: Tensor
+    mirror: Tensor
+
+    def __init__(self, rows: int, first: int) -> None:
+        super().__init__()
+        i, j = torch.tril_indices(rows, rows, -1)
+        pair = torch.zeros(rows, rows, dtype=torch.int64)
+        pair[i, j] = pair[j, i] = torch.arange(len(i))
+        self.first = first
+        self.register_buffer("lower", (i * rows + j).unsqueeze(0), persistent=False)  # pair -> cell of [F, F]
+        self.register_buffer("mirror", pair.view(1, -1), persistent=False)  # cell -> pair; diagonal: any
+
+    def forward(self, rows_BFD: Tensor) -> Tensor:
+        products: Tensor = _Products.apply(rows_BFD, self.lower, self.mirror, self.first)  # type: ignore[no-untyped-call]
+        return products
+
+
+class _Products(torch.autograd.Function):
+    # By hand because indexing's own backward scatters element by element: 26 ms against 9 for 4096 x 27 x 16.
+    # Here: one batched product and one gather each way, written where the top MLP reads.
+    @staticmethod
+    def forward(ctx: Any, rows_BFD: Tensor, lower: Tensor, mirror: Tensor, first: int) -> Tensor:
+        ctx.save_for_backward(rows_BFD, mirror)
+        ctx.first = first
+        batch, pairs = len(rows_BFD), lower.shape[1]
+        cells = torch.bmm(rows_BFD, rows_BFD.transpose(1, 2)).view(batch, -1)
+        out = rows_BFD.new_empty(batch, first + pairs)
+        out[:, :first] = rows_BFD[:, 0, :first]
+        torch.gather(cells, 1, lower.expand(batch, pairs), out=out[:, first:])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (rows_BFD, mirror), (grad,) = ctx.saved_tensors, grads
+        batch, rows, _ = rows_BFD.shape
+        cells = torch.gather(grad[:, ctx.first :], 1, mirror.expand(batch, rows * rows)).view(
+            batch, rows, rows
+        )
+        cells.diagonal(dim1=1, dim2=2).zero_()
+        grad_BFD = torch.bmm(cells, rows_BFD)  # d<r_i, r_j> reaches r_i with r_j and r_j with r_i
+        grad_BFD[:, 0, : ctx.first] += grad[:, : ctx.first]
+        return grad_BFD, None, None, None

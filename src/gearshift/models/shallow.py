@@ -1,0 +1,42 @@
+"""LR and FM: models whose weights are, but for the numbers', all in the rows."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gearshift.data.schema import Schema
+from gearshift.models import checks
+from gearshift.models.inputs import Inputs
+from gearshift.models.layers import LinearTerm, PairwiseTerm, logits
+
+
+class LR(nn.Module):
+    """Logistic regression: one weight per value of a field, one per number."""
+
+    linear = True
+    embedding = False
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        checks.some_feature("lr", schema)
+        self.first_order = LinearTerm(schema)
+
+    def forward(self, x: Inputs) -> Tensor:
+        return logits(self.first_order(x))
+
+
+class FM(nn.Module):
+    """Factorization machine of degree 2 (Rendle 2010, equation 1)."""
+
+    linear = True
+
+    def __init__(self, schema: Schema, dim: int = 16) -> None:
+        super().__init__()
+        checks.some_feature("fm", schema, dim)
+        checks.one_width("fm", schema, dim)
+        self.dim = dim
+        self.first_order = LinearTerm(schema)
+        self.second_order = PairwiseTerm(schema, dim)
+
+    def forward(self, x: Inputs) -> Tensor:
+        return logits(self.first_order(x) + self.second_order(x))
