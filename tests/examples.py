@@ -30,6 +30,8 @@ def make_batch(schema: Schema, size: int, seed: int = 0, vocabulary: int = 50, f
         len(schema.single_fields)
     )
     numeric_BN = rng.normal(size=(size, schema.numeric_width)).astype(np.float32)
-    signal = (ids_BF[:, 0] % 7 - 3 if ids_BF.shape[1] else 0) + (numeric_BN[:, 0] if numeric_BN.shape[1] else 0)
+    signal = (ids_BF[:, 0] % 7 - 3 if ids_BF.shape[1] else 0) + (
+        numeric_BN[:, 0] if numeric_BN.shape[1] else 0
+    )
     labels_BT = (rng.random((size, 1)) < 1 / (1 + np.exp(-np.asarray(signal)[:, None]))).astype(np.float32)
     return Batch(first, labels_BT, numeric_BN, ids_BF.astype(np.int64), tuple(ragged))

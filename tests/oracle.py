@@ -20,7 +20,13 @@ from gearshift.models.inputs import Fields, Inputs
 
 class Oracle:
     def __init__(
-        self, model: nn.Module, schema: Schema, birth: Callable[[int], np.ndarray], lr: float, row_lr: float, rule: str
+        self,
+        model: nn.Module,
+        schema: Schema,
+        birth: Callable[[int], np.ndarray],
+        lr: float,
+        row_lr: float,
+        rule: str,
     ) -> None:
         self.model = copy.deepcopy(model).double()
         self.schema, self.birth, self.lr, self.row_lr, self.rule = schema, birth, lr, row_lr, rule
@@ -45,7 +51,9 @@ class Oracle:
         return float(loss.detach())
 
     def _inputs(self, batch: Batch, leaves: dict[int, Tensor]) -> Inputs:
-        rows_BFW = torch.stack([torch.stack([leaves[i] for i in example]) for example in batch.ids_BF.tolist()])
+        rows_BFW = torch.stack(
+            [torch.stack([leaves[i] for i in example]) for example in batch.ids_BF.tolist()]
+        )
         names = tuple(f.name for f in self.schema.fields)
         linear = getattr(self.model, "linear", False)
         embedding = rows_BFW[..., : rows_BFW.shape[2] - linear]

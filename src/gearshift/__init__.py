@@ -79,7 +79,7 @@ _HOMES = {
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"
-__all__ = [*_MODULE_OF, "models"]  # noqa: PLE0604 (built from the table above)
+__all__ = [*_MODULE_OF, "models"]
 
 
 def __getattr__(name: str) -> Any:

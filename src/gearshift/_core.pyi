@@ -1,9 +1,59 @@
-from typing import Final
+"""The C++ core, as Python sees it. Arrays are taken as they are: wrong dtypes or layouts are a TypeError."""
+
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-# -- the synthetic click log (bind_click_log.cpp)
+# --- text: feature_hash.h, text_lines.h, text_columns.h -----------------------------------------------------
+# A text column is (data, spans): bytes and a uint32 [n, 2] of (start, size); an empty value is a missing one.
+# parse_* return the index of the first value from `begin` on that they cannot read, or the number of values.
+
+Bytes = NDArray[np.uint8]
+Spans = NDArray[np.uint32]
+
+def xxh64(value: bytes, seed: int = 0) -> int: ...
+def table_seed(table: str) -> int: ...
+def split_lines(
+    data: Bytes,
+    size: int,
+    delimiter: str,
+    quote: str,
+    slots: NDArray[np.int32],
+    wanted: int,
+    rest_in_last: bool,
+    trim: bool,
+    last: bool,
+    spans: Spans,
+    lines: NDArray[np.uint32],
+) -> tuple[int, int, int, list[tuple[int, int]]]:
+    """(records, bytes consumed, lines consumed, [(line, columns or -1 for an open quote)])."""
+
+def strip_libfm(data: Bytes, size: int, last: bool, out: Bytes) -> tuple[int, int, int]:
+    """(bytes written, bytes consumed, offset of the first value that is not 1 or -1)."""
+
+def hash_text(data: Bytes, spans: Spans, seed: int, out: NDArray[np.int64]) -> None: ...
+def hash_parts(
+    data: Bytes, spans: Spans, separator: str, max_len: int, keep_last: bool, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(ids, offsets)."""
+
+def hash_numbers(values: NDArray[Any], seed: int, out: NDArray[np.int64]) -> None:
+    """Of int64, uint64, float32 or float64."""
+
+def parse_floats(data: Bytes, spans: Spans, begin: int, decimal: str, out: NDArray[np.float64]) -> int: ...
+def parse_vectors(
+    data: Bytes, spans: Spans, begin: int, separator: str, decimal: str, out: NDArray[np.float32]
+) -> int: ...
+def parse_labels(data: Bytes, spans: Spans, begin: int, positive: str, out: NDArray[np.float32]) -> int: ...
+def parse_times(data: Bytes, spans: Spans, begin: int, out: NDArray[np.int64]) -> int: ...
+def epoch_seconds(numbers: NDArray[np.int64], out: NDArray[np.int64]) -> None: ...
+def arrow_spans(offsets: NDArray[Any], validity: Bytes, bit_offset: int, out: Spans) -> None:
+    """Spans relative to offsets[0]; `validity` is empty when there are no nulls."""
+
+def blank_values(data: Bytes, spans: Spans, missing: list[str]) -> None: ...
+
+# --- the synthetic click log: click_log.h ---------------------------------------------------------------------
 
 CLICK_FIELDS: Final[list[str]]
 CLICK_NUMERICS: Final[int]

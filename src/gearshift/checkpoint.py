@@ -32,7 +32,9 @@ ROWS_FILE_BYTES = 128 << 20
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def write(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], rows: Mapping[str, Iterable[RowBlock]]) -> None:
+def write(
+    path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], rows: Mapping[str, Iterable[RowBlock]]
+) -> None:
     """Writes the folder `path`: `arrays` as one file per name, `rows` (one per store) as several, then the manifest."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -132,7 +134,9 @@ class Checkpoint:
             if not file.is_file():
                 raise UserError(f"checkpoint {path}: {name} is missing; the copy is incomplete")
             if _fingerprint(file) != expected:
-                raise UserError(f"checkpoint {path}: {name} is corrupt (its checksum differs); use another checkpoint")
+                raise UserError(
+                    f"checkpoint {path}: {name} is corrupt (its checksum differs); use another checkpoint"
+                )
         return Checkpoint(path, manifest["facts"], tuple(manifest["files"]))
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,6 @@ computed it (a mean stays a mean). In `eval()` mode nothing is born. Knows no tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,10 @@ class Embeddings(nn.Module):
         optimizer = optimizer or RowAdagrad()
         self.stores = tuple(
             MemoryStore(
-                (RowPart("embedding", g.dim, optimizer, init), *((RowPart("linear", 1, optimizer, 0.0),) if linear else ())),
+                (
+                    RowPart("embedding", g.dim, optimizer, init),
+                    *((RowPart("linear", 1, optimizer, 0.0),) if linear else ()),
+                ),
                 seed=seed,
             )
             for g in self.groups
@@ -96,7 +98,9 @@ class Embeddings(nn.Module):
 
 class _PushOnBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_NW: Tensor, module: Embeddings, store: MemoryStore, index: _core.Occurrences) -> Tensor:
+    def forward(
+        ctx: Any, rows_NW: Tensor, module: Embeddings, store: MemoryStore, index: _core.Occurrences
+    ) -> Tensor:
         ctx.target = (module, store, index)
         return rows_NW.view_as(rows_NW)
 

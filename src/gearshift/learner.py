@@ -53,9 +53,7 @@ class Learner:
         self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
         self.worker = Worker(model, schema, loss=loss, threads=threads)
         stores = make_stores(self.worker.groups, self.worker.needs, rows, seed)
-        self.server = Server(
-            self.worker.dense.flat, stores, optimizer, max_norm=max_norm, threads=threads
-        )
+        self.server = Server(self.worker.dense.flat, stores, optimizer, max_norm=max_norm, threads=threads)
 
     def find(self, batch: Batch) -> Found:
         return find(batch, self.worker.groups)
@@ -135,7 +133,9 @@ class Learner:
                     store.set_weights(block.ids_U, block.weights_UW)
                     taken += len(block.ids_U)
         if not taken:
-            raise UserError(f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants")
+            raise UserError(
+                f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants"
+            )
         return taken
 
 
@@ -157,7 +157,6 @@ def refuse_non_finite(push: Push) -> None:
 def describe(model: nn.Module) -> str:
     """DeepFM(dim=16), for headers and error sentences."""
     return f"{type(model).__name__}(dim={getattr(model, 'dim', 16)})"
-
 
 
 def without_state(block: RowBlock) -> RowBlock:

@@ -41,7 +41,9 @@ def report(
         "measured_on": "valid" if valid else "training data, before each example was trained",
         **_figures(measures),
         "grouped_auc": valid.grouped_auc if valid else None,
-        "tasks": {label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)}
+        "tasks": {
+            label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)
+        }
         if valid
         else {},
         "test": _figures(test.measures) | {"grouped_auc": test.grouped_auc} if test else None,
@@ -61,7 +63,9 @@ def report(
 
 def _figures(measures: Measures) -> dict[str, Any]:
     """NaN (an AUC of one class only) is null in JSON."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in measures.as_dict().items()}
+    return {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in measures.as_dict().items()
+    }
 
 
 def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | None) -> dict[str, Any]:
@@ -94,7 +98,9 @@ def closing_lines(figures: dict[str, Any]) -> list[str]:
     if f["best_step"] != f["global_steps"]:
         lines.append(f"best   step {f['best_step']:,} of {f['global_steps']:,} scored best and was kept")
     if f["skipped_lines"]:
-        lines.append(f"data   {f['skipped_lines']:,} bad lines were skipped; they are listed in bad_lines.txt")
+        lines.append(
+            f"data   {f['skipped_lines']:,} bad lines were skipped; they are listed in bad_lines.txt"
+        )
     return lines
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,9 @@ class Run:
         """Ends with the parameters that scored best on the validation data, where others came later."""
         training = self.training
         if training.valid is not None and training.progress.best_step != training.step:
-            training.learner.restore(Checkpoint.open(self.saver.checkpoints.path(training.progress.best_step)))
+            training.learner.restore(
+                Checkpoint.open(self.saver.checkpoints.path(training.progress.best_step))
+            )
             self.last_evaluation = evaluate(training.learner, training.valid)
 
     # Saving and restoring

@@ -32,7 +32,13 @@ class Saver:
         return self._writing is not None and self._writing.is_alive()
 
     def save(
-        self, step: int, facts: dict[str, Any], arrays: dict[str, Arrays], learners: tuple[Learner, ...], *, best: bool
+        self,
+        step: int,
+        facts: dict[str, Any],
+        arrays: dict[str, Arrays],
+        learners: tuple[Learner, ...],
+        *,
+        best: bool,
     ) -> None:
         """Returns once the cut is taken; waits for an earlier one that is still being written."""
         self.wait()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from gearshift import checkpoint, models, optim, run_folder
-from gearshift.config import Config, Every
+from gearshift import models, optim, run_folder
+from gearshift.config import Config
 from gearshift.data.dataset import CsvFormat, Dataset, check_no_leak, read
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer

@@ -81,7 +81,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
 
 def model_facts(model: nn.Module) -> dict[str, Any]:
     """What a checkpoint remembers of a module; `name` is None for a user's own."""
-    return {"text": describe(model), "name": models.name_of(model), "params": models.params_of(model)}
+    name, params = models.recipe(model) or (None, {})
+    return {"text": describe(model), "name": name, "params": params}
 
 
 def _rebuild(path: Path, facts: dict[str, Any], schema: Schema) -> nn.Module:
@@ -90,4 +91,3 @@ def _rebuild(path: Path, facts: dict[str, Any], schema: Schema) -> nn.Module:
             f"{path} holds {facts['text']}, a module of your own: pass it, as in gs.load(path, model=YourModule(...))"
         )
     return models.build(facts["name"], schema, **facts["params"])
-

@@ -118,7 +118,9 @@ class Trainer:
     ) -> Run:
         """All of `start` but the start: nothing is written yet."""
         saved = None if resume is None else Checkpoint.open((resume / "checkpoints" / "last").resolve())
-        train = train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
+        train = (
+            train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
+        )
         valid = None if valid is None else valid.with_schema(train.schema)
         test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
@@ -155,4 +157,3 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
-

@@ -175,7 +175,11 @@ class Training:
         progress.seconds += time.perf_counter() - started
 
     def _non_finite(self, what: str, first: int, count: int) -> UserError:
-        where = self.train.locate(first, count) if not self.plan.shuffle else f"examples {first:,} and after, shuffled"
+        where = (
+            self.train.locate(first, count)
+            if not self.plan.shuffle
+            else f"examples {first:,} and after, shuffled"
+        )
         return UserError(
             f"{what} at step {self.step + 1} ({where}). "
             f"Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1"
@@ -187,7 +191,9 @@ class Training:
         progress = self.progress
         evaluation = evaluate(self.learner, self.valid)
         value = getattr(evaluation.measures, self.plan.best)
-        gain = progress.best is None or (value > progress.best if self.plan.best == "auc" else value < progress.best)
+        gain = progress.best is None or (
+            value > progress.best if self.plan.best == "auc" else value < progress.best
+        )
         if gain:
             progress.best, progress.best_step, progress.without_gain = value, self.step, 0
         else:

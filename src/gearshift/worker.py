@@ -106,9 +106,7 @@ class Worker:
             )
         return logits.view(len(batch), -1) if logits.dim() == 2 else logits.unsqueeze(1)
 
-    def _leaves(
-        self, found: Found, rows: tuple[Floats, ...], *, requires_grad: bool
-    ) -> tuple[Leaves, ...]:
+    def _leaves(self, found: Found, rows: tuple[Floats, ...], *, requires_grad: bool) -> tuple[Leaves, ...]:
         leaves = []
         for group, index, rows_UW in zip(self.groups, found.indices, rows, strict=True):
             wide = group.dim if self.needs.embedding else 0

@@ -125,7 +125,9 @@ def test_links_and_pruning(tmp_path: Path) -> None:
             folder.link("best", folder.path(step))
         folder.prune()
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-10", "step-100", "step-200"]
-    assert (tmp_path / "best").resolve().name == "step-10" and (tmp_path / "last").resolve().name == "step-200"
+    assert (tmp_path / "best").resolve().name == "step-10" and (
+        tmp_path / "last"
+    ).resolve().name == "step-200"
 
 
 def test_a_run_folder_resolves_to_its_best_then_its_last(tmp_path: Path) -> None:

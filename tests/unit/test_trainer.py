@@ -24,7 +24,9 @@ def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
 
 
 def trainer(path: Path, **more) -> gs.Trainer:
-    settings = dict(global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), embeddings=gs.RowAdagrad(lr=0.1))
+    settings = dict(
+        global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), embeddings=gs.RowAdagrad(lr=0.1)
+    )
     return gs.Trainer(**(settings | more))
 
 
@@ -94,9 +96,9 @@ def test_it_learns_and_counts_each_example_once_before_it_trains(tmp_path: Path)
 
 def test_the_best_evaluation_is_what_the_run_ends_with(tmp_path: Path) -> None:
     valid = data(500, seed=7)
-    result = trainer(tmp_path, epochs=8, embeddings=gs.RowSGD(lr=30.0), early_stopping=gs.EarlyStopping(2)).fit(
-        model(), data(400), valid
-    )
+    result = trainer(
+        tmp_path, epochs=8, embeddings=gs.RowSGD(lr=30.0), early_stopping=gs.EarlyStopping(2)
+    ).fit(model(), data(400), valid)
     assert result.report["best_step"] < result.report["global_steps"] < 8 * 4
     assert result.auc == pytest.approx(gs.load(result.folder).evaluate(valid).measures.auc)
     lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]

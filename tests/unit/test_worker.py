@@ -30,9 +30,7 @@ def test_steps_equal_the_oracle(name: str, rule: str) -> None:
     rows = RowSGD(lr=0.5) if rule == "sgd" else RowAdagrad(lr=0.05)
     learner = make_learner(model, rows=rows)
     store = learner.server.stores[0]
-    oracle = Oracle(
-        model, PLAIN, lambda i: store.peek(np.array([i], np.int64))[0], 0.1, rows.lr, rule
-    )
+    oracle = Oracle(model, PLAIN, lambda i: store.peek(np.array([i], np.int64))[0], 0.1, rows.lr, rule)
     for step in range(5):
         batch = make_batch(PLAIN, 64, first=64 * step)
         expected = oracle.step(batch)
@@ -74,7 +72,9 @@ class Probe(nn.Module):
 
     def forward(self, x: Inputs) -> torch.Tensor:
         self.seen = x
-        return self.bias + x.fields.flatten(1).sum(1) + x.linear.sum(1) + x.sequences["history"].rows.sum((1, 2))
+        return (
+            self.bias + x.fields.flatten(1).sum(1) + x.linear.sum(1) + x.sequences["history"].rows.sum((1, 2))
+        )
 
 
 def test_fields_of_every_kind_reach_the_module_under_their_names() -> None:
@@ -84,16 +84,25 @@ def test_fields_of_every_kind_reach_the_module_under_their_names() -> None:
     x = learner.model.seen
     wide, narrow = learner.server.stores
     assert x.fields.names == ("item", "tags", "country") and x.linear.shape == (6, 4)
-    np.testing.assert_array_equal(x.fields["item"], wide.peek(batch.ids_BF[:, 0].copy())[:, :8] if len(set(batch.ids_BF[:, 0])) == 6 else [wide.peek(batch.ids_BF[i : i + 1, 0].copy())[0, :8] for i in range(6)])
+    np.testing.assert_array_equal(
+        x.fields["item"],
+        wide.peek(batch.ids_BF[:, 0].copy())[:, :8]
+        if len(set(batch.ids_BF[:, 0])) == 6
+        else [wide.peek(batch.ids_BF[i : i + 1, 0].copy())[0, :8] for i in range(6)],
+    )
     for i in range(6):
-        np.testing.assert_array_equal(x.fields["country"][i], narrow.peek(batch.ids_BF[i : i + 1, 1].copy())[0, :4])
+        np.testing.assert_array_equal(
+            x.fields["country"][i], narrow.peek(batch.ids_BF[i : i + 1, 1].copy())[0, :4]
+        )
         tags = batch.ragged[0].slice(i, i + 1).ids
         rows = [wide.peek(t[None].copy())[0, :8] for t in tags]
         np.testing.assert_allclose(x.fields["tags"][i], np.mean(rows, 0) if rows else np.zeros(8), rtol=1e-6)
         history = batch.ragged[1].slice(i, i + 1).ids
         assert x.sequences["history"].mask[i].sum() == len(history)
         for at, item in enumerate(history):
-            np.testing.assert_array_equal(x.sequences["history"].rows[i, at], wide.peek(item[None].copy())[0, :8])
+            np.testing.assert_array_equal(
+                x.sequences["history"].rows[i, at], wide.peek(item[None].copy())[0, :8]
+            )
 
 
 def test_every_kind_of_field_learns() -> None:

@@ -6,7 +6,7 @@ Knows no file, no torch and no store. Ids are 63-bit hashes of (table, value) an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """`first` is the position of the first example in its data set, so that a batch can be leased and named."""
+    """`first` is the position of the first example in its data set: a batch can be leased and named."""
 
     first: int
     labels_BT: Floats
@@ -53,6 +53,17 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels_BT)
+
+    def moved(self, first: int) -> Batch:
+        """The same examples at another position."""
+        return self if self.first == first else replace(self, first=first)
+
+    def memory_bytes(self) -> int:
+        arrays: list[NDArray[Any] | None] = [self.labels_BT, self.numeric_BN, self.ids_BF]
+        arrays += [self.weights_B, self.times_B, self.groups_B]
+        arrays += [array for r in self.ragged for array in (r.ids, r.offsets)]
+        kept = 0 if self.kept is None else int(self.kept.nbytes)
+        return kept + sum(array.nbytes for array in arrays if array is not None)
 
     def slice(self, start: int, stop: int) -> Batch:
         """A view of examples [start, stop); nothing is copied but the offsets of ragged fields."""

@@ -3,7 +3,7 @@
 inputs.py   what a model sees           layers.py   MLP, linear term, pairwise term, dropout
 shallow.py  LR, FM                      deep.py     DNN, Wide & Deep, DeepFM
 cross.py    DCN, DCN-V2                 dlrm.py     DLRM          din.py  DIN
-checks.py   what each needs of a schema
+checks.py   what each needs of a schema  model.py   remembers how it was made
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gearshift.models.inputs import (
     row_width,
 )
 from gearshift.models.layers import MLP, seed_dropout
+from gearshift.models.model import Model
 from gearshift.models.shallow import FM, LR
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -66,6 +67,7 @@ __all__ = [
     "pad_rows",
     "parameters",
     "pool_rows",
+    "recipe",
     "row_width",
     "seed_dropout",
 ]
@@ -90,3 +92,13 @@ def parameters(name: str) -> dict[str, Any]:
     """What a model can be given beside the schema, with the defaults."""
     arguments = inspect.signature(MODELS[name]).parameters.values()
     return {a.name: a.default for a in arguments if a.name != "schema"}
+
+
+def recipe(model: nn.Module) -> tuple[str, dict[str, Any]] | None:
+    """(name, params) that `build` makes such a model from; None for a user's own module."""
+    names_of = {kind: name for name, kind in MODELS.items()}
+    return (
+        (names_of[type(model)], model.params)
+        if isinstance(model, Model) and type(model) in names_of
+        else None
+    )

@@ -13,6 +13,7 @@ from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import MLP, flat_width, logits, output_linear
+from gearshift.models.model import Model
 
 
 class VectorCross(nn.Module):
@@ -54,7 +55,7 @@ class MatrixCross(nn.Module):
         return x_BW
 
 
-class DCN(nn.Module):
+class DCN(Model):
     """Deep & Cross Network (Wang et al. 2017): vector crosses beside an MLP, a linear layer on top."""
 
     def __init__(
@@ -81,7 +82,7 @@ class DCN(nn.Module):
         return logits(self.top(torch.cat([self.cross(x0_BW), self.deep(x0_BW)], 1)))  # equation 4
 
 
-class DCNv2(nn.Module):
+class DCNv2(Model):
     """DCN-V2 (Wang et al. 2021): matrix crosses, the MLP beside them (`parallel`) or on top (`stacked`)."""
 
     def __init__(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import MLP, InputMLP, LinearTerm, PairwiseTerm, flat_width, logits
+from gearshift.models.model import Model
 
 
-class DNN(nn.Module):
+class DNN(Model):
     """An MLP over numbers and rows side by side: the deep side of Wide & Deep."""
 
     def __init__(
@@ -42,7 +43,7 @@ class DNN(nn.Module):
         return logits(self.mlp(x))
 
 
-class WideDeep(nn.Module):
+class WideDeep(Model):
     """Linear term + DNN (Cheng et al. 2016, equation 3). Crossed columns are features of the data."""
 
     linear = True
@@ -75,7 +76,7 @@ class WideDeep(nn.Module):
         return logits(self.wide(x) + self.deep(x))
 
 
-class DeepFM(nn.Module):
+class DeepFM(Model):
     """FM + DNN over the same rows (Guo et al. 2017, equation 1)."""
 
     linear = True

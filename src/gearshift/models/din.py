@@ -14,9 +14,10 @@ from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs, SequenceRows, row_width
 from gearshift.models.layers import MLP, flat_width, logits
+from gearshift.models.model import Model
 
 
-class DIN(nn.Module):
+class DIN(Model):
     """`history` names a sequence (or several), `target` the field each is compared with.
 
     By default every sequence is a history and its target is the field whose table it shares.

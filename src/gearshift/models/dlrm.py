@@ -12,9 +12,10 @@ from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import MLP, logits
+from gearshift.models.model import Model
 
 
-class DLRM(nn.Module):
+class DLRM(Model):
     """`bottom` are the hidden widths below, a last layer as wide as a row is added; `hidden` is the top MLP.
 
     Without numeric features there is no bottom MLP, and the top one starts from the products alone.

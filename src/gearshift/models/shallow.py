@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import LinearTerm, PairwiseTerm, logits
+from gearshift.models.model import Model
 
 
-class LR(nn.Module):
+class LR(Model):
     """Logistic regression: one weight per value of a field, one per number."""
 
     linear = True
@@ -25,7 +26,7 @@ class LR(nn.Module):
         return logits(self.first_order(x))
 
 
-class FM(nn.Module):
+class FM(Model):
     """Factorization machine of degree 2 (Rendle 2010, equation 1)."""
 
     linear = True

@@ -1,0 +1,249 @@
+#include "text_lines.h"
+
+#include <bit>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace gearshift {
+namespace {
+
+// One bit for each of 64 bytes that is `a` or `b`.
+uint64_t match_mask(const char* at, char a, char b) {
+#if defined(__SSE2__)
+    const __m128i first = _mm_set1_epi8(a), second = _mm_set1_epi8(b);
+    uint64_t mask = 0;
+    for (int lane = 0; lane < 4; ++lane) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16 * lane));
+        const __m128i hit = _mm_or_si128(_mm_cmpeq_epi8(bytes, first), _mm_cmpeq_epi8(bytes, second));
+        mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(hit))) << (16 * lane);
+    }
+    return mask;
+#else
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; ++i) mask |= static_cast<uint64_t>(at[i] == a || at[i] == b) << i;
+    return mask;
+#endif
+}
+
+// Steps through the delimiters and newlines of a buffer, 64 bytes at a time.
+class Separators {
+  public:
+    Separators(const char* data, size_t size, char delimiter) : data_(data), size_(size), delimiter_(delimiter) { seek(0); }
+
+    // The next one, or the buffer's size.
+    size_t next() {
+        while (mask_ == 0) {
+            window_ += 64;
+            if (window_ >= size_) return size_;
+            mask_ = match_mask(data_ + window_, delimiter_, '\n');
+        }
+        const size_t found = window_ + static_cast<size_t>(std::countr_zero(mask_));
+        mask_ &= mask_ - 1;
+        return found < size_ ? found : size_;
+    }
+
+    // The next call of next() looks from `position` on.
+    void seek(size_t position) {
+        window_ = position;
+        mask_ = position < size_ ? match_mask(data_ + position, delimiter_, '\n') : 0;
+    }
+
+  private:
+    const char* data_;
+    size_t size_;
+    char delimiter_;
+    size_t window_ = 0;
+    uint64_t mask_ = 0;
+};
+
+struct QuotedField {
+    size_t close;     // position of the closing quote; the buffer's size if there is none
+    size_t newlines;  // inside the quotes
+    bool escaped;     // holds a doubled quote
+};
+
+QuotedField find_close(const char* data, size_t open, size_t size, char quote) {
+    QuotedField field{size, 0, false};
+    size_t at = open + 1;
+    while (at < size) {
+        const void* hit = std::memchr(data + at, quote, size - at);
+        const size_t found = hit ? static_cast<size_t>(static_cast<const char*>(hit) - data) : size;
+        for (const char* p = data + at; (p = static_cast<const char*>(std::memchr(p, '\n', data + found - p))); ++p) ++field.newlines;
+        if (found == size) break;
+        if (found + 1 < size && data[found + 1] == quote) {
+            field.escaped = true;
+            at = found + 2;
+            continue;
+        }
+        field.close = found;
+        break;
+    }
+    return field;
+}
+
+// `"a ""b"" c"tail` -> `a "b" ctail`, in place, from the byte after the opening quote.
+Span resolve_quotes(char* data, size_t begin, size_t end, char quote) {
+    size_t write = begin;
+    bool inside = true;
+    for (size_t read = begin; read < end; ++read) {
+        if (inside && data[read] == quote) {
+            if (read + 1 < end && data[read + 1] == quote) ++read;
+            else { inside = false; continue; }
+        }
+        data[write++] = data[read];
+    }
+    return {static_cast<uint32_t>(begin), static_cast<uint32_t>(write - begin)};
+}
+
+// Walks over the records of one buffer. A record is written only when it is whole, so an unfinished one stays
+// as it was read.
+class RecordSplitter {
+  public:
+    RecordSplitter(char* data, size_t size, const LineFormat& format, bool last)
+        : data_(data), size_(size), format_(format), last_(last), separators_(data, size, format.delimiter) {}
+
+    SplitResult run(size_t max_records, Span* spans, uint32_t* lines) {
+        while (at_ < size_ && result_.records < max_records) {
+            if (skip_blank_line()) continue;
+            const size_t first_line = line_;
+            const Ending ending = read_record(spans + result_.records * static_cast<size_t>(format_.wanted));
+            if (ending == Ending::unfinished) { line_ = first_line; break; }
+            if (ending == Ending::open_quote) report(first_line, BadRecord::kOpenQuote);
+            else if (columns_ != format_.columns) report(first_line, columns_);
+            else lines[result_.records++] = static_cast<uint32_t>(first_line);
+            at_ = next_;
+        }
+        result_.consumed = at_;
+        result_.lines = line_;
+        return std::move(result_);
+    }
+
+  private:
+    enum class Ending { whole, unfinished, open_quote };
+
+    struct Deferred { Span* span; size_t begin, end; };  // a field with quotes to resolve
+
+    void report(size_t line, int32_t columns) { result_.bad.push_back({static_cast<uint32_t>(line), columns}); }
+
+    bool skip_blank_line() {
+        size_t end = at_;
+        if (data_[end] == '\r' && end + 1 < size_) ++end;
+        if (data_[end] != '\n') return false;
+        at_ = end + 1;
+        ++line_;
+        separators_.seek(at_);
+        return true;
+    }
+
+    // Reads one record from at_ on; sets next_ and columns_.
+    Ending read_record(Span* spans) {
+        deferred_.clear();
+        columns_ = 0;
+        for (size_t begin = at_;; ++begin) {
+            size_t text_begin = begin, text_end = 0;
+            bool quoted = false, escaped = false;
+            if (format_.trim)
+                while (begin < size_ && data_[begin] == ' ') text_begin = ++begin;
+            if (format_.quote && begin < size_ && data_[begin] == format_.quote) {
+                const QuotedField field = find_close(data_, begin, size_, format_.quote);
+                line_ += field.newlines;
+                if (field.close == size_) {
+                    next_ = size_;
+                    return last_ ? Ending::open_quote : Ending::unfinished;
+                }
+                quoted = true;
+                text_begin = begin + 1;
+                text_end = field.close;
+                escaped = field.escaped;
+                separators_.seek(field.close + 1);
+            }
+            size_t end = separators_.next();
+            if (format_.rest_in_last && columns_ + 1 == format_.columns)
+                while (end < size_ && data_[end] != '\n') end = separators_.next();
+            if (end == size_ && !last_) return Ending::unfinished;
+            const bool line_ends = end == size_ || data_[end] == '\n';
+            size_t stop = line_ends && end > begin && data_[end - 1] == '\r' ? end - 1 : end;
+            if (format_.trim)
+                while (stop > begin && data_[stop - 1] == ' ') --stop;
+            if (!quoted) text_end = stop;
+            else if (text_end + 1 != stop) { escaped = true; text_end = stop; }  // text after the closing quote
+            store(spans, text_begin, text_end, escaped);
+            ++columns_;
+            begin = end;
+            if (line_ends) {
+                next_ = end == size_ ? size_ : end + 1;
+                line_ += end != size_;
+                break;
+            }
+        }
+        for (const Deferred& d : deferred_) *d.span = resolve_quotes(data_, d.begin, d.end, format_.quote);
+        return Ending::whole;
+    }
+
+    void store(Span* spans, size_t begin, size_t end, bool escaped) {
+        const int32_t slot = columns_ < format_.columns ? format_.slots[columns_] : -1;
+        if (slot < 0) return;
+        spans[slot] = {static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin)};
+        if (escaped) deferred_.push_back({spans + slot, begin, end});
+    }
+
+    char* data_;
+    size_t size_;
+    const LineFormat& format_;
+    bool last_;
+    Separators separators_;
+    SplitResult result_;
+    std::vector<Deferred> deferred_;
+    size_t at_ = 0, next_ = 0, line_ = 0;
+    int32_t columns_ = 0;
+};
+
+bool is_one(const char* begin, const char* end) {
+    if (begin == end || *begin++ != '1') return false;
+    if (begin < end && *begin++ != '.') return false;
+    for (; begin < end; ++begin)
+        if (*begin != '0') return false;
+    return true;
+}
+
+}  // namespace
+
+SplitResult split_lines(char* data, size_t size, const LineFormat& format, bool last, size_t max_records, Span* spans,
+                        uint32_t* lines) {
+    return RecordSplitter(data, size, format, last).run(max_records, spans, lines);
+}
+
+LibfmResult strip_libfm(const char* data, size_t size, bool last, char* out) {
+    LibfmResult result;
+    const char* const end = data + size;
+    char* write = out;
+    for (const char* line = data; line < end;) {
+        const char* stop = static_cast<const char*>(std::memchr(line, '\n', end - line));
+        if (!stop && !last) break;
+        const char* const next = stop ? stop + 1 : end;
+        if (!stop) stop = end;
+        if (const void* comment = std::memchr(line, '#', stop - line)) stop = static_cast<const char*>(comment);
+        const char* const line_out = write;
+        for (const char* at = line; at < stop;) {
+            if (*at == ' ' || *at == '\t' || *at == '\r') { ++at; continue; }
+            const char* token = at;
+            while (at < stop && *at != ' ' && *at != '\t' && *at != '\r') ++at;
+            const char* colon = static_cast<const char*>(std::memchr(token, ':', at - token));
+            if (colon && result.bad < 0 && !is_one(colon + 1, at)) result.bad = token - data;
+            const size_t length = static_cast<size_t>((colon ? colon : at) - token);
+            if (write != line_out) *write++ = ' ';
+            std::memcpy(write, token, length);
+            write += length;
+        }
+        *write++ = '\n';
+        line = next;
+        result.consumed = static_cast<size_t>(next - data);
+    }
+    result.written = static_cast<size_t>(write - out);
+    return result;
+}
+
+}  // namespace gearshift

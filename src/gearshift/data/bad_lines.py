@@ -1,0 +1,59 @@
+"""What happens to a line that cannot be read: it ends the run, or up to `allowed` are left out and listed.
+
+Knows no file format; whoever reads says where the line is and what is wrong with it, in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gearshift.errors import UserError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an example came from: line 7 of a text file, or example 7 of a table."""
+
+    file: str
+    number: int  # counted from 1
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.unit} {self.number:,}"
+
+
+@dataclass(frozen=True)
+class BadLine:
+    place: Place
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+@dataclass
+class BadLines:
+    """Counts each bad line once, however often the data are read."""
+
+    allowed: int = 0
+    _seen: dict[Place, BadLine] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def refuse(self, place: Place, reason: str, advice: str) -> None:
+        """Raises UserError unless one more bad line is allowed."""
+        line = BadLine(place, reason)
+        with self._lock:
+            self._seen.setdefault(place, line)
+            count = len(self._seen)
+        if count <= self.allowed:
+            return
+        if self.allowed == 0:
+            raise UserError(f"{line}. {advice}")
+        raise UserError(
+            f"{line}; that is bad line {count:,} where data.bad_lines allows {self.allowed:,}. {advice}"
+        )
+
+    def listed(self) -> list[BadLine]:
+        with self._lock:
+            return list(self._seen.values())

@@ -1,0 +1,275 @@
+"""One raw column to numbers: text spans or an Arrow array in, ids, floats, labels and times out.
+
+The two kinds of raw column give the same ids and numbers for the same values (the text "17", the integer 17
+and the float 17.0 are one category). A value that cannot be read is reported with its index and text; the
+caller knows the file, the line and the column's name. The C++ core converts, with the GIL released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data.batch import Floats, Ids, Ragged
+
+Bytes = NDArray[np.uint8]
+NO_NULLS: Bytes = np.empty(0, np.uint8)
+Refuse = Callable[[int, str], None]  # (index of the value, its text); returns if the example may be left out
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A buffer and where each value lies in it; an empty value is a missing one."""
+
+    data: Bytes
+    spans: NDArray[np.uint32]  # [n, 2]: start and size
+    decimal: str = "."
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def text(self, i: int) -> str:
+        start, size = (int(v) for v in self.spans[i])
+        return self.data[start : start + size].tobytes().decode("utf-8", "replace")
+
+    def slice(self, start: int, stop: int) -> TextColumn:
+        return replace(self, spans=self.spans[start:stop])
+
+
+RawColumn: TypeAlias = TextColumn | pa.Array
+
+
+def slice_column(column: RawColumn, start: int, stop: int) -> RawColumn:
+    return column.slice(start, stop) if isinstance(column, TextColumn) else column.slice(start, stop - start)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _needs_text(kind: pa.DataType) -> bool:
+    """Kinds that are only ever read as text: all nulls, decimals, string views, times of day."""
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    is_clock = pa.types.is_time(kind) or pa.types.is_duration(kind)
+    return bool(pa.types.is_null(kind) or pa.types.is_decimal(kind) or is_view or is_clock)
+
+
+def plain(column: RawColumn) -> RawColumn:
+    """Arrow text as spans; numbers, truth values, dates and lists as they are."""
+    if isinstance(column, TextColumn):
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if _needs_text(column.type):
+        column = column.cast(pa.string())
+    return _arrow_text(column) if is_text(column.type) else column
+
+
+def _arrow_text(column: pa.Array) -> TextColumn:
+    validity, offsets, data = column.buffers()
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    count = len(column)
+    positions = np.frombuffer(offsets, np.int64 if wide else np.int32) if offsets else np.zeros(1, np.int32)
+    positions = positions[column.offset : column.offset + count + 1]
+    spans = np.empty((count, 2), np.uint32)
+    bits = NO_NULLS if validity is None or column.null_count == 0 else np.frombuffer(validity, np.uint8)
+    _core.arrow_spans(positions, bits, column.offset, spans)
+    values = np.frombuffer(data, np.uint8) if data is not None and data.size else NO_NULLS
+    return TextColumn(values[int(positions[0]) :] if count else NO_NULLS, spans)
+
+
+def _each_bad(parse: Callable[[int], int], column: TextColumn, refuse: Refuse) -> None:
+    """Calls parse(begin) until the column's end; it returns the index of the value it stopped at."""
+    at = parse(0)
+    while at < len(column):
+        refuse(at, column.text(at))
+        at = parse(at + 1)
+
+
+def write_ids(column: RawColumn, seed: int, out: Ids) -> None:
+    """The ids of a column's values into `out`, which may be a column of a row-major array."""
+    if isinstance(column, pa.Array) and pa.types.is_dictionary(column.type):
+        _write_dictionary_ids(column, seed, out)
+        return
+    column = plain(column)
+    if isinstance(column, TextColumn):
+        _core.hash_text(column.data, column.spans, seed, out)
+        return
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_temporal(kind):
+        write_ids(column.cast(pa.string()), seed, out)
+        return
+    missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    _core.hash_numbers(_numbers(column), seed, out)
+    if missing is not None:
+        out[missing] = _core.xxh64(b"", seed) >> 1
+
+
+def _write_dictionary_ids(column: pa.Array, seed: int, out: Ids) -> None:
+    ids = np.empty(len(column.dictionary) + 1, np.int64)
+    write_ids(column.dictionary, seed, ids[:-1])
+    ids[-1] = _core.xxh64(b"", seed) >> 1
+    index = pc.fill_null(column.indices.cast(pa.int64()), len(ids) - 1)
+    out[:] = ids[index.to_numpy(zero_copy_only=False)]
+
+
+def _numbers(column: pa.Array) -> NDArray[Any]:
+    """A numeric array as int64, uint64, float32 or float64; nulls have any value."""
+    kind = column.type
+    filled = pc.fill_null(column, pa.scalar(0).cast(kind)) if column.null_count else column
+    values: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(kind):
+        return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+    return values if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
+
+
+def ragged_ids(column: RawColumn, separator: str, max_len: int, keep_last: bool, seed: int) -> Ragged:
+    column = plain(column)
+    if isinstance(column, TextColumn):
+        ids, offsets = _core.hash_parts(column.data, column.spans, separator, max_len, keep_last, seed)
+        return Ragged(ids, offsets)
+    if not _is_list(column.type):
+        column = column.cast(pa.string())
+        return ragged_ids(column, separator, max_len, keep_last, seed)
+    values = column.flatten()
+    ids = np.empty(len(values), np.int64)
+    write_ids(values, seed, ids)
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return _shorten(ids, lengths, max_len, keep_last)
+
+
+def _shorten(ids: Ids, lengths: NDArray[np.int64], max_len: int, keep_last: bool) -> Ragged:
+    kept = np.minimum(lengths, max_len)
+    offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+    if not (kept < lengths).any():
+        return Ragged(ids, offsets)
+    starts = np.cumsum(lengths) - lengths + (lengths - kept if keep_last else 0)
+    source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
+    return Ragged(ids[source], offsets)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
+    """NaN where the value is missing; infinities are refused."""
+    column = plain(column)
+    if isinstance(column, TextColumn):
+        text, parsed = column, np.empty(len(column), np.float64)
+        _each_bad(
+            lambda begin: _core.parse_floats(text.data, text.spans, begin, text.decimal, parsed), text, refuse
+        )
+        return parsed
+    if pa.types.is_temporal(column.type):
+        column = times_of_arrow(column)
+    values = column.cast(pa.float64()) if not pa.types.is_boolean(column.type) else column.cast(pa.uint8())
+    out: NDArray[np.float64] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(np.isinf(out)):
+        refuse(int(i), str(out[i]))
+    return out
+
+
+def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
+    column = plain(column)
+    if not isinstance(column, TextColumn):
+        column = plain(_number_text(column))
+    assert isinstance(column, TextColumn)
+    text, out = column, np.zeros(len(column), np.float32)
+    _each_bad(
+        lambda begin: _core.parse_labels(text.data, text.spans, begin, positive or "", out), text, refuse
+    )
+    return out
+
+
+def _number_text(column: pa.Array) -> pa.Array:
+    """Numbers as the text they hash by, so that `positive: "1"` also finds 1.0."""
+    if pa.types.is_floating(column.type):
+        whole = pc.all(pc.equal(column, pc.trunc(column))).as_py()
+        return column.cast(pa.int64(), safe=False).cast(pa.string()) if whole else column.cast(pa.string())
+    return column.cast(pa.string())
+
+
+def times(column: RawColumn, refuse: Refuse) -> NDArray[np.int64]:
+    """Epoch seconds."""
+    column = plain(column)
+    if isinstance(column, TextColumn):
+        text, out = column, np.zeros(len(column), np.int64)
+        _each_bad(lambda begin: _core.parse_times(text.data, text.spans, begin, out), text, refuse)
+        return out
+    for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+        refuse(int(i), "")
+    seconds: NDArray[np.int64] = times_of_arrow(column).to_numpy(zero_copy_only=False)
+    return seconds
+
+
+def times_of_arrow(column: pa.Array) -> pa.Array:
+    """Dates, timestamps or numbers as int64 epoch seconds; nulls become 0."""
+    if pa.types.is_temporal(column.type):
+        column = (
+            column.cast(pa.timestamp("s"), safe=False)
+            if not _has_zone(column)
+            else column.cast(pa.timestamp("s", "UTC"), safe=False)
+        )
+        return pc.fill_null(column.cast(pa.int64()), 0)
+    numbers = pc.fill_null(pc.floor(column.cast(pa.float64())).cast(pa.int64()), 0)
+    out = np.empty(len(numbers), np.int64)
+    _core.epoch_seconds(numbers.to_numpy(zero_copy_only=False), out)
+    return pa.array(out)
+
+
+def _has_zone(column: pa.Array) -> bool:
+    return bool(pa.types.is_timestamp(column.type) and column.type.tz is not None)
+
+
+def write_vectors(column: RawColumn, separator: str, out_BW: Floats, refuse: Refuse) -> None:
+    """`out_BW.shape[1]` floats per value; a missing vector is NaN."""
+    column = plain(column)
+    if isinstance(column, TextColumn):
+        text = column
+        _each_bad(
+            lambda begin: _core.parse_vectors(text.data, text.spans, begin, separator, text.decimal, out_BW),
+            text,
+            refuse,
+        )
+        return
+    width = out_BW.shape[1]
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero((lengths != width) & (lengths != 0)):
+        refuse(int(i), f"{lengths[i]} numbers")
+    good = np.flatnonzero(lengths == width)
+    out_BW[:] = np.nan
+    values = column.take(pa.array(good)).flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
+    out_BW[good] = values.reshape(-1, width)
+
+
+def as_arrow(column: RawColumn) -> pa.Array:
+    """The values as they were read, for columns that are copied through."""
+    if not isinstance(column, TextColumn):
+        return column
+    sizes = column.spans[:, 1].astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    source = np.repeat(column.spans[:, 0].astype(np.int64) - offsets[:-1], sizes) + np.arange(offsets[-1])
+    data = column.data[source]
+    array = pa.Array.from_buffers(
+        pa.large_string(), len(column), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # not UTF-8: readable is better than refused, these columns are only shown
+        return pa.array([column.text(i) for i in range(len(column))], pa.large_string())
+    return array

@@ -1,0 +1,231 @@
+"""A data set: examples by position, as batches of one size, in order or shuffled, read ahead by a thread.
+
+The order of an epoch depends on (seed, epoch) alone. What fits into memory is shuffled as a whole; what does
+not, by blocks: their order is permuted and 16 at a time are mixed (compressed text cannot jump, so its blocks
+keep their order). A batch's `first` is its position in the epoch's order, so `start` resumes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gearshift.data.bad_lines import BadLine, BadLines
+from gearshift.data.batch import Batch
+from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples
+from gearshift.data.prefetch import prefetched
+from gearshift.data.schema import Schema
+from gearshift.data.sniff import CsvFormat
+from gearshift.data.sources import Source, open_source
+from gearshift.errors import UserError
+
+PREFETCH_BATCHES = 8
+BLOCK_EXAMPLES = 65_536
+BLOCKS_MIXED = 16
+IN_MEMORY_BYTES = 2 << 30
+
+
+def read(
+    source: Source | Batch,
+    schema: Schema,
+    *,
+    format: str = "auto",
+    csv: CsvFormat = CsvFormat(),
+    bad_lines: int = 0,
+    labelled: bool = True,
+) -> Dataset:
+    """Examples of files, of a DataFrame or of an Arrow table, read as `schema` says.
+
+    `source` is a path, a list of paths, a glob or a folder of CSV, TSV, libfm or Parquet files (plain, .gz or
+    .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
+    pyarrow), or a `Batch`. `bad_lines` lines that cannot be read are left out and listed in `skipped`.
+    `labelled=False` is for prediction: the label columns may be absent.
+    """
+    if isinstance(source, Batch):
+        return Dataset(MemoryExamples(source, schema))
+    from gearshift.data.encode import wanted_columns
+    from gearshift.data.prepare import is_prepared, open_prepared
+
+    if format == "prepared" or (format == "auto" and is_prepared(source)):
+        return Dataset(open_prepared(source, schema))
+    expected = frozenset(wanted_columns(schema, labelled=labelled))
+    raw, _ = open_source(source, format=format, csv=csv, expected=expected)
+    return Dataset(RawExamples(raw, schema, BadLines(bad_lines), labelled=labelled))
+
+
+class Dataset:
+    """Examples in a fixed order. Cheap to make and to keep; files are opened when examples are asked for."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+        self._memory: Batch | None = None
+        self._counted: int | None = None
+        self._too_large = False
+
+    @property
+    def schema(self) -> Schema:
+        return self.examples.schema
+
+    @property
+    def skipped(self) -> list[BadLine]:
+        """Lines that were left out so far (`bad_lines`)."""
+        bad_lines: BadLines | None = getattr(self.examples, "bad_lines", None)
+        return [] if bad_lines is None else bad_lines.listed()
+
+    def count(self) -> int | None:
+        """How many examples there are, if that is known without reading them."""
+        return self._counted if self._counted is not None else self.examples.count()
+
+    def estimate(self) -> int:
+        """The count, or a guess from the size of the files."""
+        count = self.count()
+        return self.examples.estimate() if count is None else count
+
+    def counted(self) -> int:
+        """The exact count; reads through the data once if it has to."""
+        if self.count() is None:
+            self._counted = sum(len(block) for block in self.examples.blocks(0))
+        count = self.count()
+        assert count is not None
+        return count
+
+    def batches(
+        self, size: int, *, start: int = 0, shuffle: tuple[int, int] | None = None
+    ) -> Iterator[Batch]:
+        """Consecutive batches of `size` examples, the last one shorter, from position `start` on.
+
+        `shuffle=(seed, epoch)` permutes; the order depends on these two alone.
+        """
+        if size < 1:
+            raise ValueError(f"a batch has at least one example, not {size}")
+        blocks = self._ordered(start) if shuffle is None else self._shuffled(start, shuffle)
+        return prefetched(_cut(blocks, size), PREFETCH_BATCHES)
+
+    def read(self, first: int, count: int) -> Batch:
+        """Examples [first, first + count), fewer at the end. Compressed text is read again from the start."""
+        blocks = self._ordered(first)
+        for batch in _cut(blocks, count):
+            return batch
+        raise IndexError(f"there is no example {first}: the data end before it")
+
+    def in_memory(self) -> Dataset:
+        """All examples, read now; later passes cost nothing."""
+        return Dataset(MemoryExamples(self._load(None), self.schema))
+
+    def with_schema(self, schema: Schema) -> Dataset:
+        return Dataset(self.examples.with_schema(schema))
+
+    def head(self, n: int) -> Dataset:
+        return Dataset(HeadExamples(self.examples, n))
+
+    def fitted(self, reference: Dataset | None = None) -> Dataset:
+        """Learns what standardize, `missing: mean` and bucketize need, or takes it from `reference`."""
+        from gearshift.data.fit import fit_schema
+
+        schema = reference.schema if reference is not None else fit_schema(self)
+        return self if schema == self.schema else self.with_schema(schema)
+
+    def split(
+        self, *, time: str | None = None, hash: str | None = None, valid: float | str = "10%"
+    ) -> tuple[Dataset, Dataset]:
+        """(train, valid): by a moment (`time`), by the hash of a column, or the last part of the log.
+
+        `valid` is a share (0.1, "10%"), with a time column also a duration at the end ("1d", "12h").
+        """
+        from gearshift.data import split
+
+        if time is not None:
+            return split.by_time(self, time)
+        if hash is not None:
+            return split.by_hash(self, hash, valid)
+        return split.by_end(self, valid)
+
+    def time_range(self) -> tuple[int, int] | None:
+        """First and last epoch second, from the ends of the files; None without a time column."""
+        return self.examples.time_range()
+
+    def describe(self) -> str:
+        """ "7 files, 2.1 GB; 2026-11-01..07. Ignored columns: request_id" """
+        from gearshift.data.split import days_in_words
+
+        what, remark = self.examples.describe()
+        span = self.time_range()
+        days = f"; {days_in_words(*span)}" if span is not None else ""
+        return what + days + (f". {remark}" if remark else "")
+
+    def _ordered(self, start: int) -> Iterator[Batch]:
+        if self._memory is not None:
+            return MemoryExamples(self._memory, self.schema).blocks(start)
+        return self.examples.blocks(start)
+
+    def _shuffled(self, start: int, shuffle: tuple[int, int]) -> Iterator[Batch]:
+        if self._fits_memory():
+            assert self._memory is not None
+            order = np.random.default_rng(shuffle).permutation(len(self._memory))
+            for first in range(start, len(order), BLOCK_EXAMPLES):
+                yield self._memory.take(order[first : first + BLOCK_EXAMPLES]).moved(first)
+            return
+        for position, window in self._windows(start, shuffle):
+            order = np.random.default_rng((*shuffle, position)).permutation(len(window))
+            skip = max(start - position, 0)
+            yield window.take(order[skip:]).moved(position + skip)
+
+    def _windows(self, start: int, shuffle: tuple[int, int]) -> Iterator[tuple[int, Batch]]:
+        """(position in the order, examples) of the blocks that are mixed; not those before `start`."""
+        window = BLOCKS_MIXED * BLOCK_EXAMPLES
+        if not self.examples.seekable:
+            first = start // window * window
+            for batch in _cut(self.examples.blocks(first), window):
+                yield batch.first, batch
+            return
+        count = self.counted()
+        firsts = np.random.default_rng(shuffle).permutation(np.arange(0, count, BLOCK_EXAMPLES))
+        position = 0
+        for group in range(0, len(firsts), BLOCKS_MIXED):
+            chosen = firsts[group : group + BLOCKS_MIXED]
+            size = int(np.minimum(count - chosen, BLOCK_EXAMPLES).sum())
+            if position + size > start:
+                yield position, Batch.concat([self.read(int(f), BLOCK_EXAMPLES) for f in chosen])
+            position += size
+
+    def _fits_memory(self) -> bool:
+        if self._memory is None and isinstance(self.examples, MemoryExamples):
+            self._memory = self.examples.batch
+        if self._memory is None and not self._too_large:
+            try:
+                self._memory = self._load(IN_MEMORY_BYTES)
+            except MemoryError:
+                self._too_large = True
+        return self._memory is not None
+
+    def _load(self, limit: int | None) -> Batch:
+        """All examples as one batch; MemoryError if they need more than `limit` bytes."""
+        blocks: list[Batch] = []
+        size = 0
+        for block in self.examples.blocks(0):
+            size += block.memory_bytes()
+            blocks.append(block)
+            if limit is not None and size > limit:
+                raise MemoryError
+        if not blocks:
+            raise UserError("there are no examples: the data are empty.")
+        return Batch.concat(blocks)
+
+
+def _cut(blocks: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Blocks of any size to batches of one size; copies only where a batch crosses the end of a block."""
+    waiting: list[Batch] = []
+    missing = size
+    for block in blocks:
+        at = 0
+        while len(block) - at >= missing:
+            waiting.append(block.slice(at, at + missing))
+            yield Batch.concat(waiting)
+            at += missing
+            waiting, missing = [], size
+        if at < len(block):
+            waiting.append(block.slice(at, len(block)))
+            missing -= len(block) - at
+    if waiting:
+        yield Batch.concat(waiting)

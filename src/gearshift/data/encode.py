@@ -1,0 +1,217 @@
+"""Raw columns to a batch, as the schema says: the only place where transforms are applied.
+
+Training, `prepare`, evaluation and serving all come through here, so the same raw values give the same inputs
+everywhere. An example with a value that cannot be read is refused with its place; if it may be left out, the
+batch has one example less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data import columns as raw
+from gearshift.data.bad_lines import BadLines, Place
+from gearshift.data.batch import Batch, Floats, Ids, Ragged
+from gearshift.data.columns import RawColumn
+from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
+from gearshift.errors import UserError
+
+TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
+ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """Consecutive raw examples; `place` tells where an example of the block came from."""
+
+    size: int
+    columns: Mapping[str, RawColumn]
+    place: Callable[[int], Place]
+
+
+class Encoder:
+    """Turns raw blocks into batches. `labelled=False`: for prediction, absent labels are NaN."""
+
+    def __init__(self, schema: Schema, bad_lines: BadLines, *, labelled: bool = True) -> None:
+        unfitted = [f.name for f in schema.features if needs_fit(f)]
+        if unfitted:
+            raise ValueError(f"features {unfitted} must be fitted first: dataset.fitted()")
+        self.schema = schema
+        self.bad_lines = bad_lines
+        self.labelled = labelled
+        self._seeds = {f.name: _core.table_seed(schema.table(f)) for f in schema.fields}
+
+    def encode(self, block: RawBlock, first: int = 0) -> Batch:
+        schema, refused = self.schema, _Refused(block, self.bad_lines)
+        batch = Batch(
+            first,
+            self._labels(block, refused),
+            self._numeric(block, refused),
+            self._ids(block, refused),
+            tuple(self._ragged(f, block) for f in schema.ragged_fields),
+            None if schema.weight is None else self._weights(schema.weight, block, refused),
+            None if schema.time is None else self._times(schema.time, block, refused),
+            None if schema.group is None else self._group(schema.group, block),
+            self._kept(block),
+        )
+        good = refused.survivors()
+        return batch if good is None else batch.take(good)
+
+    def _labels(self, block: RawBlock, refused: _Refused) -> Floats:
+        out = np.full((block.size, len(self.schema.labels)), np.nan, np.float32)
+        for task, label in enumerate(self.schema.labels):
+            if self.labelled or label.column in block.columns:
+                column = block.columns[label.column]
+                out[:, task] = raw.labels(column, label.positive, refused.label(label))
+        return out
+
+    def _numeric(self, block: RawBlock, refused: _Refused) -> Floats:
+        out_BN = np.empty((block.size, self.schema.numeric_width), np.float32)
+        for start in range(0, block.size, TILE):
+            stop, at = min(start + TILE, block.size), 0
+            for feature in self.schema.numerics:
+                column = raw.slice_column(block.columns[feature.name], start, stop)
+                width = feature.size if isinstance(feature, Vector) else 1
+                out = out_BN[start:stop, at : at + width]
+                refuse = refused.feature(feature, start)
+                if isinstance(feature, Vector):
+                    raw.write_vectors(column, feature.separator, out, refuse)
+                    np.nan_to_num(out, copy=False)
+                else:
+                    out[:, 0] = transformed(feature, raw.floats(column, refuse))
+                at += width
+        return out_BN
+
+    def _ids(self, block: RawBlock, refused: _Refused) -> Ids:
+        fields = self.schema.single_fields
+        out_BF = np.empty((block.size, len(fields)), np.int64)
+        for start in range(0, block.size, TILE):
+            stop = min(start + TILE, block.size)
+            for at, field in enumerate(fields):
+                column = raw.slice_column(block.columns[field.name], start, stop)
+                out = out_BF[start:stop, at]
+                if isinstance(field, Bucketized):
+                    values = raw.floats(column, refused.feature(field, start))
+                    raw.write_ids(bucket_indices(field, values), self._seeds[field.name], out)
+                else:
+                    raw.write_ids(column, self._seeds[field.name], out)
+        return out_BF
+
+    def _ragged(self, field: RaggedField, block: RawBlock) -> Ragged:
+        keep_last = isinstance(field, Sequence) and field.keep == "last"
+        column = block.columns[field.name]
+        return raw.ragged_ids(column, field.separator, field.max_len, keep_last, self._seeds[field.name])
+
+    def _weights(self, name: str, block: RawBlock, refused: _Refused) -> Floats:
+        refuse = refused.value(f"weight `{name}`", "a number of 0 or more")
+        values = raw.floats(block.columns[name], refuse)
+        for i in np.flatnonzero(~(values >= 0)):
+            refuse(int(i), str(values[i]))
+        return values.astype(np.float32)
+
+    def _times(self, name: str, block: RawBlock, refused: _Refused) -> NDArray[np.int64]:
+        refuse = refused.value(f"time `{name}`", "epoch seconds or an ISO date")
+        return raw.times(block.columns[name], refuse)
+
+    def _group(self, name: str, block: RawBlock) -> Ids:
+        out = np.empty(block.size, np.int64)
+        raw.write_ids(block.columns[name], _core.table_seed(name), out)
+        return out
+
+    def _kept(self, block: RawBlock) -> pa.Table | None:
+        if not self.schema.keep:
+            return None
+        return pa.table({name: raw.as_arrow(block.columns[name]) for name in self.schema.keep})
+
+
+class _Refused:
+    """The examples of one block that have a bad value, and the sentences about them."""
+
+    def __init__(self, block: RawBlock, bad_lines: BadLines) -> None:
+        self._block = block
+        self._bad_lines = bad_lines
+        self._indices: set[int] = set()
+
+    def survivors(self) -> NDArray[np.int64] | None:
+        """The examples that are left; None if none was refused."""
+        if not self._indices:
+            return None
+        return np.setdiff1d(np.arange(self._block.size), np.fromiter(self._indices, np.int64))
+
+    def value(self, what: str, expected: str, advice: str = ALLOW_SOME, start: int = 0) -> raw.Refuse:
+        def refuse(i: int, text: str) -> None:
+            self._indices.add(start + i)
+            found = f"is {text!r}" if text else "is missing"
+            reason = f"{what} {found}; expected {expected}"
+            self._bad_lines.refuse(self._block.place(start + i), reason, advice)
+
+        return refuse
+
+    def feature(self, feature: Numeric | Bucketized | Vector, start: int) -> raw.Refuse:
+        expected = f"{feature.size} numbers" if isinstance(feature, Vector) else "a finite number"
+        return self.value(f"feature `{feature.name}`", expected, start=start)
+
+    def label(self, label: Label) -> raw.Refuse:
+        def refuse(i: int, text: str) -> None:
+            advice = (
+                f'Map it: data.label={{column: {label.column}, positive: "{text}"}}' if text else ALLOW_SOME
+            )
+            self.value(f"label `{label.column}`", "0 or 1", advice)(i, text)
+
+        return refuse
+
+
+def needs_fit(feature: object) -> bool:
+    """Does it have to learn from data before it can encode?"""
+    if isinstance(feature, Numeric):
+        return feature.fit is None and (feature.transform == "standardize" or feature.missing == "mean")
+    return isinstance(feature, Bucketized) and isinstance(feature.buckets, int)
+
+
+def transformed(feature: Numeric, values: NDArray[np.float64]) -> Floats:
+    """`log1p` keeps the sign, log1p(|x|) with the sign of x: click logs have -1 and below in counts."""
+    if feature.transform == "log1p":
+        values = np.copysign(np.log1p(np.abs(values)), values)
+    fill = 0.0
+    if feature.missing == "mean":
+        assert feature.fit is not None
+        fill = feature.fit.mean
+    elif feature.missing != "zero":
+        fill = float(feature.missing)
+    if feature.transform == "standardize":
+        assert feature.fit is not None
+        values = (values - feature.fit.mean) / feature.fit.std
+        fill = 0.0 if feature.missing == "mean" else fill
+    return np.where(np.isnan(values), fill, values).astype(np.float32)
+
+
+def bucket_indices(field: Bucketized, values: NDArray[np.float64]) -> pa.Array:
+    """Bucket i holds bounds[i - 1] <= value < bounds[i]; a missing value has no bucket."""
+    assert not isinstance(field.buckets, int)
+    index = np.searchsorted(np.asarray(field.buckets, np.float64), values, side="right").astype(np.int64)
+    return pa.array(index, mask=np.isnan(values))
+
+
+def check_columns(schema: Schema, present: tuple[str, ...], where: str, *, labelled: bool = True) -> None:
+    """Every column that the schema names must exist."""
+    from difflib import get_close_matches
+
+    for name in wanted_columns(schema, labelled=labelled):
+        if name not in present:
+            near = get_close_matches(name, present, 1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(present[:40])}."
+            raise UserError(f"{where} has no column `{name}`. {hint}")
+
+
+def wanted_columns(schema: Schema, *, labelled: bool = True) -> tuple[str, ...]:
+    """The raw columns a schema reads, each once."""
+    names = [f.name for f in schema.features]
+    names += [label.column for label in schema.labels] if labelled else []
+    names += [name for name in (schema.time, schema.group, schema.weight) if name is not None]
+    return tuple(dict.fromkeys([*names, *schema.keep]))

@@ -1,0 +1,311 @@
+"""Examples by position: the interface every kind of data has, and its simple implementations.
+
+Position p names the same example in every pass, so that work can be leased, re-issued and resumed. Blocks
+come in any size; who wants batches of one size cuts them (`dataset.py`). Sources that cannot jump (compressed
+text) read again from the start up to the position asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift.data.bad_lines import BadLines
+from gearshift.data.batch import Batch
+from gearshift.data.encode import Encoder, RawBlock, check_columns, wanted_columns
+from gearshift.data.files import DataFile
+from gearshift.data.schema import Schema
+
+
+class Examples(Protocol):
+    """What a data set is made of; the synthetic click log and prepared folders implement it too."""
+
+    schema: Schema
+    seekable: bool  # is starting at a position cheap?
+
+    def count(self) -> int | None:
+        """How many there are, if that is known without reading them."""
+
+    def estimate(self) -> int:
+        """The count, or a guess from the size of the files."""
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        """All examples from position `first` on, in order; `Batch.first` is a block's position."""
+
+    def with_schema(self, schema: Schema) -> Examples: ...
+
+    def time_range(self) -> tuple[int, int] | None:
+        """First and last epoch second, without reading all; None if there is no time."""
+
+    def describe(self) -> tuple[str, str]:
+        """(what it is, a remark or ""), for one line in the terminal."""
+
+
+class RawSource(Protocol):
+    """Raw columns of files or of a table; a mark is a place at which reading can start again."""
+
+    files: tuple[DataFile, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def seekable(self) -> bool: ...
+    def count(self) -> int | None: ...
+    def estimate(self) -> int: ...
+    def blocks(
+        self, wanted: Sequence[str], bad_lines: BadLines, start: Any = ...
+    ) -> Iterator[tuple[RawBlock, Any]]: ...
+    def ends(self, column: str) -> Iterator[RawBlock]:
+        """Some examples from the start and the end of each file, of one column."""
+
+
+class Marks:
+    """(position, mark) pairs in order: what is known about where reading can start."""
+
+    def __init__(self, start: Any) -> None:
+        self._positions = [0]
+        self._marks = [start]
+        self._lock = Lock()
+
+    def add(self, position: int, mark: Any) -> None:
+        with self._lock:
+            if position > self._positions[-1]:
+                self._positions.append(position)
+                self._marks.append(mark)
+            elif position == self._positions[-1]:
+                self._marks[-1] = mark
+
+    def before(self, position: int) -> tuple[int, Any]:
+        with self._lock:
+            at = bisect_right(self._positions, position) - 1
+            return self._positions[at], self._marks[at]
+
+
+class RawExamples:
+    """A raw source read through a schema."""
+
+    def __init__(
+        self, source: RawSource, schema: Schema, bad_lines: BadLines, *, labelled: bool = True
+    ) -> None:
+        where = source.files[0].path if source.files else "the table"
+        check_columns(schema, source.columns, where, labelled=labelled)
+        self.source = source
+        self.schema = schema
+        self.bad_lines = bad_lines
+        self.labelled = labelled
+        self.seekable = source.seekable
+        self._marks = Marks(None)
+        present = [label.column for label in schema.labels if label.column in source.columns]
+        self.wanted = tuple(dict.fromkeys([*wanted_columns(schema, labelled=labelled), *present]))
+
+    def count(self) -> int | None:
+        return self.source.count() if self.bad_lines.allowed == 0 else None
+
+    def estimate(self) -> int:
+        return self.source.estimate()
+
+    def raw_blocks(self, mark: Any) -> Iterator[tuple[RawBlock, Any]]:
+        if mark is None:
+            return self.source.blocks(self.wanted, self.bad_lines)
+        return self.source.blocks(self.wanted, self.bad_lines, mark)
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        encoder = Encoder(self.schema, self.bad_lines, labelled=self.labelled)
+        position, mark = self._start(first)
+        for block, behind in self.raw_blocks(mark):
+            if position + block.size <= first and self.bad_lines.allowed == 0:
+                position += block.size  # not asked for: no need to convert it
+            else:
+                batch = encoder.encode(block, position)
+                position += len(batch)
+                if position > first:
+                    skip = max(first - batch.first, 0)
+                    yield batch.slice(skip, len(batch)) if skip else batch
+            if behind is not None:
+                self._marks.add(position, behind)
+
+    def _start(self, first: int) -> tuple[int, Any]:
+        jump = getattr(self.source, "mark_before", None)
+        if jump is not None and self.bad_lines.allowed == 0:
+            position, mark = jump(first)
+            return int(position), mark
+        return self._marks.before(first)
+
+    def with_schema(self, schema: Schema) -> RawExamples:
+        return RawExamples(self.source, schema, self.bad_lines, labelled=self.labelled)
+
+    def time_range(self) -> tuple[int, int] | None:
+        if self.schema.time is None:
+            return None
+        encoder = Encoder(Schema((), (), self.schema.time), BadLines(allowed=sys.maxsize))
+        times = [encoder.encode(block).times_B for block in self.source.ends(self.schema.time)]
+        return _span([t for t in times if t is not None])
+
+    def describe(self) -> tuple[str, str]:
+        files = self.source.files
+        ignored = [name for name in self.source.columns if name not in self.wanted]
+        what = _files_and_size(files) if files else f"a table of {self.source.estimate():,} examples"
+        return what, f"Ignored columns: {', '.join(ignored)}" if ignored else ""
+
+
+def _span(times: Sequence[NDArray[np.int64]]) -> tuple[int, int] | None:
+    known = [t for t in times if len(t)]
+    return (int(min(t.min() for t in known)), int(max(t.max() for t in known))) if known else None
+
+
+def _files_and_size(files: Sequence[DataFile]) -> str:
+    size = sum(f.size for f in files)
+    unit = (
+        f"{size / 1e9:.1f} GB"
+        if size >= 1e9
+        else f"{size / 1e6:.1f} MB"
+        if size >= 1e6
+        else f"{size / 1e3:.1f} kB"
+    )
+    return f"{len(files)} files, {unit}" if len(files) > 1 else f"{files[0].path}, {unit}"
+
+
+class MemoryExamples:
+    """A batch that is already there."""
+
+    seekable = True
+
+    def __init__(self, batch: Batch, schema: Schema) -> None:
+        self.batch = batch
+        self.schema = schema
+
+    def count(self) -> int | None:
+        return len(self.batch)
+
+    def estimate(self) -> int:
+        return len(self.batch)
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        if first < len(self.batch):
+            batch = self.batch.slice(first, len(self.batch))
+            yield batch.moved(first)
+
+    def with_schema(self, schema: Schema) -> MemoryExamples:
+        if schema.features != self.schema.features:
+            raise ValueError(
+                "examples in memory are encoded already; read the source again with the other schema"
+            )
+        return MemoryExamples(self.batch, schema)
+
+    def time_range(self) -> tuple[int, int] | None:
+        return None if self.batch.times_B is None else _span([self.batch.times_B])
+
+    def describe(self) -> tuple[str, str]:
+        return f"{len(self.batch):,} examples in memory", ""
+
+
+class HeadExamples:
+    """The first `limit` examples of others."""
+
+    def __init__(self, inner: Examples, limit: int) -> None:
+        self.inner = inner
+        self.limit = limit
+        self.schema = inner.schema
+        self.seekable = inner.seekable
+
+    @property
+    def bad_lines(self) -> BadLines | None:
+        return getattr(self.inner, "bad_lines", None)
+
+    def count(self) -> int | None:
+        inner = self.inner.count()
+        return None if inner is None else min(inner, self.limit)
+
+    def estimate(self) -> int:
+        return min(self.inner.estimate(), self.limit)
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        if first >= self.limit:
+            return
+        for block in self.inner.blocks(first):
+            left = self.limit - block.first
+            yield block if len(block) < left else block.slice(0, left)
+            if len(block) >= left:
+                return
+
+    def with_schema(self, schema: Schema) -> HeadExamples:
+        return HeadExamples(self.inner.with_schema(schema), self.limit)
+
+    def time_range(self) -> tuple[int, int] | None:
+        """Of all the others: an upper bound."""
+        return self.inner.time_range()
+
+    def describe(self) -> tuple[str, str]:
+        what, remark = self.inner.describe()
+        return f"the first {self.limit:,} examples of {what}", remark
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which examples belong to a part of the data."""
+
+    select: Callable[[Batch], NDArray[np.bool_]]
+    share: float  # about how many
+    words: str
+    bounds: tuple[int | None, int | None] = (None, None)  # the time they lie in, if that is what chooses them
+    column: str | None = None  # a raw column that `select` needs in `Batch.kept`
+
+
+class FilteredExamples:
+    """The chosen ones of others; positions count the chosen ones."""
+
+    def __init__(self, inner: Examples, choice: Choice) -> None:
+        self.inner = inner
+        self.choice = choice
+        self.schema = schema = inner.schema
+        extra = [choice.column] if choice.column and choice.column not in schema.keep else []
+        self._read = inner.with_schema(replace(schema, keep=(*schema.keep, *extra))) if extra else inner
+        self.seekable = inner.seekable
+        self._marks = Marks(0)
+
+    @property
+    def bad_lines(self) -> BadLines | None:
+        return getattr(self.inner, "bad_lines", None)
+
+    def count(self) -> int | None:
+        return None
+
+    def estimate(self) -> int:
+        return int(self.choice.share * self.inner.estimate())
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        position, inner_position = self._marks.before(first)
+        for block in self._read.blocks(inner_position):
+            chosen = np.flatnonzero(self.choice.select(block))
+            batch = (block if len(chosen) == len(block) else block.take(chosen)).moved(position)
+            if self._read is not self.inner:
+                kept = batch.kept.select(list(self.schema.keep)) if self.schema.keep and batch.kept else None
+                batch = replace(batch, kept=kept)
+            position += len(batch)
+            self._marks.add(position, block.first + len(block))
+            if position > first and len(batch):
+                skip = max(first - batch.first, 0)
+                yield batch.slice(skip, len(batch)) if skip else batch
+
+    def with_schema(self, schema: Schema) -> FilteredExamples:
+        return FilteredExamples(self.inner.with_schema(schema), self.choice)
+
+    def time_range(self) -> tuple[int, int] | None:
+        span = self.inner.time_range()
+        if span is None:
+            return None
+        low, high = self.choice.bounds
+        return (
+            span[0] if low is None else max(span[0], low),
+            span[1] if high is None else min(span[1], high),
+        )
+
+    def describe(self) -> tuple[str, str]:
+        what, remark = self.inner.describe()
+        return f"{self.choice.words} of {what}", remark

@@ -1,0 +1,68 @@
+"""What a schema learns from data before training: means, spreads and bucket bounds.
+
+From the first 200,000 examples of the training data, once; the result is a schema that needs no fitting and
+is saved with the model, so that prediction uses the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift.data.encode import needs_fit
+from gearshift.data.schema import Bucketized, Feature, Numeric, NumericFit, Schema
+
+if TYPE_CHECKING:
+    from gearshift.data.dataset import Dataset
+
+FIT_EXAMPLES = 200_000
+
+
+def fit_schema(dataset: Dataset) -> Schema:
+    """The data set's schema with everything fitted."""
+    open_features = [
+        f for f in dataset.schema.features if isinstance(f, Numeric | Bucketized) and needs_fit(f)
+    ]
+    if not open_features:
+        return dataset.schema
+    values = _raw_values(dataset, open_features)
+    fitted = {f.name: _fit(f, values[:, i]) for i, f in enumerate(open_features)}
+    features = tuple(fitted[f.name] if needs_fit(f) else f for f in dataset.schema.features)
+    return replace(dataset.schema, features=features)
+
+
+def _raw_values(dataset: Dataset, features: list[Numeric | Bucketized]) -> NDArray[np.float64]:
+    """[examples, features], NaN where missing, after log1p."""
+    raw = tuple(
+        Numeric(
+            f.name, "log1p" if isinstance(f, Numeric) and f.transform == "log1p" else "none", missing=math.nan
+        )
+        for f in features
+    )
+    sample = dataset.with_schema(replace(dataset.schema, features=raw, keep=())).head(FIT_EXAMPLES)
+    blocks = [block.numeric_BN for block in sample.examples.blocks(0)]
+    return np.concatenate(blocks).astype(np.float64) if blocks else np.empty((0, len(features)))
+
+
+def _fit(feature: Numeric | Bucketized, values: NDArray[np.float64]) -> Feature:
+    known = values[~np.isnan(values)]
+    if isinstance(feature, Bucketized):
+        assert isinstance(feature.buckets, int)
+        return replace(feature, buckets=_quantiles(known, feature.buckets))
+    if len(known) == 0:
+        return replace(feature, fit=NumericFit())
+    std = float(known.std())
+    return replace(feature, fit=NumericFit(float(known.mean()), std if std > 0 else 1.0))
+
+
+def _quantiles(values: NDArray[np.float64], buckets: int) -> tuple[float, ...]:
+    """Bounds that put about as many examples into each bucket; fewer where values repeat."""
+    if len(values) == 0:
+        return ()
+    shares = np.arange(1, buckets) / buckets
+    bounds = np.unique(np.quantile(values, shares, method="higher"))
+    return tuple(float(b) for b in bounds if b > values.min())

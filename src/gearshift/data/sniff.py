@@ -1,0 +1,211 @@
+"""Looks at the start of a text file and says how it is cut: format, delimiter, header, decimal comma.
+
+Decides from the text alone and always the same way, so `init`, `infer_schema` and `read` agree without having
+to tell each other. What a user states in `CsvFormat` is taken and not guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from gearshift.data.files import ByteStream, DataFile
+from gearshift.errors import UserError
+
+SAMPLE_BYTES = 1 << 20
+SAMPLE_RECORDS = 400
+DELIMITERS = (
+    "\t",
+    ";",
+    "|",
+    ",",
+    " ",
+)  # where two cut equally well, the one that is rarer inside values wins
+NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
+LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)+\s*(#.*)?")
+AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
+CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a CSV file is cut. What is None is found out by looking at the start of the file."""
+
+    delimiter: str | None = None
+    header: bool | None = None
+    columns: tuple[str, ...] | None = None  # names, where there is no header
+    null: tuple[str, ...] = ("",)  # values that mean "missing"
+    quote: str | None = None  # "none": quotes are text like any other
+    trim: bool | None = None  # spaces around values do not count
+    decimal: str | None = None  # "." or ","
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    format: str  # csv | criteo | avazu | libfm
+    delimiter: str
+    header: bool
+    columns: tuple[str, ...]  # the header's names, or c1, c2, ...
+    trim: bool = False
+    decimal: str = "."
+    quote: str = '"'
+
+
+def sample_text(file: DataFile, limit: int = SAMPLE_BYTES) -> str:
+    """The whole lines among the first bytes of a file."""
+    with ByteStream(file) as stream:
+        buffer = bytearray(limit)
+        got = stream.read_into(memoryview(buffer))
+        if got == 0 and stream.error is not None:
+            raise UserError(stream.error.sentence(0, ()))
+    data = bytes(buffer[:got])
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UserError(f"{file.path} is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8")
+    if b"\0" in data:
+        raise UserError(f"{file.path} is not a text file (byte 0 at {data.index(0):,}); see data.format")
+    if got == limit and b"\n" in data:
+        data = data[: data.rindex(b"\n") + 1]
+    text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if not text.strip():
+        raise UserError(f"{file.path} is empty.")
+    return text
+
+
+def sniff(
+    file: DataFile,
+    csv_format: CsvFormat = CsvFormat(),
+    expected: frozenset[str] = frozenset(),
+    format: str = "auto",
+) -> Sniffed:
+    """`expected` are column names that the schema has: a first line that holds one of them is a header."""
+    text = sample_text(file)
+    if format == "auto" and csv_format == CsvFormat(null=csv_format.null):
+        known = _known_format(text, expected)
+        if known is not None:
+            return known
+    quote = "" if csv_format.quote in ("none", "") else csv_format.quote or '"'
+    delimiter = csv_format.delimiter or find_delimiter(text, quote)
+    records = read_records(text, delimiter, quote)
+    trim = csv_format.trim if csv_format.trim is not None else _has_padding(records)
+    if trim:
+        records = [[value.strip(" ") for value in r] for r in read_records(text, delimiter, quote, trim=True)]
+    header = csv_format.header
+    if header is None:
+        header = csv_format.columns is None and has_header(records, expected)
+    columns = csv_format.columns or _names(records[0], header)
+    if header and csv_format.columns is None:
+        _check_names(file, columns)
+    decimal = csv_format.decimal or _decimal(records[1:] if header else records, delimiter)
+    return Sniffed("csv", delimiter, header, tuple(columns), trim, decimal, quote)
+
+
+def _known_format(text: str, expected: frozenset[str]) -> Sniffed | None:
+    lines = [line for line in text.splitlines()[:100] if line.strip()]
+    if all(LIBFM_LINE.fullmatch(line) for line in lines):
+        counts = {len(line.split("#")[0].split()) for line in text.splitlines() if line.strip()}
+        names = tuple(f"f{i}" for i in range(1, max(counts))) if len(counts) == 1 else ("features",)
+        return Sniffed("libfm", " ", False, ("label", *names), quote="")
+    if tuple(lines[0].split(",")[:5]) == AVAZU_START:
+        return Sniffed("avazu", ",", True, tuple(lines[0].strip().split(",")))
+    cells = [line.split("\t") for line in lines]
+    if all(_is_criteo(row) for row in cells) and (not expected or expected & set(CRITEO_COLUMNS)):
+        return Sniffed("criteo", "\t", False, CRITEO_COLUMNS, quote="")
+    return None
+
+
+def _is_criteo(row: list[str]) -> bool:
+    integers = all(re.fullmatch(r"-?\d*", v) for v in row[1:14])
+    return (
+        len(row) == 40
+        and row[0] in "01"
+        and integers
+        and all(re.fullmatch(r"[0-9a-f]*", v.strip()) for v in row[14:])
+    )
+
+
+def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -> list[list[str]]:
+    """The first records of a text; blank lines are none."""
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        quotechar=quote or None,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        skipinitialspace=trim,
+    )
+    records: list[list[str]] = []
+    try:
+        for record in reader:
+            if record:
+                records.append(record)
+            if len(records) == SAMPLE_RECORDS:
+                break
+    except csv.Error:
+        pass  # what was read until here is sample enough; the reader itself tells the line
+    return records or [[""]]
+
+
+def find_delimiter(text: str, quote: str = '"') -> str:
+    """The one that cuts most lines into equally many columns, and into more of them."""
+    best, best_score = ",", (0.0, 0)
+    for delimiter in DELIMITERS:
+        counts = Counter(len(record) for record in read_records(text, delimiter, quote))
+        columns, hits = counts.most_common(1)[0]
+        if columns < 2:
+            continue
+        share = hits / counts.total()
+        score = (round(share, 1) if share < 0.97 else 1.0, columns)
+        if score > best_score:
+            best, best_score = delimiter, score
+    return best
+
+
+def is_number(text: str) -> bool:
+    return NUMBER.fullmatch(text) is not None
+
+
+def has_header(records: list[list[str]], expected: frozenset[str] = frozenset()) -> bool:
+    first, rest = [value.strip() for value in records[0]], records[1:]
+    if expected & set(first):
+        return True
+    if any(map(is_number, first)) or not any(first):
+        return False
+    if (
+        len(set(first)) < len(first) or first.count("") > 1
+    ):  # one without a name: the index that pandas writes
+        return False
+    columns = [[row[i] for row in rest if i < len(row) and row[i]] for i in range(len(first))]
+    numeric = [column for column in columns if column and sum(map(is_number, column)) > 0.9 * len(column)]
+    if numeric:
+        return True
+    again = sum(first[i] in column for i, column in enumerate(columns))
+    return again == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
+
+
+def _names(first: list[str], header: bool) -> tuple[str, ...]:
+    """The header's names; c1, c2, ... where there is none."""
+    return tuple((value.strip() if header else "") or f"c{i}" for i, value in enumerate(first, 1))
+
+
+def _check_names(file: DataFile, names: tuple[str, ...]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"{file.path} line 1: column `{twice[0]}` occurs {names.count(twice[0])} times in the header."
+        )
+
+
+def _has_padding(records: list[list[str]]) -> bool:
+    values = [value for record in records for value in record[1:] if value.strip()]
+    return bool(values) and sum(value.startswith(" ") for value in values) > 0.5 * len(values)
+
+
+def _decimal(records: list[list[str]], delimiter: str) -> str:
+    if delimiter == ",":
+        return "."
+    values = [value for record in records for value in record]
+    commas = sum(re.fullmatch(r"\s*-?\d+,\d+\s*", value) is not None for value in values)
+    points = sum(re.fullmatch(r"\s*-?\d+\.\d+\s*", value) is not None for value in values)
+    return "," if commas > points else "."

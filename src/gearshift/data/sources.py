@@ -1,0 +1,141 @@
+"""From what a user names to raw columns: which format it is, how it is cut, whether the files agree.
+
+criteo   Criteo Kaggle and Terabyte: label, I1-I13, C1-C26, tabs, no header
+avazu    Avazu: CSV with a header; `hour` (yymmddHH) is the time
+libfm    "label index:1 ...": fields f1, f2, ... if all lines have as many, otherwise one bag `features`
+csv      any delimited text        parquet  any Parquet        and any object with __arrow_c_stream__
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from gearshift.data.examples import RawSource
+from gearshift.data.files import DataFile, find_files
+from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema
+from gearshift.data.sniff import AVAZU_START, CRITEO_COLUMNS, CsvFormat, Sniffed, sniff
+from gearshift.data.table_source import ParquetSource, TableSource
+from gearshift.data.text_source import TextLayout, TextSource
+from gearshift.errors import UserError
+
+FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "parquet", "prepared")
+AVAZU_FIELDS = (
+    *("C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
+    *("device_id", "device_ip", "device_model", "device_type", "device_conn_type"),
+    *("C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21"),
+)
+PARQUET_ENDINGS = (".parquet", ".pq")
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
+
+
+def criteo_schema() -> Schema:
+    """13 counts (log1p) and 26 categories; the rows have no time."""
+    numeric = tuple(Numeric(f"I{i}", "log1p") for i in range(1, 14))
+    return Schema(numeric + tuple(Categorical(f"C{i}") for i in range(1, 27)), (Label("label"),))
+
+
+def avazu_schema() -> Schema:
+    """All columns but the example's own id are categories; `hour` is the time, and no feature."""
+    return Schema(tuple(Categorical(name) for name in AVAZU_FIELDS), (Label("click"),), time="hour")
+
+
+def libfm_schema(columns: Sequence[str]) -> Schema:
+    names = columns[1:]
+    if tuple(names) == ("features",):
+        return Schema((Bag("features", separator=" ", pool="sum", max_len=1000),), (Label("label"),))
+    return Schema(tuple(Categorical(name) for name in names), (Label("label"),))
+
+
+def is_table(source: object) -> bool:
+    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+
+
+def open_source(
+    source: Source,
+    *,
+    format: str = "auto",
+    csv: CsvFormat = CsvFormat(),
+    expected: frozenset[str] = frozenset(),
+) -> tuple[RawSource, str]:
+    """(raw columns, format). `expected` are the schema's columns, which tell a header from a first line."""
+    if format not in FORMATS:
+        raise UserError(f"unknown data.format `{format}`; it is one of {', '.join(FORMATS)}.")
+    if is_table(source):
+        return TableSource(pa.table(source)), "table"
+    files = find_files(source)
+    for file in files:
+        if file.size == 0:
+            raise UserError(f"{file.path} is empty.")
+    if format == "parquet" or (format == "auto" and files[0].ending in PARQUET_ENDINGS):
+        return ParquetSource(files), "parquet"
+    sniffed = _stated(format, files[0]) or sniff(files[0], csv, expected, format)
+    if sniffed.header:
+        _check_headers(files, csv, sniffed)
+    if sniffed.format == "libfm":
+        sniffed = _check_libfm(files, sniffed)
+    return TextSource(files, _layout(sniffed, csv)), sniffed.format
+
+
+def _stated(format: str, file: DataFile) -> Sniffed | None:
+    """A format that the user named and that leaves nothing to find out."""
+    if format == "criteo":
+        return Sniffed("criteo", "\t", False, CRITEO_COLUMNS, quote="")
+    if format in ("libfm", "avazu"):
+        found = sniff(file)
+        if found.format != format:
+            expected = (
+                '"label index:1 index:1 ..."' if format == "libfm" else f'"{",".join(AVAZU_START)},..."'
+            )
+            raise UserError(
+                f"{file.path} does not look like {format}: expected lines like {expected}; see data.format"
+            )
+        return found
+    return None
+
+
+def _check_headers(files: Sequence[DataFile], csv: CsvFormat, first: Sniffed) -> None:
+    """All files have the same columns in the same order."""
+    stated = replace(
+        csv, delimiter=first.delimiter, header=True, trim=first.trim, quote=first.quote or "none"
+    )
+    for file in files[1:]:
+        columns = sniff(file, stated, format="csv").columns
+        if columns != first.columns:
+            raise UserError(f"{file.path} line 1: {_difference(columns, first.columns)} {files[0].path}.")
+
+
+def _difference(columns: Sequence[str], first: Sequence[str]) -> str:
+    missing = [name for name in first if name not in columns]
+    added = [name for name in columns if name not in first]
+    if missing:
+        return f"the header lacks column `{missing[0]}`, which is in"
+    if added:
+        return f"the header has a column `{added[0]}` that is not in"
+    at = next(i for i, name in enumerate(columns) if name != first[i])
+    return f"the header has column `{columns[at]}` where `{first[at]}` stands in"
+
+
+def _check_libfm(files: Sequence[DataFile], first: Sniffed) -> Sniffed:
+    """One file with lines of another length makes all of them one bag."""
+    same = all(sniff(file).columns == first.columns for file in files[1:])
+    return first if same else replace(first, columns=("label", "features"))
+
+
+def _layout(sniffed: Sniffed, csv: CsvFormat) -> TextLayout:
+    libfm = sniffed.format == "libfm"
+    return TextLayout(
+        sniffed.columns,
+        sniffed.delimiter,
+        sniffed.quote,
+        sniffed.header,
+        csv.null,
+        sniffed.trim,
+        sniffed.decimal,
+        libfm,
+        rest_in_last=libfm and len(sniffed.columns) == 2,
+    )

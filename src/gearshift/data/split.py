@@ -1,0 +1,169 @@
+"""Training and validation from one log: by time, by the hash of a column, or its end; and the leak check."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data.batch import Batch, Ids
+from gearshift.data.columns import write_ids
+from gearshift.data.examples import Choice, FilteredExamples
+from gearshift.data.schema import Categorical, Schema
+from gearshift.errors import UserError
+
+if TYPE_CHECKING:
+    from gearshift.data.dataset import Dataset
+
+Mask = NDArray[np.bool_]
+UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
+    """Examples before a moment, and those from it on."""
+    if dataset.schema.time is None:
+        raise UserError("a split by time needs data.time: name the column that has the time.")
+    at = moment if isinstance(moment, int) else parse_moment(moment)
+    span = dataset.time_range()
+    share = 0.5 if span is None else min(max((at - span[0]) / max(span[1] - span[0], 1), 0.0), 1.0)
+    day = _moment_words(at)
+    before = Choice(lambda b: _times(b) < at, share, f"before {day}", (None, at - 1))
+    after = Choice(lambda b: _times(b) >= at, 1 - share, f"from {day}", (at, None))
+    return _parts(dataset, before, after)
+
+
+def by_hash(dataset: Dataset, column: str, valid: float | str) -> tuple[Dataset, Dataset]:
+    """All examples of one value (a user) fall into the same part."""
+    share = parse_share(valid)
+    bound = int(share * (1 << 63))
+    seed = _core.table_seed("gearshift split")
+
+    def is_valid(batch: Batch) -> Mask:
+        mixed = np.empty(len(batch), np.int64)
+        _core.hash_numbers(_column_ids(batch, dataset.schema, column), seed, mixed)
+        return mixed < bound
+
+    extra = None if _has_ids(dataset.schema, column) else column
+    words = f"by hash of {column}"
+    train = Choice(lambda b: ~is_valid(b), 1 - share, f"{1 - share:.0%} {words}", column=extra)
+    held_out = Choice(is_valid, share, f"{share:.0%} {words}", column=extra)
+    return _parts(dataset, train, held_out)
+
+
+def _has_ids(schema: Schema, column: str) -> bool:
+    """Are the ids of this column's values in every batch, as group or as a field of its own table?"""
+    return column == schema.group or any(f.name == column == schema.table(f) for f in _categories(schema))
+
+
+def _column_ids(batch: Batch, schema: Schema, column: str) -> Ids:
+    if column == schema.group:
+        assert batch.groups_B is not None
+        return batch.groups_B
+    if _has_ids(schema, column):
+        names = [f.name for f in schema.single_fields]
+        return batch.ids_BF[:, names.index(column)]
+    assert batch.kept is not None
+    ids = np.empty(len(batch), np.int64)
+    write_ids(batch.kept.column(column).combine_chunks(), _core.table_seed(column), ids)
+    return ids
+
+
+def _categories(schema: Schema) -> tuple[Categorical, ...]:
+    return tuple(f for f in schema.features if isinstance(f, Categorical))
+
+
+def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
+    """The last part of the log: a duration where there is a time, or a share of the examples."""
+    seconds = parse_duration(valid) if isinstance(valid, str) else None
+    if seconds is not None:
+        span = dataset.time_range()
+        if span is None:
+            raise UserError(
+                f"a split by duration ({valid}) needs data.time: name the column that has the time."
+            )
+        return by_time(dataset, span[1] + 1 - seconds)
+    share = parse_share(valid)
+    cut = dataset.counted() - round(dataset.counted() * share)
+    train = Choice(lambda b: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
+    held_out = Choice(lambda b: _positions(b) >= cut, share, f"the last {share:.0%}")
+    return _parts(dataset, train, held_out)
+
+
+def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -> None:
+    """Refuses validation data that start before the training data end."""
+    train_span, valid_span = train.time_range(), valid.time_range()
+    if allow_overlap or train_span is None or valid_span is None or valid_span[0] >= train_span[1]:
+        return
+    starts, ends = _day(valid_span[0]), _day(train_span[1])
+    if starts == ends:
+        starts, ends = _moment_words(valid_span[0]), _moment_words(train_span[1])
+    raise UserError(
+        f"valid starts {starts}, before train ends {ends}: the score would leak the future. "
+        "Move the split, or say data.allow_overlap=true"
+    )
+
+
+def parse_moment(text: str) -> int:
+    """Epoch seconds of an ISO date or time, read like a time column."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    out = np.zeros(1, np.int64)
+    spans = np.array([[0, len(data)]], np.uint32)
+    if len(data) == 0 or _core.parse_times(data, spans, 0, out) == 0:
+        raise UserError(f"'{text}' is not a moment; write a date such as 2026-11-08 or 2026-11-08T12:00.")
+    return int(out[0])
+
+
+def parse_duration(text: str) -> int | None:
+    """Seconds of "1d", "12h", "30min"; None if it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
+    return int(float(match[1]) * UNITS[match[2]]) if match else None
+
+
+def parse_share(value: float | str) -> float:
+    try:
+        share = (
+            float(value.strip().removesuffix("%")) / 100
+            if isinstance(value, str) and "%" in value
+            else float(value)
+        )
+    except ValueError:
+        raise UserError(f"'{value}' is neither a share (10%, 0.1) nor a duration (1d).") from None
+    if not 0 < share < 1:
+        raise UserError(f"the share {value} must lie between 0 and 1.")
+    return share
+
+
+def days_in_words(first: int, last: int) -> str:
+    """2026-11-01..07, or ..2026-12-03 in another month."""
+    a, b = _day(first), _day(last)
+    return a if a == b else f"{a}..{b[8:] if a[:7] == b[:7] else b}"
+
+
+def _day(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def _moment_words(seconds: int) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%d" if seconds % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
+
+
+def _times(batch: Batch) -> NDArray[np.int64]:
+    assert batch.times_B is not None
+    return batch.times_B
+
+
+def _positions(batch: Batch) -> NDArray[np.int64]:
+    return batch.first + np.arange(len(batch), dtype=np.int64)
+
+
+def _parts(dataset: Dataset, train: Choice, valid: Choice) -> tuple[Dataset, Dataset]:
+    from gearshift.data.dataset import Dataset
+
+    return Dataset(FilteredExamples(dataset.examples, train)), Dataset(
+        FilteredExamples(dataset.examples, valid)
+    )
