@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
-from gearshift.embedding.store import Cut, RowBlock
+from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowStore
 from gearshift.errors import UserError
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
@@ -97,8 +98,8 @@ class Learner:
         if trainable:
             for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
                 self.server.optimizer_state[name].copy_(torch.from_numpy(array))
+        self.server.stores = self._new_stores()
         for i, store in enumerate(self.server.stores):
-            store.clear()
             for block in checkpoint.rows(f"{self.prefix}rows{i}"):
                 store.load(block if trainable else without_state(block))
         self.server.step = int(checkpoint.facts["step"])
@@ -126,11 +127,14 @@ class Learner:
 
     def warm_start(self, checkpoint: Checkpoint) -> int:
         """Takes the embedding rows of another model, where part and width agree; fresh optimizer state."""
+        if any(isinstance(part.optimizer, RowFTRL) for store in self.server.stores for part in store.parts):
+            raise UserError("rows moved by ftrl follow from its state and cannot start from other rows; use adagrad")
+        unmoved = [_first_state(store) for store in self._new_stores()]
         taken = 0
         for i, store in enumerate(self.server.stores):
             for block in checkpoint.rows(f"rows{i}"):
                 if block.weights_UW.shape[1] == store.width:
-                    store.set_weights(block.ids_U, block.weights_UW)
+                    store.load(replace(block, state_US=np.repeat(unmoved[i], len(block.ids_U), 0)))
                     taken += len(block.ids_U)
         if not taken:
             raise UserError(
@@ -157,6 +161,12 @@ def refuse_non_finite(push: Push) -> None:
 def describe(model: nn.Module) -> str:
     """DeepFM(dim=16), for headers and error sentences."""
     return f"{type(model).__name__}(dim={getattr(model, 'dim', 16)})"
+
+
+def _first_state(store: RowStore) -> Floats:
+    """[1, S]: the optimizer state that every row is born with."""
+    store.pull(np.zeros(1, np.int64))
+    return next(store.blocks()).state_US
 
 
 def without_state(block: RowBlock) -> RowBlock:

@@ -9,7 +9,9 @@ import torch
 
 from gearshift import models, optim, run_folder
 from gearshift.config import Config
-from gearshift.data.dataset import CsvFormat, Dataset, check_no_leak, read
+from gearshift.data.dataset import CsvFormat, Dataset, read
+from gearshift.data.generated import GeneratedExamples
+from gearshift.data.split import check_no_leak
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -72,21 +74,34 @@ def datasets(config: Config) -> Data:
     train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))
     assert train is not None, "a Config without `train` has `synthetic`"
     if settings.split:
-        train, valid, test = train.split_three(settings.split)
+        train, valid, test = _split(train, settings.split)
     if valid is not None:
         check_no_leak(train, valid, settings.allow_overlap)
     return Data(train, valid, test)
+
+
+def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | None]:
+    """Test data are cut off first, then validation data."""
+
+    def parts(dataset: Dataset, held_out: float | str) -> tuple[Dataset, Dataset]:
+        if split.hash_column:
+            return dataset.split(hash=split.hash_column, valid=held_out)
+        is_day = isinstance(held_out, str) and held_out[:4].isdigit()
+        return dataset.split(time=str(held_out)) if is_day else dataset.split(valid=held_out)
+
+    rest, test = parts(whole, split.test) if split.test is not None else (whole, None)
+    return (*parts(rest, split.valid), test)
 
 
 def _synthetic(config: Config) -> Data:
     settings = config.data.synthetic
     assert settings is not None
     log = ClickLog(**settings.model_dump())
-    whole = read(log, log.schema)
     if settings.days == 1:
-        return Data(whole, None, None)
-    train, valid = whole.cut(log.count() * (settings.days - 1) // settings.days)
-    return Data(train, valid, None)
+        return Data(Dataset(GeneratedExamples(log)), None, None)
+    last_day = log.day_begin(settings.days - 1)
+    train, valid = GeneratedExamples(log, 0, last_day), GeneratedExamples(log, last_day)
+    return Data(Dataset(train), Dataset(valid), None)
 
 
 def make_trainer(config: Config) -> Trainer:

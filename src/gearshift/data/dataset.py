@@ -14,10 +14,12 @@ import numpy as np
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples
+from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
 from gearshift.data.schema import Schema
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.sources import Source, open_source
+from gearshift.data.synthetic import ClickLog
 from gearshift.errors import UserError
 
 PREFETCH_BATCHES = 8
@@ -27,7 +29,7 @@ IN_MEMORY_BYTES = 2 << 30
 
 
 def read(
-    source: Source | Batch,
+    source: Source | Batch | ClickLog,
     schema: Schema,
     *,
     format: str = "auto",
@@ -39,11 +41,13 @@ def read(
 
     `source` is a path, a list of paths, a glob or a folder of CSV, TSV, libfm or Parquet files (plain, .gz or
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
-    pyarrow), or a `Batch`. `bad_lines` lines that cannot be read are left out and listed in `skipped`.
+    pyarrow), a `Batch` or a `ClickLog`. `bad_lines` lines that cannot be read are left out and listed in `skipped`.
     `labelled=False` is for prediction: the label columns may be absent.
     """
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, schema))
+    if isinstance(source, ClickLog):
+        return Dataset(GeneratedExamples(source))
     from gearshift.data.encode import wanted_columns
     from gearshift.data.prepare import is_prepared, open_prepared
 
@@ -140,6 +144,11 @@ class Dataset:
         if hash is not None:
             return split.by_hash(self, hash, valid)
         return split.by_end(self, valid)
+
+    def locate(self, first: int, count: int) -> str:
+        """Where examples come from, in words: file and lines where that is known."""
+        locate = getattr(self.examples, "locate", None)
+        return str(locate(first, count)) if locate else f"examples {first:,}-{first + count - 1:,}"
 
     def time_range(self) -> tuple[int, int] | None:
         """First and last epoch second, from the ends of the files; None without a time column."""

@@ -93,6 +93,10 @@ class ClickLog:
     def blocks(self) -> int:
         return -(-self.examples // self.block_size)
 
+    def day_begin(self, day: int) -> int:
+        """The position of the first example of a day (0 is the first)."""
+        return -(-day * self.examples // self.days)
+
     def block(self, i: int) -> Batch:
         """Examples [i * block_size, (i + 1) * block_size), fewer in the last block."""
         return self.read(*self._range(i))
