@@ -83,7 +83,7 @@ class Csv(Section):
 
 class Split(Section):
     by: Text = Field(
-        description="time (the last part is kept back) or hash(column) (whole users, sessions ...)."
+        description="time or end (the last part of the log is kept back), or hash(column): whole users, say."
     )
     valid: Cut = Field(
         description="For validation: a share (10%), a duration (1d) or its first day (2026-11-08)."
