@@ -1,4 +1,4 @@
-"""`gearshift inspect`: what is in a run, a config, a checkpoint or a prepared folder. Reads, changes nothing."""
+"""`gearshift inspect`: what is in a run, a config, a checkpoint or a prepared folder. Changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From names on the command line to runs, models and data. Everything heavy is imported inside the functions."""
+"""From names on the command line to runs, models and data. Heavy things are imported inside the functions."""
 
 from __future__ import annotations
 
