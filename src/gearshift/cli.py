@@ -52,7 +52,7 @@ def demo(
     """Generate a click log, train on it, and show what to do next (under two minutes)."""
     from gearshift.commands.demo import demo
 
-    demo(folder, examples)
+    raise typer.Exit(demo(folder, examples))
 
 
 @app.command(rich_help_panel=EVERYDAY)

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -69,9 +70,10 @@ def train(
     from gearshift.train import start  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     run: Run = start(asked, command=command_line(), resume=folder, init_from=warm)
-    for line in run.header:
-        terminal.say(line)
-    return follow(run, json_file)
+    ending = follow(run)
+    if ending.exit_code == 0 and json_file is not None:
+        run_folder.write_json(json_file, ending.result.report)
+    return ending.exit_code
 
 
 def configured(config: str | None, settings: list[str], resume: str | None) -> tuple[Config, Path | None]:
@@ -98,8 +100,16 @@ def check_writable(json_file: Path | None) -> None:
         raise UserError(f"cannot write {json_file}: there is no folder {json_file.parent}/")
 
 
-def follow(run: Run, json_file: Path | None = None) -> int:
-    """Shows the run until it ends; returns the exit code."""
+@dataclass(frozen=True)
+class Ending:
+    result: Result
+    exit_code: int  # 0: the run went to its end
+
+
+def follow(run: Run) -> Ending:
+    """Prints what a run has to say from its start to its end."""
+    for line in run.header:
+        terminal.say(line)
     with progress() as shown, interrupts(run, shown) as signals:
         while not run.finished:
             with suppress(TimeoutError):
@@ -107,15 +117,12 @@ def follow(run: Run, json_file: Path | None = None) -> int:
             shown.show(run.status(), run.messages)
     result = run.wait()
     if signals:
-        terminal.say(
-            f"Saved step {terminal.count(run.status().step)}. Resume: gearshift train --resume {run.folder}"
-        )
-        return QUIT if signals[0] == signal.SIGINT else TERMINATED
+        step = terminal.count(run.status().step)
+        terminal.say(f"Saved step {step}. Resume: gearshift train --resume {run.folder}")
+        return Ending(result, QUIT if signals[0] == signal.SIGINT else TERMINATED)
     for line in result.lines:
         terminal.say(line)
-    if json_file is not None:
-        run_folder.write_json(json_file, result.report)
-    return 0
+    return Ending(result, 0)
 
 
 @contextmanager

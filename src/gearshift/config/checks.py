@@ -121,12 +121,12 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
         if getattr(data, name) is not None and getattr(split, name) is not None:
             say = f"data.{name} and data.split.{name} are both given; keep one of them"
             yield Misfit(("data", name), say)
-        if split.hash_column and isinstance(getattr(split, name), str):
+        if split.by != "time" and isinstance(getattr(split, name), str):
             cut = getattr(split, name)
-            say = f"data.split.{name} is `{cut}`; a split by hash keeps back a share, such as 10%"
+            say = f"data.split.{name} is `{cut}`; a split by {split.by} keeps back a share, such as 10%"
             yield Misfit(("data", "split", name), say)
-    if split.by != "time" and split.hash_column is None:
-        say = f"data.split.by is `{split.by}`; expected time or hash(column), such as hash(user_id)"
+    if split.by not in ("time", "end") and split.hash_column is None:
+        say = f"data.split.by is `{split.by}`; expected time, end or hash(column), such as hash(user_id)"
         yield Misfit(("data", "split", "by"), say)
     if split.by == "time" and data.time is None and data.format != "avazu":
         yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")

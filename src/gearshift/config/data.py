@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
 from gearshift.config.quantities import Count, Cut, Number, Share, Text, parse_text
@@ -29,6 +29,9 @@ def _labels(value: Any) -> Any:
         named = ((task, c if isinstance(c, dict) else {"column": c}) for task, c in value.items())
         return [{"task": task, **column} for task, column in named]
     return value
+
+
+_LABEL_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]})
 
 
 class BadLines(Named):
@@ -83,7 +86,7 @@ class Csv(Section):
 
 class Split(Section):
     by: Text = Field(
-        description="time (the last part is kept back) or hash(column) (whole users, sessions ...)."
+        description="time or end (the last part of the log is kept back), or hash(column): whole users, say."
     )
     valid: Cut = Field(
         description="For validation: a share (10%), a duration (1d) or its first day (2026-11-08)."
@@ -128,7 +131,7 @@ class Data(Section):
     )
     csv: Csv = Field(default=Csv(), description="How text files are written.")
     bad_lines: BadLines = Field(default=BadLines(), description="fail, or {skip: 1000}.")
-    label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels)] | None = Field(
+    label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,
         description="The column with 0/1, {column: click, positive: yes}, or {task: column, ...}.",
     )

@@ -122,6 +122,14 @@ def dump(values: Any) -> str:
     )
 
 
+def dump_flow(value: Any) -> str:
+    """On one line: `{name: price, type: numeric}`."""
+    text = yaml.dump(
+        [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31, default_flow_style=True
+    )
+    return text.strip()[1:-1]
+
+
 def parse(text: str, name: str) -> Document:
     """A whole file; `name` stands before the line in errors."""
     lines: dict[Path, int] = {}

@@ -81,8 +81,8 @@ Dim = Annotated[Count, Field(ge=1)]
 class NumericFeature(Section):
     """A quantity."""
 
-    type: Literal["numeric"] = Field(description="A quantity.")
     name: Text = Field(description="The column.")
+    type: Literal["numeric"] = Field(description="A quantity.")
     transform: Transform = Field(
         default="none",
         description="none, log1p, standardize (mean 0, deviation 1), or {bucketize: 20}: a category.",
@@ -104,8 +104,8 @@ class NumericFeature(Section):
 class CategoricalFeature(Section):
     """One value per example, such as an id, a country or a code."""
 
-    type: Literal["categorical"] = Field(description="One value per example.")
     name: Text = Field(description="The column.")
+    type: Literal["categorical"] = Field(description="One value per example.")
     dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
     share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
 
@@ -116,8 +116,8 @@ class CategoricalFeature(Section):
 class BagFeature(Section):
     """Several values per example without order, such as tags."""
 
-    type: Literal["bag"] = Field(description="Several values per example, order without meaning.")
     name: Text = Field(description="The column.")
+    type: Literal["bag"] = Field(description="Several values per example, order without meaning.")
     separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
     pool: Literal["mean", "sum"] = Field(default="mean", description="How their embeddings become one.")
     max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
@@ -131,8 +131,8 @@ class BagFeature(Section):
 class SequenceFeature(Section):
     """Several values per example in order, oldest first, such as the last items seen."""
 
-    type: Literal["sequence"] = Field(description="Several values per example in order, oldest first.")
     name: Text = Field(description="The column.")
+    type: Literal["sequence"] = Field(description="Several values per example in order, oldest first.")
     separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
     max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
     keep: Literal["first", "last"] = Field(default="last", description="Which end survives max_len.")
@@ -148,8 +148,8 @@ class SequenceFeature(Section):
 class VectorFeature(Section):
     """A fixed number of floats per example, such as a text embedding."""
 
-    type: Literal["vector"] = Field(description="A fixed number of floats per example.")
     name: Text = Field(description="The column: a Parquet list, or text.")
+    type: Literal["vector"] = Field(description="A fixed number of floats per example.")
     size: Count = Field(ge=1, description="How many floats.")
     separator: Text = Field(default="|", min_length=1, description="What stands between two floats in text.")
 
@@ -188,3 +188,21 @@ def _avazu() -> columns.Schema:
 
 
 BUILT_IN: Mapping[str, columns.Schema] = {"criteo": _criteo(), "avazu": _avazu()}
+
+
+def entry_of(feature: columns.Feature) -> FeatureEntry:
+    """The entry that gives this feature: the way back, for configs that are written by a program."""
+    match feature:
+        case columns.Numeric(name, transform, missing):
+            given = None if missing == "zero" else missing
+            return NumericFeature(type="numeric", name=name, transform=transform, missing=given)
+        case columns.Bucketized(name, buckets, dim):
+            return NumericFeature(type="numeric", name=name, transform=Bucketize(buckets), dim=dim)
+        case columns.Categorical(name, dim, shared):
+            return CategoricalFeature(type="categorical", name=name, dim=dim, share_embedding=shared)
+        case columns.Bag():
+            return BagFeature(type="bag", **vars(feature))
+        case columns.Sequence():
+            return SequenceFeature(type="sequence", **vars(feature))
+        case columns.Vector():
+            return VectorFeature(type="vector", **vars(feature))

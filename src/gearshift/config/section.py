@@ -11,6 +11,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainSerializer,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import CoreSchema
@@ -49,6 +50,13 @@ def _one_or_list(paths: tuple[str, ...]) -> str | list[str]:
     return paths[0] if len(paths) == 1 else list(paths)
 
 
-Paths = Annotated[tuple[Text, ...], BeforeValidator(_listed), PlainSerializer(_one_or_list)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], BeforeValidator(_listed)]
+def _one_or_many(kind: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "array", "items": {"type": kind}}]})
+
+
+_TEXTS = _one_or_many("string")
+Paths = Annotated[tuple[Text, ...], BeforeValidator(_listed), PlainSerializer(_one_or_list), _TEXTS]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed), _TEXTS]
+Counts = Annotated[
+    tuple[Annotated[Count, Field(ge=1)], ...], BeforeValidator(_listed), _one_or_many("integer")
+]

@@ -6,6 +6,7 @@ A `Config` is a frozen value. It opens no file and builds nothing; `train.py` do
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,6 +25,8 @@ from gearshift.config.features import BUILT_IN, FeatureEntry
 from gearshift.config.quantities import Count, MaybeEvery, Number, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
+
+SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
 
 ModelName = Literal["lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"]
 

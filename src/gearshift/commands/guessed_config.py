@@ -1,0 +1,107 @@
+"""The text of a config from what `infer` found in a file: every guess on its own line, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gearshift.config.document import dump_flow
+from gearshift.config.features import BUILT_IN, entry_of
+from gearshift.data.schema import Schema, Sequence
+
+_COMMENT_AT = 74
+
+
+def written(found: Any, data: Path, name: str) -> str:
+    """`found` is what data.infer returns: schema, guesses, format, csv, examples and bytes."""
+    why = {guess.column: guess.why for guess in found.guesses}
+    lines = [
+        f"# Written by `gearshift init {data}`: guesses with their reasons. All keys: docs/config.md",
+        f"name: {dump_flow(name)}",
+        "data:",
+        *(f"  {line}" for line in _data_lines(found, data, why)),
+        *_feature_lines(found, why),
+        *_training_lines(found.schema, _expected_examples(found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _expected_examples(found: Any) -> int:
+    sampled = max(1, found.sampled_bytes)
+    return int(found.examples * max(1.0, found.total_bytes / sampled))
+
+
+def _commented(line: str, comment: str | None) -> str:
+    return f"{line.ljust(_COMMENT_AT)} # {' '.join(comment.split())}" if comment else line
+
+
+def _data_lines(found: Any, data: Path, why: Mapping[str, str]) -> list[str]:
+    schema: Schema = found.schema
+    lines = [f"train: {dump_flow(str(data))}", _split_line(schema)]
+    if found.format != "parquet":
+        lines.append(f"format: {found.format}")
+    if found.format == "csv":
+        lines.append(f"csv: {dump_flow(_csv_settings(found.csv))}")
+    label = schema.labels[0]
+    given = label.column if label.positive is None else {"column": label.column, "positive": label.positive}
+    lines.append(_commented(f"label: {dump_flow(given)}", why.get(label.column)))
+    for key in ("time", "group", "weight"):
+        column = getattr(schema, key)
+        if column is not None:
+            lines.append(_commented(f"{key}: {dump_flow(column)}", why.get(column)))
+    return lines
+
+
+def _csv_settings(csv: Any) -> dict[str, Any]:
+    """What was found out, so that the next file is read in the same way."""
+    keys = ("delimiter", "header", "columns", "null", "quote", "trim", "decimal")
+    found = {key: getattr(csv, key) for key in keys if getattr(csv, key) is not None}
+    usual = {"null": ("",), "quote": '"', "trim": False, "decimal": "."}
+    chosen = {key: value for key, value in found.items() if value != usual.get(key)}
+    if chosen.get("header"):
+        chosen.pop("columns", None)  # the header names them
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}
+
+
+def _split_line(schema: Schema) -> str:
+    by, how = ("time", "in time") if schema.time is not None else ("end", "of the file")
+    return _commented(f"split: {{by: {by}, valid: 10%}}", f"the last 10 % {how} measure; or  valid: FILE")
+
+
+def _feature_lines(found: Any, why: Mapping[str, str]) -> list[str]:
+    schema: Schema = found.schema
+    known = BUILT_IN.get(found.format)
+    if known is not None and known.features == schema.features:
+        return [f"# features: those of every {found.format} log are built in"]
+    lines = ["features:"]
+    for feature in schema.features:
+        entry = entry_of(feature).model_dump(mode="json", exclude_defaults=True)
+        entry = {"name": entry.pop("name"), "type": entry.pop("type"), **entry}
+        lines.append(_commented(f"  - {dump_flow(entry)}", why.get(feature.name)))
+    used = {feature.name for feature in schema.features} | {label.column for label in schema.labels}
+    used |= {schema.time or "", schema.group or "", schema.weight or ""}
+    for guess in found.guesses:
+        if guess.column not in used:
+            entry = {"name": guess.column, "type": "categorical"}
+            lines.append(_commented(f"# - {dump_flow(entry)}", f"{guess.guess}: {guess.why}"))
+    return lines
+
+
+def _training_lines(schema: Schema, examples: int) -> list[str]:
+    batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
+    return [
+        f"model: {dump_flow(_model(schema))}",
+        "optimizer:",
+        "  dense: {name: adam, lr: 1e-3}",
+        "  embeddings: {name: adagrad, lr: 0.05}",
+        _commented(f"train: {{global_batch: {batch}, epochs: 1}}", f"about {examples:,} examples"),
+    ]
+
+
+def _model(schema: Schema) -> dict[str, Any]:
+    sizes = {"dim": 16, "hidden": [400, 400]}
+    for feature in schema.features:
+        if isinstance(feature, Sequence) and feature.share_embedding is not None:
+            return {"name": "din", **sizes, "target": feature.share_embedding, "history": feature.name}
+    return {"name": "deepfm", **sizes} if schema.fields else {"name": "dnn", "hidden": [400, 400]}

@@ -1,0 +1,110 @@
+"""From names on the command line to runs, models and data. Heavy things are imported inside the functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gearshift import run_folder
+from gearshift.config import Config, load_config
+from gearshift.config.files import exists, hint
+from gearshift.data.schema import Schema
+from gearshift.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gearshift.data.batch import Batch
+
+MANIFEST = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A trained model, where it came from, and the config of its run if it has one."""
+
+    name: str
+    path: Path
+    config: Config | None
+    model: Any  # gearshift.trained.TrainedModel
+
+    @property
+    def schema(self) -> Schema:
+        schema: Schema = self.model.schema
+        return schema
+
+    def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
+        """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
+        from gearshift.evaluate import correct_for_sampling, predictions  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        for batch, probabilities_BT in predictions(self.model.learner, dataset):
+            kept = self.schema.negatives_kept if corrected else 1.0
+            yield batch, correct_for_sampling(probabilities_BT, kept)
+
+
+def is_model(name: str) -> bool:
+    """Whether a word of the command line names a run or a saved model rather than data."""
+    with suppress(UserError):
+        return find_model(name) is not None
+    return False
+
+
+def find_model(name: str) -> Path:
+    """A run (path, `last`, beginning of its name), a checkpoint or a saved model."""
+    return Path(name) if (Path(name) / MANIFEST).is_file() else run_folder.find(name)
+
+
+def open_model(name: str) -> Opened:
+    from gearshift.trained import load  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    path = find_model(name)
+    return Opened(path.name, path, config_of(path), load(path))
+
+
+def config_of(path: Path) -> Config | None:
+    """The config of the run that a model belongs to: its own folder, or that of a checkpoint in it."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / run_folder.RUN).is_file() and (folder / run_folder.CONFIG).is_file():
+            return load_config(folder / run_folder.CONFIG)
+    return None
+
+
+def open_files(paths: Sequence[str], schema: Schema, config: Config | None, *, labelled: bool = True) -> Any:
+    """Data that the user names, read like those the model was trained on."""
+    from gearshift.data.dataset import CsvFormat, read  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    for path in paths:
+        if not exists(path):
+            raise UserError(f"no such file: {path}{hint(path)}")
+    if config is None or config.data.synthetic is not None:
+        return read(list(paths), schema, labelled=labelled)
+    data = config.data
+    csv = CsvFormat(**data.csv.settings())
+    # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
+    form = "auto" if data.format == "prepared" else data.format
+    return read(list(paths), schema, format=form, csv=csv, bad_lines=data.bad_lines.skip, labelled=labelled)
+
+
+def own_data(opened: Opened, schema: Schema) -> Any:
+    """The test data of a model's run, else its validation data."""
+    from gearshift.train import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    if opened.config is None:
+        raise UserError(
+            f"name the data: gearshift evaluate {opened.path} DATA (a saved model has none of its own)"
+        )
+    data = datasets(opened.config)
+    dataset = data.test or data.valid
+    if dataset is None:
+        raise UserError(
+            f"run {opened.name} has no test or validation data; name some: gearshift evaluate RUN DATA"
+        )
+    return dataset.with_schema(schema)
+
+
+def keeping(schema: Schema, *columns: str) -> Schema:
+    """The schema with these columns carried along as they are."""
+    return dataclasses.replace(schema, keep=tuple(dict.fromkeys((*schema.keep, *columns))))
