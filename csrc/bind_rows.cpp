@@ -1,5 +1,178 @@
+// Python bindings of the row table and of the worker's occurrences. Shapes are checked here; every array is taken as it is
+// (.noconvert()): a copy made in passing would swallow results. The GIL is released around all work.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "occurrences.h"
+#include "row_table.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+using namespace gearshift;
 
-void bind_rows(nb::module_&) {}
+namespace {
+
+template <class T>
+using Column = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ids = Column<const int64_t>;
+using NoGil = nb::call_guard<nb::gil_scoped_release>;
+
+std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
+
+void must_be(const char* what, std::size_t got, std::size_t wanted) {
+    if (got != wanted)
+        throw std::invalid_argument(std::string(what) + " is " + std::to_string(got) + ", but must be " +
+                                    std::to_string(wanted));
+}
+
+template <class Array>
+void check_matrix(const char* name, const Array& array, std::size_t rows, std::size_t columns) {
+    must_be((std::string("the number of rows of ") + name).c_str(), array.shape(0), rows);
+    must_be((std::string("the number of columns of ") + name).c_str(), array.shape(1), columns);
+}
+
+OptimizerKind kind_named(const std::string& name) {
+    if (name == "sgd") return OptimizerKind::sgd;
+    if (name == "momentum") return OptimizerKind::momentum;
+    if (name == "adagrad") return OptimizerKind::adagrad;
+    if (name == "rowwise_adagrad") return OptimizerKind::rowwise_adagrad;
+    if (name == "adam") return OptimizerKind::adam;
+    if (name == "ftrl") return OptimizerKind::ftrl;
+    throw std::invalid_argument("no row optimizer is called " + name);
+}
+
+PartSpec part_spec(const std::string& kind, uint32_t width, double init, double lr, double l1, double l2, double eps,
+                   double initial, double beta1, double beta2, double beta) {
+    return {kind_named(kind), width, init, lr, l1, l2, eps, initial, beta1, beta2, beta};
+}
+
+// Hands a vector over to numpy without a copy.
+template <class T>
+nb::object to_numpy(std::vector<T>&& values, std::vector<std::size_t> shape) {
+    auto* owned = new std::vector<T>(std::move(values));
+    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(owned->data(), shape.size(), shape.data(), owner));
+}
+
+nb::tuple to_tuple(RowBlockData&& block, const RowLayout& layout) {
+    const std::size_t rows = block.ids.size();
+    return nb::make_tuple(to_numpy(std::move(block.ids), {rows}), to_numpy(std::move(block.weights), {rows, layout.width}),
+                          to_numpy(std::move(block.state), {rows, layout.state_width}),
+                          to_numpy(std::move(block.touches), {rows}), to_numpy(std::move(block.last_step), {rows}),
+                          to_numpy(std::move(block.updates), {rows}));
+}
+
+template <class Read>
+nb::tuple read_block(RowTable& table, Read read) {
+    RowBlockData block;
+    {
+        nb::gil_scoped_release released;
+        block = read();
+    }
+    return to_tuple(std::move(block), table.layout());
+}
+
+void bind_table(nb::module_& m) {
+    nb::class_<PartSpec>(m, "RowPartSpec")
+        .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, double lr, double l1, double l2,
+                            double eps, double initial, double beta1, double beta2, double beta) {
+            new (at) PartSpec(part_spec(kind, width, init, lr, l1, l2, eps, initial, beta1, beta2, beta));
+        }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "lr"_a, "l1"_a = 0.0, "l2"_a = 0.0, "eps"_a = 0.0,
+             "initial"_a = 0.0, "beta1"_a = 0.0, "beta2"_a = 0.0, "beta"_a = 0.0);
+
+    nb::class_<RowTable>(m, "RowTable")
+        .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool>(), "parts"_a, "seed"_a, "portable"_a = false)
+        .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
+        .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
+        .def("__len__", &RowTable::size)
+        .def("memory_bytes", &RowTable::memory_bytes, NoGil())
+        .def("pull", [](RowTable& t, Ids ids, Matrix<float> out, uint32_t threads) {
+            check_matrix("out", out, ids.shape(0), t.layout().width);
+            t.pull(span_of(ids), out.data(), threads);
+        }, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a, NoGil())
+        .def("peek", [](RowTable& t, Ids ids, Matrix<float> out, uint32_t threads) {
+            check_matrix("out", out, ids.shape(0), t.layout().width);
+            t.peek(span_of(ids), out.data(), threads);
+        }, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a, NoGil())
+        .def("push", [](RowTable& t, Ids ids, Matrix<const float> sums, Column<const uint32_t> counts, double examples,
+                        uint32_t step, double lr_scale, uint32_t threads) {
+            check_matrix("sums", sums, ids.shape(0), t.layout().width);
+            must_be("the length of counts", counts.shape(0), ids.shape(0));
+            t.push(span_of(ids), sums.data(), counts.data(), examples, step, lr_scale, threads);
+        }, "ids"_a.noconvert(), "sums"_a.noconvert(), "counts"_a.noconvert(), "examples"_a, "step"_a, "lr_scale"_a,
+             "threads"_a, NoGil())
+        .def("contains", [](RowTable& t, Ids ids, Column<bool> out) {
+            must_be("the length of out", out.shape(0), ids.shape(0));
+            t.contains(span_of(ids), out.data());
+        }, "ids"_a.noconvert(), "out"_a.noconvert(), NoGil())
+        .def("erase", [](RowTable& t, Ids ids) { return t.erase(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
+        .def("load", [](RowTable& t, Ids ids, Matrix<const float> weights, Matrix<const float> state,
+                        Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates) {
+            const std::size_t rows = ids.shape(0);
+            check_matrix("weights", weights, rows, t.layout().width);
+            check_matrix("state", state, rows, t.layout().state_width);
+            must_be("the length of touches", touches.shape(0), rows);
+            must_be("the length of last_step", last_step.shape(0), rows);
+            must_be("the length of updates", updates.shape(0), rows);
+            t.load({span_of(ids), weights.data(), state.data(), touches.data(), last_step.data(), updates.data()});
+        }, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "touches"_a.noconvert(),
+             "last_step"_a.noconvert(), "updates"_a.noconvert(), NoGil())
+        .def("read_partition", [](RowTable& t, uint32_t p) {
+            return read_block(t, [&] { return t.read_partition(p); });
+        }, "partition"_a)
+        .def("begin_cut", &RowTable::begin_cut, NoGil())
+        .def("cut_size", &RowTable::cut_size)
+        .def("read_cut_partition", [](RowTable& t, uint32_t p) {
+            return read_block(t, [&] { return t.read_cut_partition(p); });
+        }, "partition"_a)
+        .def("end_cut", &RowTable::end_cut, NoGil());
+}
+
+void bind_occurrences(nb::module_& m) {
+    const auto columns_of = [](const auto& wide, uint32_t begin, uint32_t end) {
+        if (begin >= end || end > wide.shape(1))
+            throw std::invalid_argument("columns [" + std::to_string(begin) + ", " + std::to_string(end) +
+                                        ") are not inside a row of " + std::to_string(wide.shape(1)));
+        return end - begin;
+    };
+    nb::class_<Occurrences>(m, "Occurrences")
+        .def("__init__", [](Occurrences* at, Ids ids) {
+            nb::gil_scoped_release released;
+            new (at) Occurrences(span_of(ids));
+        }, "ids"_a.noconvert())
+        .def("__len__", &Occurrences::size)
+        .def_prop_ro("unique_U", [](const Occurrences& o) {
+            return nb::ndarray<nb::numpy, const int64_t, nb::ndim<1>>(o.unique().data(), {o.unique().size()}, nb::find(o));
+        })
+        .def_prop_ro("counts_U", [](const Occurrences& o) {
+            return nb::ndarray<nb::numpy, const uint32_t, nb::ndim<1>>(o.counts().data(), {o.counts().size()}, nb::find(o));
+        })
+        .def("expand", [columns_of](const Occurrences& o, Matrix<const float> rows, uint32_t begin, uint32_t end,
+                                    Matrix<float> out, uint32_t threads) {
+            const uint32_t columns = columns_of(rows, begin, end);
+            must_be("the number of rows of rows", rows.shape(0), o.unique().size());
+            check_matrix("out", out, o.size(), columns);
+            o.expand(rows.data(), rows.shape(1), begin, columns, out.data(), threads);
+        }, "rows"_a.noconvert(), "begin"_a, "end"_a, "out"_a.noconvert(), "threads"_a = 1, NoGil())
+        .def("sum", [columns_of](const Occurrences& o, Matrix<const float> grads, uint32_t begin, uint32_t end,
+                                 Matrix<float> out, uint32_t threads) {
+            const uint32_t columns = columns_of(out, begin, end);
+            must_be("the number of rows of out", out.shape(0), o.unique().size());
+            check_matrix("grads", grads, o.size(), columns);
+            o.sum(grads.data(), out.shape(1), begin, columns, out.data(), threads);
+        }, "grads"_a.noconvert(), "begin"_a, "end"_a, "out"_a.noconvert(), "threads"_a = 1, NoGil());
+}
+
+}  // namespace
+
+void bind_rows(nb::module_& m) {
+    bind_table(m);
+    bind_occurrences(m);
+}

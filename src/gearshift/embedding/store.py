@@ -100,21 +100,25 @@ class Cut(Protocol):
     """The store as it was when `cut()` returned, while training goes on. Read once, then closed."""
 
     def __len__(self) -> int: ...  # rows in the cut
-    def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition
+    def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
     def close(self) -> None: ...
 
 
 class RowStore(Protocol):
+    """Ids are unique within a call. A store must stay safe if they are not: `pull` then gives the row again,
+    `push` moves it once per mention, in order, and `load` keeps the last. Results never depend on `threads`,
+    the number of cores one call may use."""
+
     parts: tuple[RowPart, ...]
     width: int  # the parts' widths, summed
     state_width: int
 
     def __len__(self) -> int: ...
 
-    def pull(self, ids_U: Ids, out_UW: Floats | None = None) -> Floats:
+    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         """The rows of these ids; rows not seen before are born."""
 
-    def peek(self, ids_U: Ids, out_UW: Floats | None = None) -> Floats:
+    def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         """Like `pull`, but creates nothing: an unknown row shows the values it would be born with."""
 
     def push(
@@ -126,12 +130,17 @@ class RowStore(Protocol):
         examples: float,
         step: int,
         lr_scale: float = 1.0,
+        threads: int = 1,
     ) -> None:
-        """One update per row with the gradient `sums / examples`; `lr_scale` is the schedule's factor."""
+        """One update per row with the gradient `sums / examples`; `lr_scale` is the schedule's factor.
+
+        A gradient that is not finite is a ValueError that names its id, and nothing has changed. A row not
+        seen before is born first.
+        """
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
-    def erase(self, ids_U: Ids) -> int: ...
-    def blocks(self) -> Iterator[RowBlock]: ...
-    def load(self, block: RowBlock) -> None: ...
-    def cut(self) -> Cut: ...
+    def erase(self, ids_U: Ids) -> int: ...  # how many were there
+    def blocks(self) -> Iterator[RowBlock]: ...  # as they are when read; `cut` for one moment in time
+    def load(self, block: RowBlock) -> None: ...  # whole rows, new or in place of those with these ids
+    def cut(self) -> Cut: ...  # falls between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...

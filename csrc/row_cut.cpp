@@ -1,0 +1,138 @@
+// Reading whole rows: a partition as it is now, and the copy-on-write cut of all of them.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "row_table.h"
+
+namespace gearshift {
+namespace {
+
+struct Entry {
+    int64_t id;
+    uint32_t row;
+};
+
+bool by_id(const Entry& a, const Entry& b) { return a.id < b.id; }
+
+constexpr std::size_t kRowsPerHold = 1024;  // rows copied under one hold of a partition's lock
+
+}  // namespace
+
+void RowBlockData::resize(const RowLayout& layout, std::size_t rows) {
+    ids.resize(rows);
+    weights.resize(rows * layout.width);
+    state.resize(rows * layout.state_width);
+    touches.resize(rows);
+    last_step.resize(rows);
+    updates.resize(rows);
+}
+
+void RowTable::copy_out(const RowAt& row, RowBlockData& block, std::size_t i) const {
+    for (const PartPlan& part : layout_.parts) {
+        std::memcpy(block.weights.data() + i * layout_.width + part.column, part.weights.of(row), part.spec.width * 4);
+        if (part.state_width)
+            std::memcpy(block.state.data() + i * layout_.state_width + part.state_column, part.state.of(row),
+                        part.state_width * 4);
+    }
+    const RowMeta& meta = row.meta();
+    block.touches[i] = meta.touches;
+    block.last_step[i] = meta.last_step;
+    block.updates[i] = meta.updates;
+}
+
+void RowTable::copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const {
+    for (const PartPlan& part : layout_.parts) {
+        std::memcpy(part.weights.of(row), block.weights + i * layout_.width + part.column, part.spec.width * 4);
+        if (part.state_width)
+            std::memcpy(part.state.of(row), block.state + i * layout_.state_width + part.state_column,
+                        part.state_width * 4);
+    }
+    row.meta() = {block.touches[i], block.last_step[i], block.updates[i]};
+}
+
+RowBlockData RowTable::read_partition(uint32_t number) {
+    Partition& partition = partitions_.at(number);
+    std::lock_guard held(partition.lock);
+    std::vector<Entry> entries;
+    entries.reserve(partition.live);
+    partition.each([&](int64_t id, uint32_t row) { entries.push_back({id, row}); });
+    std::sort(entries.begin(), entries.end(), by_id);
+    RowBlockData block;
+    block.resize(layout_, entries.size());
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        block.ids[i] = entries[i].id;
+        copy_out(partition.at(entries[i].row), block, i);
+    }
+    return block;
+}
+
+// Pushes wait at the gate; pulls may still give birth, and a row born meanwhile is in the cut or not: it has its first values.
+void RowTable::begin_cut() {
+    std::lock_guard one(cut_lock_);
+    if (cut_open_) throw std::invalid_argument("a cut is open already: read or close it first");
+    gate_.close();
+    struct Opens {
+        Gate& gate;
+        ~Opens() { gate.open(); }
+    } opens{gate_};
+    std::size_t rows = 0;
+    try {
+        for (Partition& partition : partitions_) rows += partition.begin_cut();
+    } catch (...) {
+        for (Partition& partition : partitions_) partition.end_cut();
+        throw;
+    }
+    cut_size_ = rows;
+    cut_read_ = {};
+    cut_open_ = true;
+}
+
+// Under the lock only in short holds: first the ids of the cut, then their rows in pieces, at the end what writers set aside.
+RowBlockData RowTable::read_cut_partition(uint32_t number) {
+    std::lock_guard one(cut_lock_);
+    if (!cut_open_) throw std::invalid_argument("the cut is closed");
+    Partition& partition = partitions_.at(number);
+    if (cut_read_[number]) throw std::invalid_argument("this partition of the cut was read already: a cut is read once");
+    cut_read_[number] = true;
+    std::vector<Entry> entries;
+    {
+        std::lock_guard held(partition.lock);
+        PartitionCut& cut = *partition.cut;
+        entries.reserve(cut.live);
+        partition.each([&](int64_t id, uint32_t row) {
+            if (row < cut.row_end && !cut.is_saved(row)) entries.push_back({id, row});
+        });
+        for (int64_t id : cut.saved_ids) entries.push_back({id, kNoRow});
+    }
+    std::sort(entries.begin(), entries.end(), by_id);
+    RowBlockData block;
+    block.resize(layout_, entries.size());
+    for (std::size_t begin = 0; begin < entries.size(); begin += kRowsPerHold) {
+        std::lock_guard held(partition.lock);
+        PartitionCut& cut = *partition.cut;
+        for (std::size_t i = begin; i < std::min(begin + kRowsPerHold, entries.size()); ++i) {
+            const auto [id, row] = entries[i];
+            block.ids[i] = id;
+            if (row == kNoRow || cut.is_saved(row)) continue;  // filled in below
+            copy_out(partition.at(row), block, i);
+            cut.mark(row);  // read: writers need not set it aside any more
+        }
+    }
+    const std::unique_ptr<PartitionCut> cut = partition.end_cut();
+    const std::size_t bytes = layout_.wide_stride + layout_.side_stride;
+    for (std::size_t s = 0; s < cut->saved_ids.size(); ++s) {
+        const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, by_id);
+        std::byte* record = cut->saved_rows.data() + s * bytes;
+        copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));
+    }
+    return block;
+}
+
+void RowTable::end_cut() {
+    std::lock_guard one(cut_lock_);
+    for (Partition& partition : partitions_) partition.end_cut();
+    cut_open_ = false;
+}
+
+}  // namespace gearshift

@@ -1,0 +1,218 @@
+#include "row_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "parallel.h"
+
+namespace gearshift {
+namespace {
+
+// Scratch that each calling thread keeps, so that a call does not pay for fresh pages.
+struct Grouping {
+    std::vector<Item> items;
+    std::array<uint32_t, kPartitions + 1> begins;
+};
+
+void refuse_negative(std::span<const int64_t> ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0)
+            throw std::invalid_argument("ids must be 0 or more (63 bits), but ids[" + std::to_string(i) + "] is " +
+                                        std::to_string(ids[i]));
+}
+
+// A stable counting sort by partition.
+void group(std::span<const int64_t> ids, Grouping& into) {
+    if (ids.size() > 0xfffffff0) throw std::invalid_argument("at most 2^32 ids fit in one call");
+    std::array<uint32_t, kPartitions> next{};
+    int64_t signs = 0;
+    for (int64_t id : ids) {
+        ++next[partition_of(mix(static_cast<uint64_t>(id)))];
+        signs |= id;
+    }
+    if (signs < 0) refuse_negative(ids);
+    into.items.resize(ids.size());
+    uint32_t begin = 0;
+    for (uint32_t p = 0; p < kPartitions; ++p) {
+        into.begins[p] = begin;
+        begin += next[p];
+        next[p] = into.begins[p];
+    }
+    into.begins[kPartitions] = begin;
+    for (uint32_t i = 0; i < ids.size(); ++i) {
+        const uint64_t mixed = mix(static_cast<uint64_t>(ids[i]));
+        into.items[next[partition_of(mixed)]++] = {ids[i], i, home_of(mixed)};
+    }
+}
+
+// Cuts the partitions into `pieces` ranges of about equally many ids.
+uint32_t range_begin(const Grouping& grouping, uint32_t piece, uint32_t pieces) {
+    if (piece == pieces) return kPartitions;
+    const uint64_t target = uint64_t{grouping.begins[kPartitions]} * piece / pieces;
+    const auto at = std::lower_bound(grouping.begins.begin(), grouping.begins.end() - 1, target);
+    return static_cast<uint32_t>(at - grouping.begins.begin());
+}
+
+class WriterInside {
+public:
+    explicit WriterInside(Gate& gate) : gate_(gate) { gate_.enter(); }
+    ~WriterInside() { gate_.leave(); }
+    WriterInside(const WriterInside&) = delete;
+    WriterInside& operator=(const WriterInside&) = delete;
+
+private:
+    Gate& gate_;
+};
+
+}  // namespace
+
+void Gate::enter() {
+    std::unique_lock held(lock_);
+    changed_.wait(held, [this] { return !closed_; });
+    ++inside_;
+}
+
+void Gate::leave() {
+    std::lock_guard held(lock_);
+    if (--inside_ == 0 && closed_) changed_.notify_all();
+}
+
+void Gate::close() {
+    std::unique_lock held(lock_);
+    changed_.wait(held, [this] { return !closed_; });
+    closed_ = true;
+    changed_.wait(held, [this] { return inside_ == 0; });
+}
+
+void Gate::open() {
+    std::lock_guard held(lock_);
+    closed_ = false;
+    changed_.notify_all();
+}
+
+RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable)
+    : layout_(parts), seed_(seed), kernels_(portable ? kPortableKernels : best_row_kernels()) {
+    for (const PartSpec& part : parts) {
+        const bool adam = part.kind == OptimizerKind::adam;
+        corrections_.push_back(adam ? std::make_unique<AdamCorrections>(part.beta1, part.beta2) : nullptr);
+    }
+    for (uint32_t p = 0; p < kPartitions; ++p) partitions_[p].open(layout_, memory_, p);
+}
+
+std::size_t RowTable::size() const {
+    std::size_t rows = 0;
+    for (const Partition& partition : partitions_) rows += partition.live.load(std::memory_order_relaxed);
+    return rows;
+}
+
+std::size_t RowTable::memory_bytes() const {
+    std::size_t bytes = sizeof(RowTable) + memory_.allocated();
+    for (const Partition& partition : partitions_) {
+        std::lock_guard held(partition.lock);
+        bytes += partition.overhead_bytes();
+    }
+    return bytes;
+}
+
+void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
+    const PullCall call{layout_, seed_, true, out_UW};
+    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+}
+
+void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
+    const PullCall call{layout_, seed_, false, out_UW};
+    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+}
+
+void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const uint32_t* counts_U, double examples,
+                    uint32_t step, double lr_scale, uint32_t threads) {
+    if (!(examples > 0) || !std::isfinite(examples)) throw std::invalid_argument("examples must be a positive number");
+    if (!(lr_scale >= 0) || !std::isfinite(lr_scale)) throw std::invalid_argument("lr_scale must be 0 or more");
+    PushCall call{layout_, seed_, {}, sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
+    for (std::size_t p = 0; p < layout_.parts.size(); ++p)
+        call.parts.push_back(step_of(layout_.parts[p], lr_scale, corrections_[p].get()));
+    const std::size_t floats = ids.size() * layout_.width;
+    const std::size_t bad = kernels_.first_bad(sums_UW, floats, call.scale);
+    if (bad < floats)
+        throw std::invalid_argument("the gradient of id " + std::to_string(ids[bad / layout_.width]) + " is " +
+                                    std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
+                                    ": not finite, or too large to square; nothing was changed");
+    WriterInside inside(gate_);
+    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
+}
+
+void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
+    each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
+        for (uint32_t j = 0; j < n; ++j) out_U[items[j].position] = partition.find(items[j].id, items[j].home) != kNoRow;
+    });
+}
+
+std::size_t RowTable::erase(std::span<const int64_t> ids) {
+    std::size_t erased = 0;
+    WriterInside inside(gate_);
+    each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
+        for (uint32_t j = 0; j < n; ++j) erased += partition.erase(items[j].id, items[j].home);
+    });
+    return erased;
+}
+
+void RowTable::load(const RowBlockView& block) {
+    WriterInside inside(gate_);
+    each_group(block.ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
+        for (uint32_t j = 0; j < n; ++j) {
+            uint32_t row = partition.find(items[j].id, items[j].home);
+            if (row == kNoRow) row = partition.insert(items[j].id, items[j].home);
+            partition.save_before_write(items[j].id, row);
+            copy_in(block, items[j].position, partition.at(row));
+        }
+    });
+}
+
+void RowTable::each_group(std::span<const int64_t> ids, uint32_t threads, const GroupWork& work) {
+    thread_local Grouping grouping;
+    Grouping& mine = grouping;  // the pieces below run on other threads, with other thread_locals
+    group(ids, mine);
+    constexpr std::size_t kWorthAThread = 2048;
+    const auto useful = static_cast<uint32_t>(1 + ids.size() / kWorthAThread);
+    const uint32_t pieces = std::clamp(threads, 1u, useful);
+    run_pieces(pieces, [&](uint32_t piece) {
+        run_groups(mine.items.data(), mine.begins.data(), range_begin(mine, piece, pieces),
+                   range_begin(mine, piece + 1, pieces), work);
+    });
+}
+
+// Visits the partitions [first, last), from a place that differs from call to call; one that another thread holds is left for the end.
+void RowTable::run_groups(const Item* items, const uint32_t* begins, uint32_t first, uint32_t last,
+                          const GroupWork& work) {
+    constexpr uint32_t kPrimed = 16;
+    const uint32_t span = last - first;
+    if (span == 0) return;
+    const uint32_t turn = calls_.fetch_add(1, std::memory_order_relaxed) * 89 % span;
+    const auto nth = [&](uint32_t i) { return first + (turn + i < span ? turn + i : turn + i - span); };
+    const auto prime = [&](uint32_t p) {
+        const uint32_t end = std::min(begins[p + 1], begins[p] + kPrimed);
+        for (uint32_t j = begins[p]; j < end; ++j) prefetch_bucket(partitions_[p], items[j].home);
+    };
+    std::array<uint32_t, kPartitions> held_by_others;
+    uint32_t waiting = 0;
+    prime(nth(0));
+    for (uint32_t i = 0; i < span; ++i) {
+        const uint32_t p = nth(i);
+        if (i + 1 < span) prime(nth(i + 1));
+        if (begins[p] == begins[p + 1]) continue;
+        std::unique_lock held(partitions_[p].lock, std::try_to_lock);
+        if (held)
+            work(partitions_[p], items + begins[p], begins[p + 1] - begins[p]);
+        else
+            held_by_others[waiting++] = p;
+    }
+    for (uint32_t i = 0; i < waiting; ++i) {
+        const uint32_t p = held_by_others[i];
+        std::lock_guard held(partitions_[p].lock);
+        work(partitions_[p], items + begins[p], begins[p + 1] - begins[p]);
+    }
+}
+
+}  // namespace gearshift

@@ -1,0 +1,202 @@
+"""The store in memory: `RowStore` over the C++ table, which does all the work.
+
+Here arguments are checked, so that a wrong array is a sentence and not a crash or a silent copy, and the
+table's partitions become blocks. Knows no file and no tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift._core import RowPartSpec, RowTable
+from gearshift.embedding.store import (
+    Floats,
+    Ids,
+    RowAdagrad,
+    RowAdam,
+    RowBlock,
+    RowFTRL,
+    RowMomentum,
+    RowPart,
+    RowSGD,
+    RowwiseAdagrad,
+)
+
+PARTITIONS = 256
+
+
+class MemoryStore:
+    """Rows in this process's memory; see `RowStore` for what each method does."""
+
+    def __init__(self, parts: Sequence[RowPart], *, seed: int, portable: bool = False) -> None:
+        """`portable` does without AVX2, with the same results (for tests)."""
+        _check_parts(parts)
+        self.parts = tuple(parts)
+        self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable)
+        self.width = self._table.width
+        self.state_width = self._table.state_width
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+        out_UW = self._rows_for(ids_U, out_UW)
+        self._table.pull(ids_U, out_UW, threads)
+        return out_UW
+
+    def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+        out_UW = self._rows_for(ids_U, out_UW)
+        self._table.peek(ids_U, out_UW, threads)
+        return out_UW
+
+    def push(
+        self,
+        ids_U: Ids,
+        sums_UW: Floats,
+        counts_U: NDArray[np.uint32],
+        *,
+        examples: float,
+        step: int,
+        lr_scale: float = 1.0,
+        threads: int = 1,
+    ) -> None:
+        _check("ids", ids_U, np.int64, (None,))
+        _check("sums", sums_UW, np.float32, (len(ids_U), self.width))
+        _check("counts", counts_U, np.uint32, (len(ids_U),))
+        if not 0 <= step < 2**32:
+            raise ValueError(f"step must be between 0 and 2**32, not {step}")
+        self._table.push(ids_U, sums_UW, counts_U, examples, step, lr_scale, threads)
+
+    def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
+        _check("ids", ids_U, np.int64, (None,))
+        out_U = np.empty(len(ids_U), np.bool_)
+        self._table.contains(ids_U, out_U)
+        return out_U
+
+    def erase(self, ids_U: Ids) -> int:
+        _check("ids", ids_U, np.int64, (None,))
+        return self._table.erase(ids_U)
+
+    def blocks(self) -> Iterator[RowBlock]:
+        for partition in range(PARTITIONS):
+            block = RowBlock(*self._table.read_partition(partition))
+            if len(block.ids_U):
+                yield block
+
+    def load(self, block: RowBlock) -> None:
+        _check("block.ids_U", block.ids_U, np.int64, (None,))
+        rows = len(block.ids_U)
+        _check("block.weights_UW", block.weights_UW, np.float32, (rows, self.width))
+        _check("block.state_US", block.state_US, np.float32, (rows, self.state_width))
+        for name in ("touches_U", "last_step_U", "updates_U"):
+            _check(f"block.{name}", getattr(block, name), np.uint32, (rows,))
+        self._table.load(
+            block.ids_U,
+            block.weights_UW,
+            block.state_US,
+            block.touches_U,
+            block.last_step_U,
+            block.updates_U,
+        )
+
+    def cut(self) -> MemoryCut:
+        return MemoryCut(self._table)
+
+    def memory_bytes(self) -> int:
+        return self._table.memory_bytes()
+
+    def _rows_for(self, ids_U: Ids, out_UW: Floats | None) -> Floats:
+        _check("ids", ids_U, np.int64, (None,))
+        if out_UW is None:
+            return np.empty((len(ids_U), self.width), np.float32)
+        _check("out", out_UW, np.float32, (len(ids_U), self.width))
+        if not out_UW.flags.writeable:
+            raise ValueError("out is read-only: pass an array that can be written")
+        return out_UW
+
+
+class MemoryCut:
+    """A `Cut` of a table; it holds the old values of rows that are moved before it is read."""
+
+    def __init__(self, table: RowTable) -> None:
+        self._open = False
+        table.begin_cut()
+        self._table = table
+        self._open = True
+        self._size = table.cut_size()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        for partition in range(PARTITIONS):
+            if not self._open:
+                raise ValueError("this cut is closed: take a new one")
+            block = RowBlock(*self._table.read_cut_partition(partition))
+            if len(block.ids_U):
+                yield block
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._table.end_cut()
+
+    def __enter__(self) -> MemoryCut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _check_parts(parts: Sequence[RowPart]) -> None:
+    if not parts:
+        raise ValueError("a store needs at least one RowPart")
+    names = [part.name for part in parts]
+    if len(set(names)) != len(names):
+        raise ValueError(f"row parts need different names, not {names}")
+    for part in parts:
+        if not 1 <= part.width <= 4096:
+            raise ValueError(f"row part {part.name!r}: width must be 1 to 4096, not {part.width}")
+
+
+def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
+    """One sentence for an array that the core would refuse."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must be {np.dtype(dtype)}, not {array.dtype}: use {name}.astype first")
+    if array.ndim != len(shape) or any(
+        w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
+    ):
+        wanted = ", ".join("n" if w is None else str(w) for w in shape)
+        raise ValueError(f"{name} must have shape ({wanted}), not {array.shape}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be C-contiguous: use np.ascontiguousarray({name})")
+
+
+def _spec(part: RowPart) -> RowPartSpec:
+    kind, numbers = _kind_and_numbers(part)
+    return RowPartSpec(kind=kind, width=part.width, init=part.init, lr=part.optimizer.lr, **numbers)
+
+
+def _kind_and_numbers(part: RowPart) -> tuple[str, dict[str, Any]]:
+    match part.optimizer:
+        case RowSGD(l2=l2):
+            return "sgd", {"l2": l2}
+        case RowMomentum(momentum=momentum, l2=l2):
+            return "momentum", {"beta1": momentum, "l2": l2}
+        case RowAdagrad(eps=eps, initial=initial, l2=l2):
+            return "adagrad", {"eps": eps, "initial": initial, "l2": l2}
+        case RowwiseAdagrad(eps=eps, initial=initial, l2=l2):
+            return "rowwise_adagrad", {"eps": eps, "initial": initial, "l2": l2}
+        case RowAdam(beta1=beta1, beta2=beta2, eps=eps, l2=l2):
+            return "adam", {"beta1": beta1, "beta2": beta2, "eps": eps, "l2": l2}
+        case RowFTRL(beta=beta, l1=l1, l2=l2):
+            return "ftrl", {"beta": beta, "l1": l1, "l2": l2}
