@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gearshift.data.schema import Schema
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs, SequenceRows, row_width
-from gearshift.models.layers import MLP, flat_width, logits
+from gearshift.models.layers import MLP, aligned, flat_width, join, logits
 
 
 class DIN(nn.Module):
@@ -49,7 +49,7 @@ class DIN(nn.Module):
         self.averaged = checks.other_sequences(schema, self.pairs)
         pooled = sum(widths[sequence] for _, sequence in self.pairs) + sum(widths[s] for s in self.averaged)
         self.mlp = MLP(
-            flat_width(schema, dim, sequences=True) + pooled,
+            aligned(flat_width(schema, dim, sequences=True) + pooled),
             hidden,
             len(schema.labels),
             activation=activation,
@@ -62,7 +62,7 @@ class DIN(nn.Module):
         for (target, history), attend in zip(self.pairs, self.attention, strict=True):
             parts.append(attend(x.fields[target], x.sequences[history]))
         parts += [x.sequences[name].mean() for name in self.averaged]
-        return logits(self.mlp(torch.cat(parts, 1)))
+        return logits(self.mlp(join(parts)))
 
 
 class Attention(nn.Module):
