@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gearshift import names
 from gearshift.data.schema import Schema
 from gearshift.models import checks
-from gearshift.models.inputs import Inputs
-from gearshift.models.layers import MLP, aligned, flat_width, join, logits, output_linear
+from gearshift.models.inputs import Inputs, aligned, join
+from gearshift.models.layers import MLP, flat_width, logits, output_linear
 
 
 class VectorCross(nn.Module):

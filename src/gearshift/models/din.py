@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from gearshift.data.schema import Schema
 from gearshift.models import checks
-from gearshift.models.inputs import Inputs, SequenceRows, row_width
-from gearshift.models.layers import MLP, aligned, flat_width, join, logits
+from gearshift.models.inputs import Inputs, SequenceRows, aligned, join, row_width
+from gearshift.models.layers import MLP, flat_width, logits
 
 
 class DIN(nn.Module):

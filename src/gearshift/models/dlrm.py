@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gearshift.data.schema import Schema
 from gearshift.models import checks
-from gearshift.models.inputs import Inputs
-from gearshift.models.layers import MLP, aligned, logits
+from gearshift.models.inputs import Inputs, aligned
+from gearshift.models.layers import MLP, logits
 
 
 class DLRM(nn.Module):

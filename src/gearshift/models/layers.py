@@ -170,20 +170,6 @@ class InputMLP(nn.Module):
         return scores
 
 
-ALIGN = 16  # a matrix product of odd width takes up to 1.6x as long (4096 x 367 against 368, MKL)
-
-
-def aligned(width: int) -> int:
-    return -(-width // ALIGN) * ALIGN
-
-
-def join(parts: Sequence[Tensor]) -> Tensor:
-    """[B, W]: the parts side by side, then zeros up to an aligned width; their weights never move."""
-    width = sum(part.shape[1] for part in parts)
-    gap = parts[0].new_zeros(len(parts[0]), aligned(width) - width)
-    return torch.cat([*parts, gap], 1)
-
-
 def flat_width(schema: Schema, dim: int, *, sequences: bool = False) -> int:
     """The width of `Inputs.flat()`."""
     rows = sum(row_width(schema, f, dim) for f in input_fields(schema, sequences=sequences))

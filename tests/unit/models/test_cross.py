@@ -7,7 +7,7 @@ from gearshift.data.schema import Categorical, Numeric, Schema
 from gearshift.errors import UserError
 from gearshift.models import DCN, DCNv2
 from gearshift.models.cross import MatrixCross, VectorCross
-from gearshift.models.layers import join
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 

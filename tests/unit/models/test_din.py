@@ -7,7 +7,7 @@ from gearshift.data.schema import Bag, Categorical, Numeric, Schema, Sequence
 from gearshift.errors import UserError
 from gearshift.models import DIN, Inputs, SequenceRows
 from gearshift.models.din import Attention
-from gearshift.models.layers import join
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 

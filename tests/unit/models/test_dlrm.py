@@ -6,7 +6,7 @@ import torch
 from gearshift.data.schema import Categorical, Numeric, Schema
 from gearshift.models import DLRM
 from gearshift.models.dlrm import PairProducts
-from gearshift.models.layers import join
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 

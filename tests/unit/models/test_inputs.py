@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gearshift.data.schema import Bag, Bucketized, Categorical, Numeric, Schema, Sequence, Vector
 from gearshift.errors import UserError
 from gearshift.models import Fields, Inputs, Needs, SequenceRows, input_fields, pad_rows, pool_rows, row_width
+from gearshift.models.inputs import aligned, join
 
 NAMES = ("user", "item", "os")
 
@@ -89,6 +90,13 @@ def test_which_fields_arrive_and_how_wide() -> None:
     assert [f.name for f in input_fields(schema)] == ["age", "item", "tags", "recent"]
     assert [f.name for f in input_fields(schema, sequences=True)] == ["age", "item", "tags"]
     assert [row_width(schema, f, 16) for f in schema.fields] == [16, 8, 4, 8]
+
+
+def test_join_fills_up_with_zeros() -> None:
+    a, b = torch.randn(3, 5), torch.randn(3, 12)
+    got = join([a, b])
+    assert got.shape == (3, 32) and torch.equal(got[:, :17], torch.cat([a, b], 1)) and not got[:, 17:].any()
+    assert [aligned(n) for n in (0, 1, 16, 17)] == [0, 16, 16, 32]
 
 
 RAGGED = st.lists(st.integers(0, 6), max_size=8)

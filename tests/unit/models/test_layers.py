@@ -8,7 +8,7 @@ from torch import nn
 
 from gearshift.errors import UserError
 from gearshift.models import MLP, Fields, Inputs, seed_dropout
-from gearshift.models.layers import ACTIVATIONS, BatchNorm, Dice, Dropout, InputLinear, aligned, join
+from gearshift.models.layers import ACTIVATIONS, BatchNorm, Dice, Dropout, InputLinear
 
 
 def test_mlp_order_is_linear_norm_activation_dropout() -> None:
@@ -99,10 +99,3 @@ def test_input_linear_is_the_linear_layer_over_all() -> None:
     numeric.grad = rows.grad = None
     whole(x.flat()).square().sum().backward()
     torch.testing.assert_close(got, (numeric.grad, rows.grad))
-
-
-def test_join_fills_up_with_zeros() -> None:
-    a, b = torch.randn(3, 5), torch.randn(3, 12)
-    got = join([a, b])
-    assert got.shape == (3, 32) and torch.equal(got[:, :17], torch.cat([a, b], 1)) and not got[:, 17:].any()
-    assert [aligned(n) for n in (0, 1, 16, 17)] == [0, 16, 16, 32]
