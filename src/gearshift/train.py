@@ -27,18 +27,21 @@ def start(
 ) -> Run:
     """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
     run = build(config, resume=resume, init_from=init_from)
+    needs = estimate(run.training, config.memory)
+    refuse_too_large(needs, run.training)
     if resume is None:
         folder = run_folder.create(config.checkpoint.path, config.name or "run", command=command)
     else:
         folder = resume
         run_folder.claim(folder, command=command)
     run_folder.write_config(folder, config, command)
+    run.header = header(config, run, folder, needs.text(run.training))
     run.start(folder)
     return run
 
 
 def build(config: Config, *, resume: Path | None = None, init_from: Path | None = None) -> Run:
-    """All of `start` but the start: looks at the data, checks, estimates; writes nothing."""
+    """All of `start` but the start: looks at the data and checks; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
     data = datasets(config)
@@ -47,9 +50,6 @@ def build(config: Config, *, resume: Path | None = None, init_from: Path | None 
     run = make_trainer(config).prepare(
         model, data.train, data.valid, data.test, resume=resume, init_from=init_from
     )
-    needs = estimate(run.training, config.memory)
-    refuse_too_large(needs, run.training)
-    run.header = header(config, run, data, needs.text(run.training))
     return run
 
 
@@ -64,7 +64,7 @@ def datasets(config: Config) -> Data:
     if config.data.synthetic:
         return _synthetic(config)
     settings, schema = config.data, config.schema()
-    csv = CsvFormat(settings.csv.delimiter, settings.csv.header, settings.csv.columns, settings.csv.null)
+    csv = CsvFormat(**settings.csv.settings())
 
     def open_files(paths: tuple[str, ...] | None) -> Dataset | None:
         if paths is None:
@@ -115,6 +115,7 @@ def make_trainer(config: Config) -> Trainer:
         optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
         embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
         linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
+        row_init=rates.row_init,
         clip_norm=rates.clip_norm,
         schedule=Schedule(**rates.schedule.model_dump()),
         shuffle=None if train.shuffle == "auto" else train.shuffle,
@@ -132,15 +133,15 @@ def _row_optimizer(name: str, settings: dict[str, float]) -> RowOptimizer:
     return ROW_OPTIMIZERS[name](**settings)
 
 
-def header(config: Config, run: Run, data: Data, needs: str) -> tuple[str, ...]:
+def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...]:
     """What the user reads before the run starts."""
-    learner, name = run.training.learner, config.name or run.folder.name
+    learner, name = run.training.learner, config.name or folder.name
     weights = learner.worker.dense.count / 1e6
     lines = [
-        f"{name} -> {run.folder}   {describe(learner.model)}, {weights:.2f} M dense weights   "
+        f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   "
         f"{config.strategy.name}, 1 worker, global batch {config.train.global_batch:,}",
-        f"Data   train: {data.train.describe()}",
+        f"Data   train: {run.training.train.describe()}",
     ]
-    lines += [f"       valid: {data.valid.describe()}"] if data.valid else []
-    lines += [f"       test: {data.test.describe()}"] if data.test else []
+    others = {"valid": run.training.valid, "test": run.test}
+    lines += [f"       {name}: {dataset.describe()}" for name, dataset in others.items() if dataset]
     return (*lines, needs)

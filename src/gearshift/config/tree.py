@@ -119,6 +119,9 @@ class Optimizers(Section):
         default=None,
         description="For the linear term of a row (LR, FM, Wide&Deep, DeepFM); as embeddings if not set.",
     )
+    row_init: Number = Field(
+        default=0.01, ge=0, description="New embedding rows are drawn from [-row_init, row_init]."
+    )
     clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
     schedule: ScheduleSettings = Field(
         default=ScheduleSettings(), description="How learning rates move over the run, by examples."
@@ -169,6 +172,10 @@ class Training(Section):
         default=None, description="Lower the rates when checkpoint.best stops improving."
     )
     baseline: bool = Field(default=True, description="Also train LR on the same data, as a yardstick.")
+    baseline: bool = Field(
+        default=True,
+        description="Train a logistic regression beside the model, to compare with (costs a few percent of the time).",
+    )
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 

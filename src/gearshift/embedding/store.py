@@ -73,6 +73,15 @@ class RowFTRL:
 
 RowOptimizer = RowSGD | RowMomentum | RowAdagrad | RowwiseAdagrad | RowAdam | RowFTRL
 
+ROW_OPTIMIZERS: dict[str, type[RowOptimizer]] = {
+    "sgd": RowSGD,
+    "momentum": RowMomentum,
+    "adagrad": RowAdagrad,
+    "rowwise_adagrad": RowwiseAdagrad,
+    "adam": RowAdam,
+    "ftrl": RowFTRL,
+}
+
 
 @dataclass(frozen=True)
 class RowPart:
