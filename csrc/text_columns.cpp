@@ -23,6 +23,13 @@ bool equals_ignoring_case(std::string_view text, std::string_view lower) {
            std::equal(text.begin(), text.end(), lower.begin(), [](char a, char b) { return (a | 0x20) == b; });
 }
 
+// How programs write "no number here". As a category such a word is a value like any other.
+bool is_missing_word(std::string_view text) {
+    constexpr std::string_view kWords[] = {"nan", "null", "none", "na", "n/a"};
+    if (text.empty() || text == "?" || text == "-" || text == "\\N") return true;
+    return std::any_of(std::begin(kWords), std::end(kWords), [&](auto word) { return equals_ignoring_case(text, word); });
+}
+
 // Up to 15 digits with a sign: what most click logs hold, exact in a double.
 bool parse_short_integer(std::string_view text, double& out) {
     const bool negative = !text.empty() && text.front() == '-';
@@ -40,7 +47,7 @@ bool parse_short_integer(std::string_view text, double& out) {
 bool parse_double(std::string_view text, char decimal, double& out) {
     if (parse_short_integer(text, out)) return true;
     text = trimmed(text);
-    if (text.empty() || equals_ignoring_case(text, "nan")) {
+    if (is_missing_word(text)) {
         out = std::numeric_limits<double>::quiet_NaN();
         return true;
     }

@@ -46,7 +46,7 @@ void hash_column(const TextColumn& column, uint64_t seed, Strided<int64_t> out);
 // Values cut at `separator` (not empty); empty parts do not count; at most `max_len` parts of a value survive.
 RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed);
 
-// Missing and "nan" give NaN; infinities are refused.
+// Missing, and words for it (nan, NULL, NA, \N, ?, -), give NaN; infinities are refused.
 size_t parse_floats(const TextColumn& column, size_t begin, char decimal, Strided<double> out);
 
 // `width` floats per value, joined by `separator`.

@@ -142,7 +142,7 @@ def ragged_ids(column: RawColumn, separator: str, max_len: int, keep_last: bool,
     if isinstance(column, TextColumn):
         ids, offsets = _core.hash_parts(column.data, column.spans, separator, max_len, keep_last, seed)
         return Ragged(ids, offsets)
-    if not _is_list(column.type):
+    if not is_list(column.type):
         column = column.cast(pa.string())
         return ragged_ids(column, separator, max_len, keep_last, seed)
     values = column.flatten()
@@ -162,7 +162,7 @@ def _shorten(ids: Ids, lengths: NDArray[np.int64], max_len: int, keep_last: bool
     return Ragged(ids[source], offsets)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -187,7 +187,7 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
 def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
     column = plain(column)
     if not isinstance(column, TextColumn):
-        column = plain(_number_text(column))
+        column = plain(number_text(column))
     assert isinstance(column, TextColumn)
     text, out = column, np.zeros(len(column), np.float32)
     _each_bad(
@@ -196,7 +196,7 @@ def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
     return out
 
 
-def _number_text(column: pa.Array) -> pa.Array:
+def number_text(column: pa.Array) -> pa.Array:
     """Numbers as the text they hash by, so that `positive: "1"` also finds 1.0."""
     if pa.types.is_floating(column.type):
         whole = pc.all(pc.equal(column, pc.trunc(column))).as_py()

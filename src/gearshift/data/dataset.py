@@ -134,7 +134,9 @@ class Dataset:
     def fitted(self, reference: Dataset | None = None) -> Dataset:
         """Learns what standardize, `missing: mean` and bucketize need, or takes it from `reference`."""
         from gearshift.data.fit import fit_schema
+        from gearshift.data.separators import check_separators
 
+        check_separators(self.examples)
         schema = reference.schema if reference is not None else fit_schema(self)
         return self if schema == self.schema else self.with_schema(schema)
 

@@ -22,6 +22,7 @@ from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock, check_columns, wanted_columns
 from gearshift.data.files import DataFile
 from gearshift.data.schema import Schema
+from gearshift.errors import UserError
 
 
 class Examples(Protocol):
@@ -129,6 +130,9 @@ class RawExamples:
                     yield batch.slice(skip, len(batch)) if skip else batch
             if behind is not None:
                 self._marks.add(position, behind)
+        if position == 0:
+            where = self.source.files[0].path if self.source.files else "the table"
+            raise UserError(f"{where} has no examples" + (", only a header." if self.source.files else "."))
 
     def _start(self, first: int) -> tuple[int, Any]:
         jump = getattr(self.source, "mark_before", None)

@@ -161,6 +161,12 @@ def _files(names: Sequence[str]) -> str:
     return "1 file" if len(names) == 1 else f"{len(names)} files"
 
 
+def hive_keys(path: str) -> dict[str, str]:
+    """{"dt": "2026-11-01"} of clicks/dt=2026-11-01/part-0.parquet."""
+    folders = path.split("/")[:-1]
+    return {key: value for key, _, value in (f.partition("=") for f in folders if "=" in f)}
+
+
 def open_raw(file: DataFile) -> pa.NativeFile:
     """The file's own bytes, with random access."""
     filesystem, path = (
@@ -180,6 +186,8 @@ class ByteStream:
         self._raw = open_raw(file)
         self._stream: Any = self._raw
         self.error: EarlyEnd | None = None
+        # Small pieces of a compressed stream: when it breaks off, what came before is not lost.
+        self._piece = 1 << 16 if file.compression else 1 << 30
         if file.compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, file.compression)
             self._skip(offset)
@@ -191,7 +199,7 @@ class ByteStream:
         filled = 0
         while filled < len(buffer):
             try:
-                got = int(self._stream.readinto(buffer[filled:]))
+                got = int(self._stream.readinto(buffer[filled : filled + self._piece]))
             except OSError as error:
                 self.error = EarlyEnd(self.file, str(error))
                 break

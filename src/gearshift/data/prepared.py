@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.prepare import FORMAT_VERSION, GROUP_EXAMPLES, MANIFEST
-from gearshift.data.schema import Bag, Bucketized, Categorical, Feature, Numeric, Schema, Sequence, Vector
+from gearshift.data.schema import Bag, Bucketized, Feature, Numeric, Schema, Sequence, Vector
 from gearshift.errors import UserError
 
 
@@ -105,7 +105,7 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged; prepare the data again.") from None
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{folder} was prepared in format {version}; this version reads format {FORMAT_VERSION}. Prepare again."
+            f"{folder} was prepared in format {version}; this version reads {FORMAT_VERSION}. Prepare again."
         )
     return manifest
 
@@ -117,10 +117,10 @@ def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
     features = []
     for feature in asked.features:
         there = known.get((feature.name, type(feature)))
-        if there is None or _encoding(feature, there) != _encoding(there, there):
+        if there is None or _encoding(learned := _with_learned(feature, there)) != _encoding(there):
             what = "was prepared with other settings" if feature.name in names else "is not in it"
             raise UserError(f"{folder}: feature `{feature.name}` {what}; prepare the data again.")
-        features.append(_with_learned(feature, there))
+        features.append(learned)
     missing = [label.task for label in asked.labels if label not in prepared.labels]
     for name in ("time", "group", "weight"):
         if getattr(asked, name) not in (None, getattr(prepared, name)):
@@ -131,26 +131,26 @@ def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
     return replace(asked, features=tuple(features))
 
 
-def _encoding(feature: Feature, prepared: Feature) -> Feature:
+def _with_learned(asked: Feature, prepared: Feature) -> Feature:
+    """What is still to be fitted comes from the prepared feature."""
+    if isinstance(asked, Numeric) and isinstance(prepared, Numeric) and asked.fit is None:
+        return replace(asked, fit=prepared.fit)
+    if isinstance(asked, Bucketized) and isinstance(prepared, Bucketized) and isinstance(asked.buckets, int):
+        return replace(asked, buckets=prepared.buckets)
+    return asked
+
+
+def _encoding(feature: Feature) -> Feature:
     """What decides the numbers in the files; the rest is set to one value."""
-    if isinstance(feature, Numeric):
-        return replace(feature, fit=None)
-    if isinstance(feature, Bucketized):
-        fitted = isinstance(feature.buckets, int) and isinstance(prepared, Bucketized)
-        return replace(feature, dim=None, buckets=prepared.buckets if fitted else feature.buckets)  # type: ignore[union-attr]
-    if isinstance(feature, Categorical):
-        return replace(feature, dim=None)
+    if isinstance(feature, Numeric | Vector):
+        return feature
     if isinstance(feature, Bag):
         return replace(feature, dim=None, pool="mean", separator="|")
-    return replace(feature, dim=None, separator="|") if isinstance(feature, Sequence) else feature
-
-
-def _with_learned(feature: Feature, prepared: Feature) -> Feature:
-    if isinstance(feature, Numeric) and isinstance(prepared, Numeric):
-        return replace(feature, fit=prepared.fit)
-    if isinstance(feature, Bucketized) and isinstance(prepared, Bucketized):
-        return replace(feature, buckets=prepared.buckets)
-    return feature
+    return (
+        replace(feature, dim=None, separator="|")
+        if isinstance(feature, Sequence)
+        else replace(feature, dim=None)
+    )
 
 
 def _column_names(schema: Schema) -> list[str]:

@@ -87,7 +87,7 @@ def sniff(
         if known is not None:
             return known
     quote = "" if csv_format.quote in ("none", "") else csv_format.quote or '"'
-    delimiter = csv_format.delimiter or find_delimiter(text, quote)
+    delimiter = csv_format.delimiter or find_delimiter(text, quote, expected)
     records = read_records(text, delimiter, quote)
     trim = csv_format.trim if csv_format.trim is not None else _has_padding(records)
     if trim:
@@ -147,18 +147,18 @@ def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -
     return records or [[""]]
 
 
-def find_delimiter(text: str, quote: str = '"') -> str:
-    """The one that cuts most lines into equally many columns, and into more of them."""
-    best, best_score = ",", (0.0, 0)
+def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = frozenset()) -> str:
+    """The one that finds expected names in the first line, or cuts most lines into equally many columns."""
+    best, best_score = ",", (0, 0.0, 0)
     for delimiter in DELIMITERS:
-        counts = Counter(len(record) for record in read_records(text, delimiter, quote))
-        columns, hits = counts.most_common(1)[0]
-        if columns < 2:
+        records = read_records(text, delimiter, quote)
+        columns, hits = Counter(len(record) for record in records).most_common(1)[0]
+        named = len(expected & {value.strip() for value in records[0]})
+        share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
+        if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # words have spaces between them too
             continue
-        share = hits / counts.total()
-        score = (round(share, 1) if share < 0.97 else 1.0, columns)
-        if score > best_score:
-            best, best_score = delimiter, score
+        if (named, share, columns) > best_score:
+            best, best_score = delimiter, (named, share, columns)
     return best
 
 

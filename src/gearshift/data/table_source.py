@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from gearshift.data.bad_lines import BadLines, Place
 from gearshift.data.encode import RawBlock
-from gearshift.data.files import DataFile, open_raw
+from gearshift.data.files import DataFile, hive_keys, open_raw
 from gearshift.errors import UserError
 
 BLOCK_EXAMPLES = 65_536
@@ -143,12 +143,6 @@ class _parquet:
 
     def __exit__(self, *_: object) -> None:
         self._raw.close()
-
-
-def hive_keys(path: str) -> dict[str, str]:
-    """{"dt": "2026-11-01"} of clicks/dt=2026-11-01/part-0.parquet."""
-    folders = path.split("/")[:-1]
-    return {key: value for key, _, value in (f.partition("=") for f in folders if "=" in f)}
 
 
 class TableSource:

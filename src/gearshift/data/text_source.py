@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from gearshift import _core
 from gearshift.data.bad_lines import BadLines, Place
-from gearshift.data.columns import Bytes, TextColumn
+from gearshift.data.columns import Bytes, RawColumn, TextColumn
 from gearshift.data.encode import ALLOW_SOME, RawBlock
-from gearshift.data.files import ByteStream, DataFile
+from gearshift.data.files import ByteStream, DataFile, hive_keys
 from gearshift.errors import UserError
 
 BLOCK_EXAMPLES = 65_536
@@ -63,7 +64,8 @@ class TextSource:
     def __init__(self, files: Sequence[DataFile], layout: TextLayout) -> None:
         self.files = tuple(files)
         self.layout = layout
-        self.columns = layout.columns
+        folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
+        self.columns = (*layout.columns, *folders)
 
     @property
     def seekable(self) -> bool:
@@ -105,13 +107,14 @@ class _FilePass:
         self._file = source.files[at.file]
         self._neighbours = source.files
         self._layout = source.layout
-        self._wanted = wanted
+        self._wanted = tuple(name for name in wanted if name in source.layout.columns)
+        self._folders = {k: v for k, v in hive_keys(self._file.path).items() if k in wanted}
         self._bad_lines = bad_lines
         self._at = at
         self._expected_records = 1024
-        self._slots = np.full(len(source.columns), -1, np.int32)
-        for slot, name in enumerate(wanted):
-            self._slots[source.columns.index(name)] = slot
+        self._slots = np.full(len(self._layout.columns), -1, np.int32)
+        for slot, name in enumerate(self._wanted):
+            self._slots[self._layout.columns.index(name)] = slot
 
     def run(self) -> Iterator[tuple[RawBlock, Mark | None]]:
         with ByteStream(self._file, self._at.offset) as stream:
@@ -208,10 +211,11 @@ class _FilePass:
         if missing:
             for slot in range(len(self._wanted)):
                 _core.blank_values(text, spans[:, slot], missing)
-        columns = {
+        columns: dict[str, RawColumn] = {
             name: TextColumn(text, spans[:, slot], self._layout.decimal)
             for slot, name in enumerate(self._wanted)
         }
+        columns |= {k: pa.repeat(pa.scalar(v), len(spans)) for k, v in self._folders.items()}
         return RawBlock(len(spans), columns, lambda i: Place(file, int(lines[i]) + 1))
 
     def _strip_libfm(self, text: Bytes, size: int, last: bool) -> tuple[Bytes, int, int]:

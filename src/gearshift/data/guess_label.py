@@ -1,0 +1,126 @@
+"""Which column is the label: two values, and a name or a place that labels have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gearshift.data.profile import Profile
+from gearshift.data.schema import Label
+from gearshift.errors import UserError
+
+# In order: the earlier the surer.
+LABEL_NAMES = (
+    r"(is_?)?click(ed|s)?",
+    r"label",
+    r"y|target|is_?target",
+    r"is_?click(ed)?_?.*",
+    r".*_click(ed)?",
+    r"click_.*",
+    r"(is_?)?(convert(ed)?|conversion|attributed|purchased?|bought|buy|order(ed)?|install(ed)?)",
+    r"response|outcome|class",
+    r"(is_?)?(like|liked|subscribed?|deposit|default|churn(ed)?|responded)",
+    r".*(label|target)",
+)
+ZERO_ONE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"0.0", "1.0"}, {"-1", "+1"}, {"-1.0", "1.0"})
+POSITIVE_WORDS = (
+    "yes",
+    "y",
+    "true",
+    "t",
+    "click",
+    "clicked",
+    "positive",
+    "pos",
+    "buy",
+    "1",
+    "good",
+    "conv",
+    "converted",
+)
+
+
+@dataclass(frozen=True)
+class FoundLabel:
+    label: Label
+    why: str
+
+
+def find_label(profiles: list[Profile], stated: str | None, where: str) -> FoundLabel:
+    """The column the user named, or the one that looks most like a label."""
+    if stated is not None:
+        profile = next((p for p in profiles if p.name == stated), None)
+        if profile is None:
+            names = ", ".join(p.name for p in profiles[:40])
+            raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
+        if profile.distinct > 2:
+            values = ", ".join(repr(v) for v in profile.values[:5])
+            raise UserError(
+                f"{where}: label `{stated}` has {profile.distinct:,} values ({values}, ...); it needs two. "
+                'Say which one means a click: data.label={column: ..., positive: "..."}'
+            )
+        return _found(profile, "named by you")
+    candidate = _by_name(profiles) or _by_place(profiles)
+    if candidate is None:
+        raise UserError(
+            f"{where}: no column looks like a label (two values such as 0 and 1). Name it: label=COLUMN"
+        )
+    return _found(candidate, "")
+
+
+def _has_two_values(profile: Profile) -> bool:
+    return profile.distinct == 2 and profile.missing == 0
+
+
+def _is_zero_one(profile: Profile) -> bool:
+    return {value.strip().lower() for value in profile.values} in ZERO_ONE
+
+
+def _by_name(profiles: list[Profile]) -> Profile | None:
+    for pattern in LABEL_NAMES:
+        for profile in profiles:
+            is_label = _has_two_values(profile) or (_is_constant_zero_one(profile) and not profile.missing)
+            if is_label and re.fullmatch(pattern, profile.name.strip(), re.IGNORECASE):
+                return profile
+    return None
+
+
+def _is_constant_zero_one(profile: Profile) -> bool:
+    """The start of a log may hold no click at all."""
+    return profile.values in (["0"], ["1"])
+
+
+def _by_place(profiles: list[Profile]) -> Profile | None:
+    """0/1 in the first or last column, then any two values there, then the only 0/1 column."""
+    ends = [profile for profile in (profiles[-1], profiles[0]) if _has_two_values(profile)]
+    zero_one = [profile for profile in profiles if _has_two_values(profile) and _is_zero_one(profile)]
+    for candidates in (
+        [p for p in ends if _is_zero_one(p)],
+        zero_one[:1] if len(zero_one) == 1 else [],
+        ends,
+    ):
+        if candidates:
+            return candidates[0]
+    return zero_one[0] if zero_one else None
+
+
+def _found(profile: Profile, remark: str) -> FoundLabel:
+    remark = f", {remark}" if remark else ""
+    total = max(int(profile.counts.sum()), 1)
+    if _is_zero_one(profile) or _is_constant_zero_one(profile):
+        ones = sum(int(n) for v, n in zip(profile.values, profile.counts, strict=True) if _is_one(v))
+        pair = "/".join(sorted(profile.values)) if profile.distinct == 2 else f"only {profile.values[0]}"
+        return FoundLabel(Label(profile.name), f"{pair}, {_percent(ones / total)} ones{remark}")
+    positive = next((v for v in profile.values if v.strip().lower() in POSITIVE_WORDS), profile.values[-1])
+    share = int(profile.counts[profile.values.index(positive)]) / total
+    reason = "by the word" if positive.strip().lower() in POSITIVE_WORDS else "the rarer value"
+    why = f"{positive.strip()!r} ({_percent(share)}, {reason}) is taken as the click{remark}"
+    return FoundLabel(Label(profile.name, positive=positive.strip()), why)
+
+
+def _is_one(value: str) -> bool:
+    return value.strip().lower() in ("1", "+1", "1.0", "true")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,81 @@
+"""Which column is the time of an example: values that are times, and a name or an order that says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gearshift.data.columns import TextColumn
+from gearshift.data.profile import Profile
+from gearshift.data.split import days_in_words
+from gearshift.errors import UserError
+
+TIME_NAME = re.compile(
+    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(stamp)?$|(_|^)(at|date|ts)$",
+    re.IGNORECASE,
+)
+EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
+
+
+@dataclass(frozen=True)
+class FoundTime:
+    column: str
+    why: str
+
+
+def find_time(profiles: list[Profile], stated: str | None, where: str, label: str) -> FoundTime | None:
+    if stated is not None:
+        profile = next((p for p in profiles if p.name == stated), None)
+        if profile is None:
+            names = ", ".join(p.name for p in profiles[:40])
+            raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
+        if profile.times is None:
+            shown = profile.values[0][:40] if profile.values else ""
+            raise UserError(
+                f"{where}: time `{stated}` holds {shown!r}; expected epoch seconds or an ISO date."
+            )
+        return FoundTime(stated, _why(profile, profile.times))
+    found = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
+    if not found:
+        return None
+    best = max(found, key=lambda pair: pair[0])[1]
+    assert best.times is not None
+    return FoundTime(best.name, _why(best, best.times))
+
+
+def _score(profile: Profile) -> float:
+    """0: not a time. A name counts more than the order, a finer clock more than a coarse one."""
+    if profile.distinct < 2 or (profile.numbers is not None and not profile.is_whole):
+        return 0.0
+    named = TIME_NAME.search(profile.name) is not None
+    if profile.numbers is not None and not named and float(profile.quantity.min()) < 1e9:
+        return 0.0
+    times = profile.times
+    if times is None or times.min() < EARLIEST or times.max() > LATEST:
+        return 0.0
+    ascending = _is_ascending(times)
+    if profile.numbers is not None and not named and not ascending:
+        return 0.0
+    return 4.0 * named + 2.0 * ascending + profile.distinct / max(profile.examples, 1) + 0.1
+
+
+def _is_ascending(times: NDArray[np.int64]) -> bool:
+    return len(times) > 1 and bool((np.diff(times) >= 0).mean() > 0.99)
+
+
+def _why(profile: Profile, times: NDArray[np.int64]) -> str:
+    order = ", ascending" if _is_ascending(times) else ""
+    days = days_in_words(int(times.min()), int(times.max()))
+    if isinstance(profile.column, TextColumn) and profile.numbers is not None:
+        low, high = int(profile.quantity.min()), int(profile.quantity.max())
+        return f"integers {low}..{high}{order}: {days} UTC"
+    kind = (
+        "text"
+        if isinstance(profile.column, TextColumn) or pa.types.is_string(profile.column.type)
+        else "times"
+    )
+    return f"{kind}{order}: {days} UTC"

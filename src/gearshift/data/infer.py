@@ -1,0 +1,349 @@
+"""Guesses what the columns of a log mean, each with its reason in words, for `gearshift init`.
+
+Looks at the first 100,000 examples. Every rule is a small function that returns a guess or None; the first
+that knows an answer decides. The label is found first, then time, weight and group, then the features. A
+guess is a proposal: the user reads the reasons and corrects what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from gearshift.data.examples import RawSource
+from gearshift.data.guess_label import find_label
+from gearshift.data.guess_time import find_time
+from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile, sample_profiles
+from gearshift.data.schema import Bag, Categorical, Feature, Numeric, Schema, Sequence, Vector
+from gearshift.data.sniff import CsvFormat
+from gearshift.data.sources import Source, builtin_schema, open_source
+from gearshift.data.text_source import TextSource
+from gearshift.errors import UserError
+
+Role = Literal["label", "time", "weight", "feature", "ignored"]
+ID_NAME = re.compile(
+    r"(^|_|\b)(id|ids|uid|uuid|guid|key|code|hash|sku|asin|zip|zipcode|ip|token)($|_|\b)|(?-i:[a-z]I[dD]$)|"
+    r"(user|item|ad|product|session|device|customer|movie|query|doc|request|campaign|store|shop)id$",
+    re.IGNORECASE,
+)
+CODE_NAME = re.compile(
+    r"(^|_)(type|category|cat|class|device|os|browser|hour|day|weekday|dow|month|pos|position|slot|level|gender|"
+    r"country|city|region|state|brand|cluster|segment|store|shop|channel|campaign|creative|ad|item|user)s?$",
+    re.IGNORECASE,
+)
+QUANTITY_NAME = re.compile(
+    r"(^|_)(price|age|count|cnt|num|number|n|amount|qty|quantity|duration|length|len|size|score|rate|ratio|avg|"
+    r"mean|sum|total|days|hours|minutes|seconds|income|salary|bid|cost|dist|distance|ctr|views|clicks|revenue|"
+    r"impressions|rating|height|width|year|balance|freq|frequency|I\d+|pct|percent|value|spend|spent|sales|"
+    r"latency|ms)($|_)",
+    re.IGNORECASE,
+)
+AMOUNT_NAME = re.compile(r"(n|nb|num|cnt|count|avg|mean|sum|total|max|min)_", re.IGNORECASE)
+SEQUENCE_NAME = re.compile(
+    r"hist|recent|last|prev|past|seq|viewed|visited|session_items|clicked_items|bought", re.IGNORECASE
+)
+WEIGHT_NAME = re.compile(
+    r"^(weight|(sample|instance|example|row|importance)_?weights?|importance)$", re.IGNORECASE
+)
+GROUP_NAMES = (
+    *("user_id", "userid", "uid", "user", "customer_id", "customer", "visitor_id", "member_id", "member"),
+    *("account_id", "query_id", "session_id", "session", "device_id"),
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a column seems to be, and why; `feature` if it is one."""
+
+    column: str
+    guess: str
+    why: str
+    role: Role
+    feature: Feature | None = None
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Everything `init` needs to print and to write."""
+
+    source: str
+    format: str
+    csv: CsvFormat
+    sample: str  # "1,204,331 examples in a 50 MB sample of 2.1 GB, header found, delimiter ','"
+    guesses: tuple[Guess, ...]
+    schema: Schema
+
+
+def infer_schema(source: Source, *, label: str | None = None, time: str | None = None) -> Schema:
+    """The schema that `gearshift init` would write for this file or table."""
+    return infer(source, label=label, time=time).schema
+
+
+def infer(
+    source: Source, *, label: str | None = None, time: str | None = None, csv: CsvFormat = CsvFormat()
+) -> Inferred:
+    raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
+    profiles, examples, unreadable = sample_profiles(raw)
+    name = str(source) if isinstance(source, str | Path) else raw.files[0].path if raw.files else "table"
+    if examples == 0:
+        raise UserError(f"{name} has no examples.")
+    builtin = builtin_schema(format, raw.columns)
+    if builtin is not None and label in (None, builtin.labels[0].column):
+        guesses, schema = _builtin_guesses(builtin, raw.columns, format), builtin
+    else:
+        guesses, schema = _guess_all(profiles, label, time, name)
+    sample = _sample_words(raw, examples, unreadable)
+    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema)
+
+
+def _guess_all(
+    profiles: list[Profile], label: str | None, time: str | None, where: str
+) -> tuple[tuple[Guess, ...], Schema]:
+    found_label = find_label(profiles, label, where)
+    found_time = find_time(profiles, time, where, found_label.label.column)
+    guesses: list[Guess] = []
+    for profile in profiles:
+        if profile.name == found_label.label.column:
+            guesses.append(Guess(profile.name, "label", found_label.why, "label"))
+        elif found_time is not None and profile.name == found_time.column:
+            guesses.append(Guess(profile.name, "time", found_time.why, "time"))
+        else:
+            guesses.append(guess_column(profile))
+    guesses = [_shared(guess, guesses, profiles) for guess in guesses]
+    schema = Schema(
+        tuple(g.feature for g in guesses if g.feature is not None),
+        (found_label.label,),
+        time=found_time.column if found_time is not None else None,
+        group=_group(guesses, profiles),
+        weight=next((g.column for g in guesses if g.role == "weight"), None),
+    )
+    return tuple(guesses), schema
+
+
+def guess_column(profile: Profile) -> Guess:
+    """A column that is neither label nor time."""
+    for rule in (_useless, _weight, _list_column, _separated, _unique, _number, _free_text):
+        guess = rule(profile)
+        if guess is not None:
+            return guess
+    return _category(profile, f"{profile.distinct:,} distinct")
+
+
+def _ignored(profile: Profile, why: str) -> Guess:
+    return Guess(profile.name, "ignored", why, "ignored")
+
+
+def _category(profile: Profile, why: str) -> Guess:
+    missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
+    return Guess(profile.name, "categorical", why + missing, "feature", Categorical(profile.name))
+
+
+def _useless(profile: Profile) -> Guess | None:
+    if profile.missing == profile.examples:
+        return _ignored(profile, "no value in the sample")
+    if profile.distinct == 1 and not profile.missing and profile.examples > 1:
+        return _ignored(profile, f"always {profile.values[0][:40]!r}")
+    return None
+
+
+def _weight(profile: Profile) -> Guess | None:
+    if not WEIGHT_NAME.search(profile.name) or profile.numbers is None or profile.missing:
+        return None
+    low, high = profile.quantity.min(), profile.quantity.max()
+    if low < 0 or (profile.name.lower() == "weight" and high > 100):
+        return None
+    why = f"by its name, {low:g}..{high:g}; if it is a quantity, make it numeric"
+    return Guess(profile.name, "weight of the example", why, "weight")
+
+
+def _list_column(profile: Profile) -> Guess | None:
+    if not profile.is_list:
+        return None
+    size = profile.list_of_floats
+    if size is not None:
+        return Guess(
+            profile.name,
+            f"vector of {size}",
+            "lists of as many floats",
+            "feature",
+            Vector(profile.name, size),
+        )
+    kind = Sequence if SEQUENCE_NAME.search(profile.name) else Bag
+    return Guess(profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name))
+
+
+def _separated(profile: Profile) -> Guess | None:
+    """Several values in one, joined by a separator."""
+    if profile.numbers is not None or profile.times is not None:
+        return None
+    parts = next((p for p in map(profile.parts, SEPARATORS) if _is_list_of(profile, p)), None)
+    if parts is None:
+        return None
+    span = f"{parts.fewest}-{parts.most}" if parts.fewest != parts.most else f"{parts.most}"
+    why = f"{span} parts, {len(parts.counts):,} distinct parts"
+    if SEQUENCE_NAME.search(profile.name):
+        sequence = Sequence(profile.name, parts.separator)
+        return Guess(
+            profile.name,
+            f"sequence, separator {parts.separator!r}",
+            f"{why}, named like a history",
+            "feature",
+            sequence,
+        )
+    bag = Bag(profile.name, parts.separator)
+    return Guess(profile.name, f"bag, separator {parts.separator!r}", why, "feature", bag)
+
+
+def _is_list_of(profile: Profile, parts: Parts) -> bool:
+    """Parts recur in other values, and are fewer than the values; a weak separator needs stronger signs."""
+    if parts.share < 0.1 or parts.most < 2 or any(len(part) > 40 for part in parts.counts):
+        return False
+    if parts.separator in STRONG_SEPARATORS:
+        return len(parts.counts) < max(profile.distinct, 4) or SEQUENCE_NAME.search(profile.name) is not None
+    recur = sum(parts.counts.values()) / len(parts.counts)
+    same_size = parts.fewest == parts.most
+    plain = all(re.fullmatch(r"[\w.:-]+", part) for part in parts.counts)
+    return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
+
+
+def _unique(profile: Profile) -> Guess | None:
+    """One value per example tells nothing about other examples."""
+    if profile.distinct < profile.examples - profile.missing or profile.examples < 20:
+        return None
+    if profile.numbers is not None:
+        steps = np.diff(profile.numbers)
+        counts_up = profile.is_whole and bool((np.abs(steps) == 1).all())
+        if not counts_up and not (profile.is_whole and ID_NAME.search(profile.name)):
+            return None
+        return _ignored(profile, "counts the lines" if counts_up else "one value per example")
+    return _ignored(profile, "one value per example")
+
+
+def _number(profile: Profile) -> Guess | None:
+    if profile.numbers is None or any(re.match(r"-?0\d", value) for value in profile.values):
+        return None
+    if profile.is_whole:
+        not_a_quantity = _why_no_quantity(profile)
+        if not_a_quantity is not None:
+            return _category(
+                profile, f"{profile.distinct:,} distinct, integers but not a quantity ({not_a_quantity})"
+            )
+    return _quantity(profile)
+
+
+def _why_no_quantity(profile: Profile) -> str | None:
+    """Why integers are names rather than amounts; None if they seem to be amounts."""
+    name, values = profile.name, profile.quantity
+    if AMOUNT_NAME.match(name):
+        return None
+    if ID_NAME.search(name) or CODE_NAME.search(name):
+        return "by its name"
+    if profile.distinct <= 2:
+        return "two values"
+    if QUANTITY_NAME.search(name):
+        return None
+    if profile.distinct <= 200 and len(values) >= 20 * profile.distinct:
+        return "few, each often"
+    low, middle, high = np.quantile(values, [0, 0.5, 1])
+    if profile.distinct > 200 and not (low < 0.05 * high and middle < 0.25 * high) and high > 1000:
+        return "spread evenly up to " + f"{high:,.0f}"
+    return None
+
+
+def _quantity(profile: Profile) -> Guess:
+    values = profile.quantity
+    missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
+    fill: Literal["mean", "zero"] = "mean" if profile.missing or np.isnan(profile.numbers).any() else "zero"  # type: ignore[arg-type]
+    low, high = float(values.min()), float(values.max())
+    if abs(profile.skew) > 2 and high - low > 10:
+        feature = Numeric(profile.name, "log1p", fill)
+        return Guess(profile.name, "numeric, log1p", f"skew {profile.skew:.1f}{missing}", "feature", feature)
+    why = f"{low:g}..{high:g}{missing}"
+    if max(abs(low), abs(high)) <= 3:
+        return Guess(profile.name, "numeric", why, "feature", Numeric(profile.name, "none", fill))
+    return Guess(
+        profile.name, "numeric, standardize", why, "feature", Numeric(profile.name, "standardize", fill)
+    )
+
+
+def _free_text(profile: Profile) -> Guess | None:
+    sizes = np.array([len(value) for value in profile.values])
+    if profile.distinct > 0.5 * profile.examples and sizes.mean() > 60:
+        return _ignored(profile, f"free text, {sizes.mean():.0f} characters on average")
+    return None
+
+
+def _shared(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:
+    """A bag or sequence whose parts are the values of an id column is its history: they share rows."""
+    feature = guess.feature
+    if not isinstance(feature, Bag | Sequence):
+        return guess
+    by_name = {profile.name: profile for profile in profiles}
+    profile = by_name[guess.column]
+    if profile.is_list:
+        return guess
+    parts = profile.parts(feature.separator).counts
+    best, best_share = None, 0.0
+    for other in guesses:
+        if isinstance(other.feature, Categorical):
+            known = set(by_name[other.column].values)
+            share = sum(n for part, n in parts.items() if part in known) / max(sum(parts.values()), 1)
+            if share > best_share and len(known) > 2:
+                best, best_share = other.column, share
+    if best is None or best_share < 0.5:
+        return guess
+    sequence = Sequence(guess.column, feature.separator, share_embedding=best)
+    why = f"parts overlap {best} by {_percent(best_share)}: shares its embedding"
+    return replace(guess, guess=f"sequence, separator {feature.separator!r}", why=why, feature=sequence)
+
+
+def _group(guesses: list[Guess], profiles: list[Profile]) -> str | None:
+    """Whose examples are ranked against each other: a user column with several examples each."""
+    categories = {g.column.lower(): g.column for g in guesses if isinstance(g.feature, Categorical)}
+    by_name = {profile.name: profile for profile in profiles}
+    for name in GROUP_NAMES:
+        column = categories.get(name)
+        if column is not None and by_name[column].examples >= 1.5 * by_name[column].distinct:
+            return column
+    return None
+
+
+def _builtin_guesses(schema: Schema, columns: tuple[str, ...], format: str) -> tuple[Guess, ...]:
+    features = {f.name: f for f in schema.features}
+    roles: dict[str | None, Role] = {schema.labels[0].column: "label", schema.time: "time"}
+    guesses = []
+    for name in columns:
+        feature = features.get(name)
+        role = roles.get(name, "ignored" if feature is None else "feature")
+        words = type(feature).__name__.lower() if feature is not None else role
+        if isinstance(feature, Numeric) and feature.transform != "none":
+            words += f", {feature.transform}"
+        guesses.append(Guess(name, words, f"the {format} format", role, feature))
+    return tuple(guesses)
+
+
+def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
+    """How the text was cut, in full, so that a config that names it does not depend on guessing again."""
+    if not isinstance(raw, TextSource) or raw.layout.libfm:
+        return stated
+    layout = raw.layout
+    names = None if layout.header else layout.columns
+    quote = layout.quote or "none"
+    return CsvFormat(layout.delimiter, layout.header, names, layout.null, quote, layout.trim, layout.decimal)
+
+
+def _sample_words(raw: RawSource, examples: int, unreadable: int) -> str:
+    total = raw.estimate()
+    words = f"{examples:,} examples" + (f" looked at, of about {total:,}" if total > 1.05 * examples else "")
+    if isinstance(raw, TextSource):
+        words += ", header found" if raw.layout.header else ", no header"
+        words += f", delimiter {raw.layout.delimiter!r}"
+    return words + (f", {unreadable:,} lines could not be read" if unreadable else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"

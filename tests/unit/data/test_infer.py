@@ -1,0 +1,208 @@
+"""Files of many shapes, as strangers write them: each is understood, and read with what was understood."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gearshift.data.dataset import read
+from gearshift.data.infer import Inferred, infer, infer_schema
+from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
+from gearshift.errors import UserError
+
+EXAMPLES = 600
+random.seed(7)
+ITEMS = [f"i{n}" for n in range(40)]
+
+
+def write(path: Path, rows: list[str], newline: str = "\n", start: bytes = b"") -> Path:
+    path.write_bytes(start + newline.join(rows).encode() + newline.encode())
+    return path
+
+
+def looked_at(path: Path) -> Inferred:
+    """What is inferred must also be readable to the end."""
+    inferred = infer(path)
+    assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
+    again = read(path, inferred.schema, csv=inferred.csv).fitted()
+    assert sum(len(b) for b in again.batches(100)) == EXAMPLES
+    return inferred
+
+
+def features(inferred: Inferred) -> dict[str, type]:
+    return {f.name: type(f) for f in inferred.schema.features}
+
+
+def why(inferred: Inferred, column: str) -> str:
+    return next(f"{g.guess}: {g.why}" for g in inferred.guesses if g.column == column)
+
+
+def each(line: Callable[[int], str]) -> list[str]:
+    return [line(i) for i in range(EXAMPLES)]
+
+
+def test_the_shop_log_of_the_manual(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        recent = "|".join(random.choices(ITEMS, k=random.randint(0, 8)))
+        tags = "|".join(random.sample(["new", "red", "sale", "xl", "wool"], random.randint(1, 4)))
+        price = "" if i % 50 == 0 else f"{random.lognormvariate(3, 1.5):.2f}"
+        country = random.choice(["DE", "FR", "SE", "NO"])
+        ids = f"{1000 + random.randrange(90) * 7},{random.choice(ITEMS)}"
+        start = f"{int(i % 13 == 0)},{1_761_955_200 + i * 700},{ids}"
+        return f"{start},{country},{price},{20 + i % 50},{tags},{recent},r{i},1.5"
+
+    header = "click,ts,user_id,item_id,country,price,age,tags,recent_items,request_id,weight"
+    inferred = looked_at(write(tmp_path / "clicks.csv", [header, *each(line)]))
+    schema = inferred.schema
+    assert schema.labels == (Label("click"),)
+    assert (schema.time, schema.group, schema.weight) == ("ts", "user_id", None)
+    assert features(inferred) == {
+        "user_id": Categorical,
+        "item_id": Categorical,
+        "country": Categorical,
+        "price": Numeric,
+        "age": Numeric,
+        "tags": Bag,
+        "recent_items": Sequence,
+    }
+    assert next(f for f in schema.features if f.name == "recent_items").share_embedding == "item_id"  # type: ignore[union-attr]
+    assert why(inferred, "click") == "label: 0/1, 7.8 % ones"
+    assert why(inferred, "ts").endswith("ascending: 2025-11-01..05 UTC")
+    assert why(inferred, "request_id") == "ignored: one value per example"
+    assert why(inferred, "price").startswith("numeric, log1p: skew")
+    assert why(inferred, "user_id").startswith("categorical: 90 distinct, integers but not a quantity")
+    assert why(inferred, "weight") == "ignored: always '1.5'"
+
+
+def test_no_header_label_last(tmp_path: Path) -> None:
+    rows = each(
+        lambda i: f"{random.choice('abcd')},{random.random():.4f},{random.randrange(9)},{int(i % 3 == 0)}"
+    )
+    inferred = looked_at(write(tmp_path / "plain.csv", rows))
+    assert inferred.schema.labels == (Label("c4"),)
+    assert features(inferred) == {"c1": Categorical, "c2": Numeric, "c3": Categorical}
+    assert inferred.csv.columns == ("c1", "c2", "c3", "c4")
+
+
+def test_semicolons_decimal_commas_and_yes_no(tmp_path: Path) -> None:
+    rows = each(
+        lambda i: f"{random.choice(['Köln', 'Bonn'])};{i % 97},{i % 10};{['nein', 'yes'][i % 5 == 0]}"
+    )
+    inferred = looked_at(write(tmp_path / "de.csv", ["Stadt;Preis;clicked", *rows]))
+    assert inferred.csv.delimiter == ";"
+    assert inferred.csv.decimal == ","
+    assert inferred.schema.labels == (Label("clicked", positive="yes"),)
+    assert features(inferred) == {"Stadt": Categorical, "Preis": Numeric}
+    batch = read(tmp_path / "de.csv", Schema((Numeric("Preis"),), inferred.schema.labels)).read(0, 3)
+    assert batch.numeric_BN[:, 0].tolist() == pytest.approx([0.0, 1.1, 2.2])
+
+
+def test_tabs_with_bom_and_crlf(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{int(i % 4 == 0)}\tu{i % 30}\t2026-11-0{1 + i // 100} 10:00:00")
+    path = write(tmp_path / "log.tsv", ["is_click\tuser\twhen", *rows], "\r\n", b"\xef\xbb\xbf")
+    inferred = looked_at(path)
+    assert inferred.schema.labels == (Label("is_click"),)
+    assert inferred.schema.time == "when"
+    assert inferred.schema.group == "user"
+
+
+def test_quoted_values_with_separators_and_newlines(tmp_path: Path) -> None:
+    names = ["Ann, B.", 'Bob ""Jr"" X', "two\nlines"]
+    rows = each(lambda i: f'"{random.choice(names)}","{i % 7}","{int(i % 6 == 0)}"')
+    inferred = looked_at(write(tmp_path / "q.csv", ['"name","n_items","y"', *rows]))
+    assert inferred.schema.labels == (Label("y"),)
+    assert features(inferred) == {"name": Categorical, "n_items": Numeric}
+
+
+def test_spaces_after_commas_and_words_as_labels(tmp_path: Path) -> None:
+    jobs, incomes = ["Private", "Public sector"], ["- 50000.", "50000+."]
+    rows = each(lambda i: f"{20 + i % 60}, {random.choice(jobs)}, ?, {incomes[i % 9 == 0]}")
+    inferred = looked_at(write(tmp_path / "census.csv", rows))
+    assert inferred.csv.trim is True
+    assert inferred.schema.labels == (Label("c4", positive="50000+."),)
+    assert features(inferred) == {"c1": Numeric, "c2": Categorical}
+    assert why(inferred, "c3") == "ignored: always '?'"
+
+
+def test_the_index_column_that_pandas_writes(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"target": [i % 2 for i in range(EXAMPLES)], "color": random.choices("rgb", k=EXAMPLES)}
+    )
+    frame.to_csv(tmp_path / "p.csv")
+    inferred = looked_at(tmp_path / "p.csv")
+    assert inferred.schema.labels == (Label("target"),)
+    assert why(inferred, "c1") == "ignored: counts the lines"
+    assert features(inferred) == {"color": Categorical}
+
+
+def test_pipes_as_delimiter_and_null_words(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        revenue = "NULL" if i % 9 == 0 else str(random.randrange(10**6))
+        return f"{int(i % 8 == 0)}|{revenue}|{random.choice(['a', 'NULL'])}"
+
+    rows = each(line)
+    inferred = looked_at(write(tmp_path / "pipe.txt", ["label|revenue|kind", *rows]))
+    assert inferred.csv.delimiter == "|"
+    assert features(inferred) == {"revenue": Numeric, "kind": Categorical}
+
+
+def test_an_all_null_column_and_bags_with_commas(tmp_path: Path) -> None:
+    words = ["sport", "news", "tech", "food", "art"]
+
+    def line(i: int) -> str:
+        topics = ",".join(random.sample(words, random.randint(1, 4)))
+        return f'{int(i % 3 == 0)},,"{topics}",{random.randrange(100, 999)}'
+
+    inferred = looked_at(write(tmp_path / "bags.csv", ["clicked,empty,topics,shop_id", *each(line)]))
+    assert why(inferred, "empty") == "ignored: no value in the sample"
+    assert why(inferred, "topics").startswith("bag, separator ',': 1-4 parts, 5 distinct parts")
+    assert features(inferred) == {"topics": Bag, "shop_id": Categorical}
+
+
+def test_leading_zeros_are_names_and_minus_one_is_no_click(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{1 if i % 5 == 0 else -1},{i % 300:05d},{random.gauss(0, 1):.5f}")
+    inferred = looked_at(write(tmp_path / "z.csv", ["y,plz,x", *rows]))
+    assert features(inferred) == {"plz": Categorical, "x": Numeric}
+    labels = read(tmp_path / "z.csv", inferred.schema).fitted().read(0, 6).labels_BT[:, 0]
+    assert labels.tolist() == [1, 0, 0, 0, 0, 1]
+
+
+def test_parquet_with_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "clicked": [i % 4 == 0 for i in range(EXAMPLES)],
+            "at": pa.array([1_761_955_200 + i for i in range(EXAMPLES)], pa.timestamp("s")),
+            "vector": pa.array([[0.5, 1.5]] * EXAMPLES, pa.list_(pa.float32())),
+            "tags": [["a", "b"][: i % 3] for i in range(EXAMPLES)],
+            "user_id": [i % 50 for i in range(EXAMPLES)],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    inferred = looked_at(tmp_path / "t.parquet")
+    assert inferred.schema.labels == (Label("clicked"),)
+    assert inferred.schema.time == "at"
+    assert features(inferred) == {"vector": Vector, "tags": Bag, "user_id": Categorical}
+
+
+def test_a_data_frame_works_like_its_file(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"y": [0, 1] * 50, "city": ["a", "b", "c", "d"] * 25, "x": [i / 3 for i in range(100)]}
+    )
+    frame.to_csv(tmp_path / "f.csv", index=False)
+    assert infer_schema(frame) == infer_schema(tmp_path / "f.csv")
+
+
+def test_no_label_and_a_label_of_many_values_are_the_users_to_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "n.csv", ["a,b", *each(lambda i: f"{i},{i * 2}")])
+    with pytest.raises(UserError, match="no column looks like a label"):
+        infer(path)
+    with pytest.raises(UserError, match="label `a` has 600 values"):
+        infer(path, label="a")
+    with pytest.raises(UserError, match="has no column `clack`"):
+        infer(path, label="clack")
