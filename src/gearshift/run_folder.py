@@ -228,7 +228,7 @@ def _link_last(folder: Path) -> None:
 
 def _last(root: Path, records: list[RunRecord]) -> Path:
     link = root / LAST
-    return link.resolve() if _is_run(link) else records[0].folder
+    return root / link.resolve().name if _is_run(link) else records[0].folder
 
 
 def _is_run(path: Path) -> bool:

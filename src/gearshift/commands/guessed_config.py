@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gearshift.config.document import dump_flow
 from gearshift.config.features import BUILT_IN, entry_of
-from gearshift.data.schema import Schema, Sequence
+from gearshift.data import schema as columns
 
 _COMMENT_AT = 74
 
 
-def written(found: Any, data: Path, name: str) -> str:
-    """`found` is what data.infer returns: schema, guesses, format, csv, examples and bytes."""
+class Guess(Protocol):
+    @property
+    def column(self) -> str: ...
+    @property
+    def guess(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Inferred(Protocol):
+    """What data.infer found, as far as a config shows it."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def csv(self) -> Any: ...  # data.sniff.CsvFormat
+    @property
+    def guesses(self) -> Sequence[Guess]: ...
+    @property
+    def schema(self) -> columns.Schema: ...
+
+
+def written(found: Inferred, data: Path, name: str, examples: int) -> str:
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
-        f"# Written by `gearshift init {data}`: guesses with their reasons. All keys: docs/config.md",
+        f"# Written by `gearshift init {_plain(str(data))}`: guesses with their reasons. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
         *(f"  {line}" for line in _data_lines(found, data, why)),
         *_feature_lines(found, why),
-        *_training_lines(found.schema, _expected_examples(found)),
+        *_training_lines(found.schema, examples),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _expected_examples(found: Any) -> int:
-    sampled = max(1, found.sampled_bytes)
-    return int(found.examples * max(1.0, found.total_bytes / sampled))
-
-
 def _commented(line: str, comment: str | None) -> str:
-    return f"{line.ljust(_COMMENT_AT)} # {' '.join(comment.split())}" if comment else line
+    return f"{line.ljust(_COMMENT_AT)} # {_plain(comment)}" if comment else line
 
 
-def _data_lines(found: Any, data: Path, why: Mapping[str, str]) -> list[str]:
-    schema: Schema = found.schema
+def _plain(text: str) -> str:
+    """On one line, without what YAML forbids even in comments."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _data_lines(found: Inferred, data: Path, why: Mapping[str, str]) -> list[str]:
+    schema: columns.Schema = found.schema
     lines = [f"train: {dump_flow(str(data))}", _split_line(schema)]
     if found.format != "parquet":
         lines.append(f"format: {found.format}")
@@ -64,13 +85,13 @@ def _csv_settings(csv: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}
 
 
-def _split_line(schema: Schema) -> str:
+def _split_line(schema: columns.Schema) -> str:
     by, how = ("time", "in time") if schema.time is not None else ("end", "of the file")
     return _commented(f"split: {{by: {by}, valid: 10%}}", f"the last 10 % {how} measure; or  valid: FILE")
 
 
-def _feature_lines(found: Any, why: Mapping[str, str]) -> list[str]:
-    schema: Schema = found.schema
+def _feature_lines(found: Inferred, why: Mapping[str, str]) -> list[str]:
+    schema: columns.Schema = found.schema
     known = BUILT_IN.get(found.format)
     if known is not None and known.features == schema.features:
         return [f"# features: those of every {found.format} log are built in"]
@@ -88,7 +109,7 @@ def _feature_lines(found: Any, why: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _training_lines(schema: Schema, examples: int) -> list[str]:
+def _training_lines(schema: columns.Schema, examples: int) -> list[str]:
     batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
     return [
         f"model: {dump_flow(_model(schema))}",
@@ -99,9 +120,9 @@ def _training_lines(schema: Schema, examples: int) -> list[str]:
     ]
 
 
-def _model(schema: Schema) -> dict[str, Any]:
+def _model(schema: columns.Schema) -> dict[str, Any]:
     sizes = {"dim": 16, "hidden": [400, 400]}
     for feature in schema.features:
-        if isinstance(feature, Sequence) and feature.share_embedding is not None:
+        if isinstance(feature, columns.Sequence) and feature.share_embedding is not None:
             return {"name": "din", **sizes, "target": feature.share_embedding, "history": feature.name}
     return {"name": "deepfm", **sizes} if schema.fields else {"name": "dnn", "hidden": [400, 400]}

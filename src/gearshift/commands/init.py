@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from gearshift import run_folder
 from gearshift.commands import terminal
@@ -20,11 +19,13 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     if target.exists() and not force:
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 
+    from gearshift.data.dataset import read  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from gearshift.data.infer import infer  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    found = infer(data, label=label, time=time)
-    text = written(found, data, stem(data))
-    terminal.say(heading(found, data))
+    found = infer(str(data), label=label, time=time)
+    examples = read(str(data), found.schema, format=found.format, csv=found.csv).estimate()
+    text = written(found, data, stem(data), examples)
+    terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))
     run_folder.write_text(target, text)
@@ -41,17 +42,3 @@ def stem(data: Path) -> str:
     while name.endswith(DATA_ENDINGS):
         name = name.rpartition(".")[0]
     return name or "clicks"
-
-
-def heading(found: Any, data: Path) -> str:
-    """`clicks.csv: 1,204,331 examples in a 50 MB sample of 2.1 GB, header found, delimiter ','`"""
-    amount = f"{terminal.count(found.examples)} examples"
-    if found.sampled_bytes < found.total_bytes:
-        amount += f" in a {terminal.size(found.sampled_bytes)} sample of {terminal.size(found.total_bytes)}"
-    parts = [f"{data}: {amount}"]
-    if found.format == "csv":
-        parts.append("header found" if found.csv.header else "no header")
-        parts.append(f"delimiter {found.csv.delimiter!r}")
-    else:
-        parts.append(found.format)
-    return ", ".join(parts)

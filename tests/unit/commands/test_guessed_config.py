@@ -1,0 +1,149 @@
+"""What `init` writes is read back as the schema that was guessed, and says why beside each guess."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gearshift.commands.guessed_config import written
+from gearshift.config import load_config
+from gearshift.data.schema import (
+    Bag,
+    Bucketized,
+    Categorical,
+    Feature,
+    Label,
+    Numeric,
+    Schema,
+    Sequence,
+    Vector,
+)
+
+
+@dataclass(frozen=True)
+class Csv:
+    delimiter: str | None = ","
+    header: bool | None = True
+    columns: tuple[str, ...] | None = None
+    null: tuple[str, ...] = ("",)
+    quote: str | None = '"'
+    trim: bool | None = False
+    decimal: str | None = "."
+
+
+@dataclass(frozen=True)
+class Guess:
+    column: str
+    guess: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Inferred:
+    schema: Schema
+    guesses: tuple[Guess, ...] = ()
+    format: str = "csv"
+    csv: Any = field(default_factory=Csv)
+
+
+FEATURES: tuple[Feature, ...] = (
+    Categorical("user_id"),
+    Categorical("item id: [x]"),
+    Categorical("007"),
+    Numeric("price", "log1p", "mean"),
+    Numeric("on", "standardize"),
+    Numeric("score"),
+    Bucketized("age", (18.0, 25.0)),
+    Bag("tags", "|", max_len=10),
+    Sequence("recent", " ", share_embedding="user_id"),
+    Vector("v", 4),
+)
+SHOP = Schema(FEATURES, (Label("click", "yes"),), time="ts", group="user_id", weight="w")
+
+
+def config_of(tmp_path: Path, found: Inferred, name: str = "shop", examples: int = 2_000_000) -> Any:
+    (tmp_path / "a.yaml").write_text(written(found, Path("clicks.csv"), name, examples))
+    return load_config(tmp_path / "a.yaml")
+
+
+def test_every_kind_of_feature_is_read_back(tmp_path: Path) -> None:
+    config = config_of(tmp_path, Inferred(SHOP))
+    assert config.schema() == SHOP
+    assert config.name == "shop"
+    assert config.data.train == ("clicks.csv",)
+
+
+def test_every_guess_stands_beside_its_line_with_its_reason() -> None:
+    guesses = (
+        Guess("click", "label", "0/1, 3.4 % ones"),
+        Guess("ts", "time", "integers, ascending"),
+        Guess("price", "numeric, log1p", "skew 11.2"),
+        Guess("request_id", "ignored", "one value per\nexample"),
+    )
+    lines = written(Inferred(SHOP, guesses), Path("clicks.csv"), "shop", 10).splitlines()
+    for column, reason in (("click", "0/1"), ("ts", "integers"), ("price", "skew 11.2")):
+        assert any(column in line and line.split(" # ", 1)[-1].startswith(reason) for line in lines), column
+    (ignored,) = [line for line in lines if "request_id" in line]
+    assert ignored.startswith("# - {name: request_id") and ignored.endswith(
+        "# ignored: one value per example"
+    )
+
+
+def test_how_the_text_is_cut_is_written_down(tmp_path: Path) -> None:
+    csv = Csv("\t", False, ("a", "b"), ("", "NULL"), "none", True, ",")
+    config = config_of(tmp_path, Inferred(Schema((Categorical("a"),), (Label("b"),)), csv=csv))
+    found = config.data.csv
+    assert (found.delimiter, found.header, found.columns) == ("\t", False, ("a", "b"))
+    assert (found.null, found.quote, found.trim, found.decimal) == (("", "NULL"), "none", True, ",")
+
+
+def test_built_in_features_are_left_built_in(tmp_path: Path) -> None:
+    from gearshift.config.features import BUILT_IN
+
+    config = config_of(tmp_path, Inferred(BUILT_IN["criteo"], format="criteo"))
+    assert config.features is None
+    assert config.schema() == BUILT_IN["criteo"]
+
+
+@pytest.mark.parametrize(
+    ("features", "model"),
+    [
+        ((Categorical("a"),), "deepfm"),
+        ((Numeric("a"), Numeric("b")), "dnn"),
+        ((Categorical("a"), Sequence("h", share_embedding="a")), "din"),
+        ((Categorical("a"), Sequence("h")), "deepfm"),
+    ],
+)
+def test_the_model_fits_the_features(tmp_path: Path, features: tuple[Feature, ...], model: str) -> None:
+    assert config_of(tmp_path, Inferred(Schema(features))).model.name == model
+
+
+@pytest.mark.parametrize(("examples", "batch"), [(1000, 256), (200_000, 1024), (10**7, 4096)])
+def test_small_logs_get_small_batches(tmp_path: Path, examples: int, batch: int) -> None:
+    config = config_of(tmp_path, Inferred(Schema((Categorical("a"),))), examples=examples)
+    assert config.train.global_batch == batch
+
+
+def test_the_split_is_by_time_where_there_is_one(tmp_path: Path) -> None:
+    timed = Schema((Categorical("a"),), time="ts")
+    assert config_of(tmp_path, Inferred(timed)).data.split.by == "time"
+    assert config_of(tmp_path, Inferred(Schema((Categorical("a"),)))).data.split.by == "end"
+
+
+names = st.text(min_size=1)
+
+
+@given(column=names, label=names, separator=names, why=st.text(), name=names)
+def test_any_text_of_a_file_survives(
+    tmp_path_factory: pytest.TempPathFactory, column: str, label: str, separator: str, why: str, name: str
+) -> None:
+    if column == label:
+        return
+    schema = Schema((Bag(column, separator),), (Label(label, positive=separator),))
+    found = Inferred(schema, (Guess(column, "bag", why), Guess(label, "label", why)))
+    config = config_of(tmp_path_factory.mktemp("init"), found, name)
+    assert config.schema() == schema
+    assert config.name == name

@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+from gearshift import run_folder
+
+from .conftest import Shell
+
+
+def test_runs_shows_state_and_newest_figures(shell: Shell) -> None:
+    first = run_folder.create("runs", "apple")
+    run_folder.append_metrics(first, {"step": 10, "auc_so_far": 0.6, "examples_per_second": 1000.4})
+    run_folder.append_metrics(first, {"step": 20, "auc": 0.65})
+    run_folder.finish(first, "failed", "loss became NaN")
+    second = run_folder.create("runs", "banana")
+    report = {"strategy": "sync", "global_steps": 1030, "auc": 0.7712, "examples_per_second": 78000.0}
+    run_folder.write_json(second / "report.json", report)
+    run_folder.finish(second, "done")
+    code, out, err = shell("runs")
+    assert (code, err) == (0, "")
+    heads, newest, oldest = out.splitlines()
+    assert heads.split() == ["RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED"]
+    assert newest.split() == [second.name, "ended", "sync", "1,030", "78,000", ".7712", "just", "now"]
+    assert oldest.split()[:6] == [first.name, "failed", "-", "20", "1,000", ".6500"]
+    assert oldest.endswith("loss became NaN")
+
+
+def test_no_runs(shell: Shell) -> None:
+    assert shell("runs") == (2, "", "there is no folder runs/ with runs; start one: gearshift train CONFIG\n")
+    Path("runs").mkdir()
+    assert shell("runs") == (2, "", "there are no runs in runs/ yet; start one: gearshift train CONFIG\n")
+
+
+def test_inspect_a_run_without_a_checkpoint(shell: Shell) -> None:
+    folder = run_folder.create("runs", "apple", command="gearshift train clicks.yaml")
+    report = {
+        "model": "DeepFM",
+        "auc": 0.7712,
+        "embedding_rows": 1000,
+        "embedding_bytes": 144_000,
+        "global_steps": 7,
+    }
+    run_folder.write_json(folder / "report.json", report)
+    run_folder.finish(folder, "stopped")
+    code, out, _ = shell("inspect")
+    assert code == 0
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    said = {line[0]: line[1] for line in lines}
+    assert said["run"] == str(folder)
+    assert said["state"].startswith("stopped, started 20")
+    assert said["command"] == "gearshift train clicks.yaml"
+    assert said["figures"] == "model DeepFM  step 7  auc .7712"
+    assert said["memory"] == "1,000 embedding rows in 144 kB (144 bytes each)"
+
+
+def test_inspect_a_config_shows_its_schema_and_all_defaults(shell: Shell) -> None:
+    code, out, _ = shell("inspect", "clicks.yaml", "model.dim=8")
+    assert code == 0
+    assert "label click" in out
+    assert ["user", "categorical", "user", "8"] in [line.split() for line in out.splitlines()]
+    assert "global_batch: 4096" in out
+
+
+def test_inspect_what_is_nothing_of_ours(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    assert shell("inspect", "x")[2] == "x is not a run folder (it has no run.json)\n"
+    (tmp_path / "x" / "manifest.json").write_text(json.dumps({"other": 1}))
+    assert shell("inspect", "x")[2] == "x/manifest.json is not Gearshift's\n"
+    (tmp_path / "x" / "manifest.json").write_text("{")
+    assert shell("inspect", "x")[2] == "x/manifest.json is damaged; the folder cannot be used\n"
