@@ -35,7 +35,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def write(
     path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], rows: Mapping[str, Iterable[RowBlock]]
 ) -> None:
-    """Writes the folder `path`: `arrays` as one file per name, `rows` (one per store) as several, then the manifest."""
+    """Writes the folder `path`: a file for each name in `arrays`, files for each store in `rows`, the manifest."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
     try:

@@ -41,12 +41,16 @@ def evaluate(learner: Learner, dataset: Dataset) -> Evaluation:
             groups.append(batch.groups_B)
             labels.append(batch.labels_BT[:, 0])
             scores.append(probabilities_BT[:, 0])
-    grouped = grouped_auc(*map(np.concatenate, (labels, scores, groups))) if groups else None
+    grouped = None
+    if groups:
+        grouped = grouped_auc(np.concatenate(labels), np.concatenate(scores), np.concatenate(groups))
     return Evaluation(tasks[0], tasks, grouped, tasks[0].mean_label)
 
 
 def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats:
-    """Probabilities for the full log from a model of one that kept this share of the negatives (He et al. 2014, 6.3)."""
+    """For the full log, from a model of one that kept this share of the negatives (He et al. 2014, section 6.3)."""
     if negatives_kept == 1.0:
         return probabilities
-    return probabilities / (probabilities + (1.0 - probabilities) / np.float32(negatives_kept))
+    odds = probabilities / (1.0 - probabilities) * np.float32(negatives_kept)
+    corrected: Floats = odds / (1.0 + odds)
+    return corrected

@@ -130,7 +130,9 @@ class Learner:
     def warm_start(self, checkpoint: Checkpoint) -> int:
         """Takes the embedding rows of another model, where part and width agree; fresh optimizer state."""
         if any(isinstance(part.optimizer, RowFTRL) for store in self.server.stores for part in store.parts):
-            raise UserError("rows moved by ftrl follow from its state and cannot start from other rows; use adagrad")
+            raise UserError(
+                "rows moved by ftrl follow from its state and cannot start from other rows; use adagrad"
+            )
         unmoved = [_first_state(store) for store in self._new_stores()]
         taken = 0
         for i, store in enumerate(self.server.stores):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -33,7 +33,7 @@ LOG_SECONDS = 10.0
 class CheckpointPolicy:
     """When to save (at the end in any case), how many to keep, and in which folder runs are made."""
 
-    every: Every | None = Every(seconds=600.0)
+    every: Every | None = field(default_factory=lambda: Every(seconds=600.0))
     keep: int = 3
     path: str | Path = "runs"
 
@@ -130,7 +130,8 @@ class Run:
         except BaseException as error:
             self.saver.wait()
             self._error, self.phase = error, "failed"
-        run_folder.finish(self.folder, self.phase, None if self._error is None else str(self._error))
+        how: Literal["done", "stopped", "failed"] = self.phase  # type: ignore[assignment]  # set above
+        run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
 
     def _train(self) -> None:
         training = self.training

@@ -9,6 +9,7 @@ import torch
 
 from gearshift import models, optim, run_folder
 from gearshift.config import Config
+from gearshift.config.tree import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.split import check_no_leak

@@ -8,7 +8,7 @@ nothing: it tells its `Observer`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -148,7 +148,7 @@ class Training:
                     self._evaluate(observer)
         return True
 
-    def _found(self, epoch: int, start: int) -> Iterator[Found]:
+    def _found(self, epoch: int, start: int) -> Generator[Found]:
         """Deduplicated batches, one ahead of the training step."""
         shuffle = (self.plan.seed, epoch) if self.plan.shuffle else None
         batches = self.train.batches(self.plan.batch, start=start, shuffle=shuffle)

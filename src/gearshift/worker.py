@@ -147,8 +147,8 @@ def assemble(
     B, F = batch.ids_BF.shape
     if len(groups) == 1 and not batch.ragged:
         one = leaves[0]
-        empty = one.embedding_ND is None
-        fields = Fields((), []) if empty else Fields(names, one.embedding_ND.view(B, F, -1))
+        rows_ND = one.embedding_ND
+        fields = Fields((), []) if rows_ND is None else Fields(names, rows_ND.view(B, F, -1))
         return Inputs(numeric, fields, {}, None if one.linear_N is None else one.linear_N.view(B, F))
     return _assemble_ragged(schema, groups, needs, batch, leaves)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from examples import PLAIN, RAGGED, make_batch
 from torch import nn
 
 import gearshift as gs
+from examples import PLAIN, RAGGED, make_batch
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
@@ -179,7 +179,9 @@ def test_several_tasks_are_trained_and_measured(tmp_path: Path) -> None:
     two = Batch(0, np.repeat(one.labels_BT, 2, 1), one.numeric_BN, one.ids_BF)
     two.labels_BT[::3, 1] = 0
     dataset = gs.read(two, schema)
-    result = trainer(tmp_path, epochs=10, embeddings=gs.RowAdagrad(lr=0.5)).fit(gs.models.DNN(schema, dim=4, hidden=[8]), dataset, dataset)
+    result = trainer(tmp_path, epochs=10, embeddings=gs.RowAdagrad(lr=0.5)).fit(
+        gs.models.DNN(schema, dim=4, hidden=[8]), dataset, dataset
+    )
     assert result.report["tasks"].keys() == {"click", "buy"} and result.predict(dataset).shape == (1000, 2)
     assert result.report["tasks"]["buy"]["auc"] > 0.7
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from examples import PLAIN, RAGGED, make_batch
 from oracle import Oracle
 from torch import nn
 
 import gearshift.models as models
+from examples import PLAIN, RAGGED, make_batch
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import RowAdagrad, RowSGD
 from gearshift.learner import Learner

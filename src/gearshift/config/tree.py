@@ -171,10 +171,9 @@ class Training(Section):
     plateau: Plateau | None = Field(
         default=None, description="Lower the rates when checkpoint.best stops improving."
     )
-    baseline: bool = Field(default=True, description="Also train LR on the same data, as a yardstick.")
     baseline: bool = Field(
         default=True,
-        description="Train a logistic regression beside the model, to compare with (costs a few percent of the time).",
+        description="Train a logistic regression beside the model, as a yardstick (a few percent of the time).",
     )
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 

@@ -7,7 +7,7 @@ keep their order). A batch's `first` is its position in the epoch's order, so `s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
 from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
 from gearshift.data.schema import Schema
-from gearshift.data.sniff import CsvFormat
+from gearshift.data.sniff import CsvFormat as CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
 from gearshift.errors import UserError
@@ -104,7 +104,7 @@ class Dataset:
 
     def batches(
         self, size: int, *, start: int = 0, shuffle: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         """Consecutive batches of `size` examples, the last one shorter, from position `start` on.
 
         `shuffle=(seed, epoch)` permutes; the order depends on these two alone.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gearshift.data.schema import Schema
 from gearshift.data.batch import Batch
+from gearshift.data.schema import Schema
 from gearshift.data.synthetic import ClickLog
 
 
@@ -14,7 +14,9 @@ class GeneratedExamples:
 
     seekable = True
 
-    def __init__(self, log: ClickLog, begin: int = 0, end: int | None = None, schema: Schema | None = None) -> None:
+    def __init__(
+        self, log: ClickLog, begin: int = 0, end: int | None = None, schema: Schema | None = None
+    ) -> None:
         self.log, self.begin = log, begin
         self.end = log.count() if end is None else end
         self.schema = schema or log.schema
@@ -39,5 +41,7 @@ class GeneratedExamples:
         return first, last
 
     def describe(self) -> tuple[str, str]:
-        part = "" if self.end - self.begin == self.log.count() else f"{self.end - self.begin:,} examples of a "
+        part = (
+            "" if self.end - self.begin == self.log.count() else f"{self.end - self.begin:,} examples of a "
+        )
         return part + self.log.describe(), ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -17,7 +17,7 @@ class _End:
         self.error = error
 
 
-def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
+def prefetched(items: Iterator[Item], depth: int) -> Generator[Item]:
     """The same items in the same order; an exception of `items` is raised where it would have been."""
     ready: queue.Queue[Item | _End] = queue.Queue(depth)
     closed = threading.Event()

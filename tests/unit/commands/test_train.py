@@ -13,7 +13,6 @@ from gearshift import run_folder
 from . import fake_training
 from .conftest import Shell
 
-# ruff: noqa: E501
 FAKE = Path(fake_training.__file__)
 
 

@@ -1,6 +1,5 @@
 """YAML as people expect it, with the line of every value."""
 
-# ruff: noqa: E501 (tables of whole sentences)
 from typing import Any
 
 import pytest

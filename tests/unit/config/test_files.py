@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (tables of whole sentences)
 from pathlib import Path
 
 import pytest
