@@ -152,6 +152,8 @@ class Run:
         seconds = time.monotonic() - self._started
         figures = report(training, steps, self.last_evaluation, test, baseline or None, seconds)
         run_folder.write_json(self.folder / "report.json", figures)
+        if skipped := training.train.skipped:
+            run_folder.write_text(self.folder / "bad_lines.txt", "".join(f"{line}\n" for line in skipped))
         self._result = Result(self, figures)
 
     def stepped(self, before: Moment) -> bool:

@@ -9,10 +9,10 @@ import torch
 
 from gearshift import models, optim, run_folder
 from gearshift.config import Config
-from gearshift.config.tree import Split
+from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
-from gearshift.data.split import check_no_leak
+from gearshift.data.split import by_last_time, check_no_leak
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -76,7 +76,7 @@ def datasets(config: Config) -> Data:
     assert train is not None, "a Config without `train` has `synthetic`"
     if settings.split:
         train, valid, test = _split(train, settings.split)
-    if valid is not None:
+    elif valid is not None:
         check_no_leak(train, valid, settings.allow_overlap)
     return Data(train, valid, test)
 
@@ -87,8 +87,9 @@ def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | No
     def parts(dataset: Dataset, held_out: float | str) -> tuple[Dataset, Dataset]:
         if split.hash_column:
             return dataset.split(hash=split.hash_column, valid=held_out)
-        is_day = isinstance(held_out, str) and held_out[:4].isdigit()
-        return dataset.split(time=str(held_out)) if is_day else dataset.split(valid=held_out)
+        if isinstance(held_out, str) and held_out[:4].isdigit():
+            return dataset.split(time=held_out)  # a day
+        return by_last_time(dataset, held_out)
 
     rest, test = parts(whole, split.test) if split.test is not None else (whole, None)
     return (*parts(rest, split.valid), test)

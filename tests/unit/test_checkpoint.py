@@ -54,14 +54,14 @@ def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError, match="dense.safetensors is corrupt"):
+    with pytest.raises(UserError, match=r"dense\.safetensors is corrupt"):
         Checkpoint.open(tmp_path / "a")
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:
     write(tmp_path / "a")
     (tmp_path / "a" / "rows0-0000.safetensors").unlink()
-    with pytest.raises(UserError, match="rows0-0000.safetensors is missing"):
+    with pytest.raises(UserError, match=r"rows0-0000\.safetensors is missing"):
         Checkpoint.open(tmp_path / "a")
 
 

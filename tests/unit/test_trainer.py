@@ -24,9 +24,11 @@ def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
 
 
 def trainer(path: Path, **more) -> gs.Trainer:
-    settings = dict(
-        global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), embeddings=gs.RowAdagrad(lr=0.1)
-    )
+    settings = {
+        "global_batch": 100,
+        "checkpoint": gs.CheckpointPolicy(None, path=path),
+        "embeddings": gs.RowAdagrad(lr=0.1),
+    }
     return gs.Trainer(**(settings | more))
 
 

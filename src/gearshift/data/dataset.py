@@ -43,9 +43,9 @@ def read(
 
     `source` is a path, a list of paths, a glob or a folder of CSV, TSV, libfm or Parquet files (plain, .gz or
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
-    pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines` lines that
-    cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the label columns
-    may be absent.
+    pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines`
+    lines that cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the
+    label columns may be absent.
     """
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
@@ -97,7 +97,10 @@ class Dataset:
     def counted(self) -> int:
         """The exact count; reads through the data once if it has to."""
         if self.count() is None:
-            self._counted = sum(len(block) for block in self.examples.blocks(0))
+            from gearshift.data.fit import plain_schema
+
+            plain = self.examples.with_schema(plain_schema(self.schema))
+            self._counted = sum(len(block) for block in plain.blocks(0))
         count = self.count()
         assert count is not None
         return count

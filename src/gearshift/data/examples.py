@@ -134,6 +134,17 @@ class RawExamples:
             where = self.source.files[0].path if self.source.files else "the table"
             raise UserError(f"{where} has no examples" + (", only a header." if self.source.files else "."))
 
+    def locate(self, first: int, count: int) -> str:
+        """File and lines of these examples (of their first block), for messages; reads them again."""
+        position, mark = self._start(first)
+        for block, _ in self.raw_blocks(mark):
+            if first < position + block.size:
+                begin = first - position
+                end = min(begin + count, block.size) - 1
+                return f"{block.place(begin)}-{block.place(end).number:,}"
+            position += block.size
+        return f"examples {first:,}-{first + count - 1:,}"
+
     def _start(self, first: int) -> tuple[int, Any]:
         jump = getattr(self.source, "mark_before", None)
         if jump is not None and self.bad_lines.allowed == 0:

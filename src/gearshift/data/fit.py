@@ -37,15 +37,21 @@ def fit_schema(dataset: Dataset) -> Schema:
 
 def _raw_values(dataset: Dataset, features: list[Numeric | Bucketized]) -> NDArray[np.float64]:
     """[examples, features], NaN where missing, after log1p."""
-    raw = tuple(
-        Numeric(
-            f.name, "log1p" if isinstance(f, Numeric) and f.transform == "log1p" else "none", missing=math.nan
-        )
-        for f in features
-    )
+    raw = tuple(_plain(f) for f in features)
     sample = dataset.with_schema(replace(dataset.schema, features=raw, keep=())).head(FIT_EXAMPLES)
     blocks = [block.numeric_BN for block in sample.examples.blocks(0)]
     return np.concatenate(blocks).astype(np.float64) if blocks else np.empty((0, len(features)))
+
+
+def plain_schema(schema: Schema) -> Schema:
+    """The same columns with what needs fitting read as plain numbers: enough to count and to check lines."""
+    plain = (_plain(f) if isinstance(f, Numeric | Bucketized) and needs_fit(f) else f for f in schema.features)
+    return replace(schema, features=tuple(plain))
+
+
+def _plain(feature: Numeric | Bucketized) -> Numeric:
+    is_log = isinstance(feature, Numeric) and feature.transform == "log1p"
+    return Numeric(feature.name, "log1p" if is_log else "none", missing=math.nan)
 
 
 def _fit(feature: Numeric | Bucketized, values: NDArray[np.float64]) -> Feature:

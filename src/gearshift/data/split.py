@@ -36,6 +36,17 @@ def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
     return _parts(dataset, before, after)
 
 
+def by_last_time(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
+    """The end of the time that the log covers: a duration ("1d"), or a share of that time."""
+    span = dataset.time_range()
+    if span is None:
+        raise UserError("a split by time needs data.time: name the column that has the time.")
+    seconds = parse_duration(valid) if isinstance(valid, str) else None
+    if seconds is None:
+        seconds = round(parse_share(valid) * (span[1] + 1 - span[0]))
+    return by_time(dataset, span[1] + 1 - seconds)
+
+
 def by_hash(dataset: Dataset, column: str, valid: float | str) -> tuple[Dataset, Dataset]:
     """All examples of one value (a user) fall into the same part."""
     share = parse_share(valid)
@@ -80,12 +91,7 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
     """The last part of the log: a duration where there is a time, or a share of the examples."""
     seconds = parse_duration(valid) if isinstance(valid, str) else None
     if seconds is not None:
-        span = dataset.time_range()
-        if span is None:
-            raise UserError(
-                f"a split by duration ({valid}) needs data.time: name the column that has the time."
-            )
-        return by_time(dataset, span[1] + 1 - seconds)
+        return by_last_time(dataset, valid)
     share = parse_share(valid)
     cut = dataset.counted() - round(dataset.counted() * share)
     train = Choice(lambda b: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")

@@ -1,0 +1,82 @@
+"""From a config file to a finished run: what is built, what is refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gearshift.config import load_config
+from gearshift.errors import UserError
+from gearshift.train import build, start
+
+CSV = """\
+data: {{train: {train}, label: click, time: ts{more}}}
+features:
+  - {{name: user, type: categorical}}
+  - {{name: price, type: numeric, transform: standardize, missing: mean}}
+model: {{name: deepfm, dim: 4, hidden: [8]}}
+train: {{global_batch: 64}}
+checkpoint: {{path: {runs}}}
+"""
+
+
+def write_log(path: Path, lines: int = 600, first: int = 0, price: str = "{i}.5") -> Path:
+    text = "click,ts,user,price\n" + "".join(
+        f"{int(i % 3 == 0)},{1_700_000_000 + 600 * i},u{i % 7},{price.format(i=i % 5)}\n"
+        for i in range(first, first + lines)
+    )
+    path.write_text(text)
+    return path
+
+
+def configured(tmp_path: Path, more: str = "", settings: list[str] | None = None, **log):
+    data = write_log(tmp_path / "clicks.csv", **log)
+    file = tmp_path / "clicks.yaml"
+    file.write_text(CSV.format(train=data, more=more, runs=tmp_path / "runs"))
+    return load_config(file, settings or [])
+
+
+def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
+    run = start(configured(tmp_path, ", split: {by: time, valid: 20%}"), command="test")
+    result = run.wait(120)
+    assert result.report["examples"] + result.report["measured_examples"] == 600
+    assert result.report["baselines"]["lr"]["auc"] > 0.4
+    assert (run.folder / "config.yaml").is_file() and (run.folder / "report.json").is_file()
+    assert any("embedding rows expected" in line for line in run.header)
+    assert str(run.folder) in run.header[0]
+
+
+def test_too_little_memory_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"needs about .* Options: .*rowwise_adagrad"):
+        start(configured(tmp_path, settings=["memory=100B"]), command="test")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_validation_before_training_ends_is_told(tmp_path: Path) -> None:
+    valid = write_log(tmp_path / "valid.csv", 100, first=50)
+    with pytest.raises(UserError, match="would leak the future"):
+        build(configured(tmp_path, f", valid: {valid}"))
+    build(configured(tmp_path, f", valid: {valid}, allow_overlap: true"))
+
+
+def test_a_loss_that_is_not_finite_is_told_with_file_and_lines(tmp_path: Path) -> None:
+    config = configured(tmp_path, settings=["optimizer.dense.lr=1e30", "train.shuffle=false"])
+    with pytest.raises(UserError, match=r"at step \d+ \(.*clicks\.csv line \d+-\d+\)"):
+        start(config, command="test").wait(120)
+
+
+def test_skipped_lines_are_listed_in_the_run_folder(tmp_path: Path) -> None:
+    config = configured(tmp_path, ", bad_lines: {skip: 10}")
+    with (tmp_path / "clicks.csv").open("a") as file:
+        file.write("1,2,3\n")
+    run = start(config, command="test")
+    assert run.wait(120).report["skipped_lines"] == 1
+    assert "line 602" in (run.folder / "bad_lines.txt").read_text()
+
+
+@pytest.mark.parametrize("by", ["time", "hash(user)"])
+def test_three_parts(tmp_path: Path, by: str) -> None:
+    run = build(configured(tmp_path, f", split: {{by: {by}, valid: 25%, test: 25%}}"))
+    sizes = [len(list(part.batches(1))) for part in (run.training.train, run.training.valid, run.test)]
+    assert sum(sizes) == 600 and all(sizes)
