@@ -80,7 +80,7 @@ nb::tuple split(const WritableBytes& data, size_t size, const std::string& delim
 }
 
 nb::tuple libfm(const Bytes& data, size_t size, bool last, const WritableBytes& out) {
-    if (size > data.shape(0) || size + 1 + kPadding > out.shape(0)) throw std::invalid_argument("the buffers are too small");
+    if (size > data.shape(0) || 2 * size + 2 + kPadding > out.shape(0)) throw std::invalid_argument("the buffers are too small");
     LibfmResult result;
     {
         nb::gil_scoped_release release;

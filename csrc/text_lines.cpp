@@ -227,6 +227,7 @@ LibfmResult strip_libfm(const char* data, size_t size, bool last, char* out) {
         if (!stop) stop = end;
         if (const void* comment = std::memchr(line, '#', stop - line)) stop = static_cast<const char*>(comment);
         const char* const line_out = write;
+        int tokens = 0;
         for (const char* at = line; at < stop;) {
             if (*at == ' ' || *at == '\t' || *at == '\r') { ++at; continue; }
             const char* token = at;
@@ -237,7 +238,9 @@ LibfmResult strip_libfm(const char* data, size_t size, bool last, char* out) {
             if (write != line_out) *write++ = ' ';
             std::memcpy(write, token, length);
             write += length;
+            ++tokens;
         }
+        if (tokens == 1) *write++ = ' ';  // a label alone: its features are empty, not absent
         *write++ = '\n';
         line = next;
         result.consumed = static_cast<size_t>(next - data);

@@ -51,7 +51,7 @@ struct LibfmResult {
 };
 
 // libfm/libsvm lines "label index:1 index:1 # comment" as space separated text: ":1", comments, doubled and
-// trailing spaces are dropped. `out` has room for `size` + 1 bytes.
+// trailing spaces are dropped. `out` has room for 2 * `size` + 2 bytes.
 LibfmResult strip_libfm(const char* data, size_t size, bool last, char* out);
 
 }  // namespace gearshift

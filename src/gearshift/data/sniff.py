@@ -25,7 +25,7 @@ DELIMITERS = (
     " ",
 )  # where two cut equally well, the one that is rarer inside values wins
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
-LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)+\s*(#.*)?")
+LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)*\s*(#.*)?")
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
@@ -104,7 +104,7 @@ def sniff(
 
 def _known_format(text: str, expected: frozenset[str]) -> Sniffed | None:
     lines = [line for line in text.splitlines()[:100] if line.strip()]
-    if all(LIBFM_LINE.fullmatch(line) for line in lines):
+    if ":" in text and all(LIBFM_LINE.fullmatch(line) for line in lines):
         counts = {len(line.split("#")[0].split()) for line in text.splitlines() if line.strip()}
         names = tuple(f"f{i}" for i in range(1, max(counts))) if len(counts) == 1 else ("features",)
         return Sniffed("libfm", " ", False, ("label", *names), quote="")

@@ -84,7 +84,7 @@ def open_source(
     if sniffed.header:
         _check_headers(files, csv, sniffed)
     if sniffed.format == "libfm":
-        sniffed = _check_libfm(files, sniffed)
+        sniffed = _check_libfm(files, sniffed, expected)
     return TextSource(files, _layout(sniffed, csv)), sniffed.format
 
 
@@ -127,9 +127,9 @@ def _difference(columns: Sequence[str], first: Sequence[str]) -> str:
     return f"the header has column `{columns[at]}` where `{first[at]}` stands in"
 
 
-def _check_libfm(files: Sequence[DataFile], first: Sniffed) -> Sniffed:
-    """One file with lines of another length makes all of them one bag."""
-    same = all(sniff(file).columns == first.columns for file in files[1:])
+def _check_libfm(files: Sequence[DataFile], first: Sniffed, expected: frozenset[str]) -> Sniffed:
+    """One file with lines of another length makes all of them one bag; so does a schema that asks for it."""
+    same = "features" not in expected and all(sniff(file).columns == first.columns for file in files[1:])
     return first if same else replace(first, columns=("label", "features"))
 
 

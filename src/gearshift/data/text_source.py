@@ -29,6 +29,7 @@ LONGEST_RECORD = 256 << 20
 ESTIMATE_BYTES = 16 << 20
 EDGE_BYTES = 256 << 10
 BOM = b"\xef\xbb\xbf"
+LIBFM_ADVICE = 'Read such lines as one bag: features: [{name: features, type: bag, separator: " "}]'
 QUOTE_ADVICE = "Close it, or read without quoting: data.csv={quote: none}"
 
 
@@ -219,7 +220,7 @@ class _FilePass:
         return RawBlock(len(spans), columns, lambda i: Place(file, int(lines[i]) + 1))
 
     def _strip_libfm(self, text: Bytes, size: int, last: bool) -> tuple[Bytes, int, int]:
-        out = np.empty(size + 1 + PADDING, np.uint8)
+        out = np.empty(2 * size + 2 + PADDING, np.uint8)
         written, consumed, bad = _core.strip_libfm(text, size, last, out)
         if bad >= 0:
             line = self._at.line + int(np.count_nonzero(text[:bad] == ord("\n"))) + 1
@@ -236,8 +237,8 @@ class _FilePass:
             self._bad_lines.refuse(place, "the quote that opens here never closes", QUOTE_ADVICE)
             return
         whose = "the header" if self._layout.header else "the first line"
-        reason = f"{columns:,} columns where {whose} has {len(self._slots):,}"
-        self._bad_lines.refuse(place, reason, ALLOW_SOME)
+        reason = f"{columns:,} column{'s' * (columns != 1)} where {whose} has {len(self._slots):,}"
+        self._bad_lines.refuse(place, reason, LIBFM_ADVICE if self._layout.libfm else ALLOW_SOME)
 
 
 class _Split(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift import _core
@@ -20,6 +20,7 @@ def hash_numbers(values: np.ndarray, table: str = "t") -> list[int]:
     return out.tolist()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 2**64 - 1))
 def test_xxh64_is_the_published_function(value: bytes, seed: int) -> None:
     assert _core.xxh64(value, seed) == xxhash.xxh64_intdigest(value, seed)
@@ -37,6 +38,7 @@ def test_ids_never_change() -> None:
     assert _core.xxh64(b"DE", seed) >> 1 == id_of("country", "DE")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
 def test_integers_hash_as_their_decimal_text(values: list[int]) -> None:
     assert hash_numbers(np.array(values, np.int64)) == [id_of("t", str(v)) for v in values]
@@ -51,6 +53,7 @@ def test_whole_floats_hash_as_integers_and_nan_as_missing() -> None:
     assert hash_numbers(values) == [id_of("t", text) for text in ("17", "-3", "0", "")]
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False).filter(lambda v: v != int(v)))
 def test_other_floats_hash_as_their_repr(value: float) -> None:
     assert hash_numbers(np.array([value])) == [id_of("t", repr(value))]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.data import dataset as dataset_module
@@ -48,6 +48,7 @@ def test_batches_have_the_size_asked_for_and_know_their_position(log: Path) -> N
     assert np.concatenate([b.numeric_BN[:, 0] for b in batches]).tolist() == list(range(EXAMPLES))
 
 
+@settings(deadline=None, max_examples=40)
 @given(size=st.integers(1, 1200), start=st.integers(0, EXAMPLES))
 def test_starting_late_equals_slicing(log: Path, size: int, start: int) -> None:
     whole = rows(list(read(log, SCHEMA).batches(EXAMPLES)))
