@@ -265,11 +265,11 @@ class HeadExamples:
 class Choice:
     """Which examples belong to a part of the data."""
 
-    select: Callable[[Batch], NDArray[np.bool_]]
+    select: Callable[[Batch, Schema], NDArray[np.bool_]]
     share: float  # about how many
     words: str
     bounds: tuple[int | None, int | None] = (None, None)  # the time they lie in, if that is what chooses them
-    column: str | None = None  # a raw column that `select` needs in `Batch.kept`
+    column: str | None = None  # a column whose ids `select` needs; read beside the others where it is no field
 
 
 class FilteredExamples:
@@ -279,7 +279,9 @@ class FilteredExamples:
         self.inner = inner
         self.choice = choice
         self.schema = schema = inner.schema
-        extra = [choice.column] if choice.column and choice.column not in schema.keep else []
+        column = choice.column
+        wanted = column is not None and not schema.has_ids_of(column) and column not in schema.keep
+        extra = [column] if column is not None and wanted else []
         self._read = inner.with_schema(replace(schema, keep=(*schema.keep, *extra))) if extra else inner
         self.seekable = inner.seekable
         self._marks = Marks(0)
@@ -297,7 +299,7 @@ class FilteredExamples:
     def blocks(self, first: int) -> Iterator[Batch]:
         position, inner_position = self._marks.before(first)
         for block in self._read.blocks(inner_position):
-            chosen = np.flatnonzero(self.choice.select(block))
+            chosen = np.flatnonzero(self.choice.select(block, self.schema))
             batch = (block if len(chosen) == len(block) else block.take(chosen)).moved(position)
             if self._read is not self.inner:
                 kept = batch.kept.select(list(self.schema.keep)) if self.schema.keep and batch.kept else None

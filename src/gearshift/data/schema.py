@@ -129,6 +129,11 @@ class Schema:
         """Fields with any number of ids per example: the entries of `Batch.ragged`, in order."""
         return tuple(f for f in self.features if isinstance(f, Bag | Sequence))
 
+    def has_ids_of(self, column: str) -> bool:
+        """Are the ids of this column's values in every batch, as group or as a field of its own table?"""
+        own = (f.name for f in self.features if isinstance(f, Categorical) and self.table(f) == f.name)
+        return column == self.group or column in own
+
     def table(self, feature: Field) -> str:
         """The name that is hashed together with a value into an id."""
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding

@@ -13,7 +13,7 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Ids
 from gearshift.data.columns import write_ids
 from gearshift.data.examples import Choice, FilteredExamples
-from gearshift.data.schema import Categorical, Schema
+from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
     span = dataset.time_range()
     share = 0.5 if span is None else min(max((at - span[0]) / max(span[1] - span[0], 1), 0.0), 1.0)
     day = _moment_words(at)
-    before = Choice(lambda b: _times(b) < at, share, f"before {day}", (None, at - 1))
-    after = Choice(lambda b: _times(b) >= at, 1 - share, f"from {day}", (at, None))
+    before = Choice(lambda b, _: _times(b) < at, share, f"before {day}", (None, at - 1))
+    after = Choice(lambda b, _: _times(b) >= at, 1 - share, f"from {day}", (at, None))
     return _parts(dataset, before, after)
 
 
@@ -47,44 +47,34 @@ def by_last_time(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset
     return by_time(dataset, span[1] + 1 - seconds)
 
 
-def by_hash(dataset: Dataset, column: str, valid: float | str) -> tuple[Dataset, Dataset]:
-    """All examples of one value (a user) fall into the same part."""
+def by_hash(dataset: Dataset, column: str, valid: float | str, part: str = "valid") -> tuple[Dataset, Dataset]:
+    """All examples of one value (a user) fall into the same part; parts of another name are drawn anew."""
     share = parse_share(valid)
     bound = int(share * (1 << 63))
-    seed = _core.table_seed("gearshift split")
+    seed = _core.table_seed(f"gearshift split {part}")
 
-    def is_valid(batch: Batch) -> Mask:
+    def is_valid(batch: Batch, schema: Schema) -> Mask:
         mixed = np.empty(len(batch), np.int64)
-        _core.hash_numbers(_column_ids(batch, dataset.schema, column), seed, mixed)
+        _core.hash_numbers(_column_ids(batch, schema, column), seed, mixed)
         return mixed < bound
 
-    extra = None if _has_ids(dataset.schema, column) else column
     words = f"by hash of {column}"
-    train = Choice(lambda b: ~is_valid(b), 1 - share, f"{1 - share:.0%} {words}", column=extra)
-    held_out = Choice(is_valid, share, f"{share:.0%} {words}", column=extra)
+    train = Choice(lambda b, s: ~is_valid(b, s), 1 - share, f"{1 - share:.0%} {words}", column=column)
+    held_out = Choice(is_valid, share, f"{share:.0%} {words}", column=column)
     return _parts(dataset, train, held_out)
-
-
-def _has_ids(schema: Schema, column: str) -> bool:
-    """Are the ids of this column's values in every batch, as group or as a field of its own table?"""
-    return column == schema.group or any(f.name == column == schema.table(f) for f in _categories(schema))
 
 
 def _column_ids(batch: Batch, schema: Schema, column: str) -> Ids:
     if column == schema.group:
         assert batch.groups_B is not None
         return batch.groups_B
-    if _has_ids(schema, column):
+    if schema.has_ids_of(column):
         names = [f.name for f in schema.single_fields]
         return batch.ids_BF[:, names.index(column)]
     assert batch.kept is not None
     ids = np.empty(len(batch), np.int64)
     write_ids(batch.kept.column(column).combine_chunks(), _core.table_seed(column), ids)
     return ids
-
-
-def _categories(schema: Schema) -> tuple[Categorical, ...]:
-    return tuple(f for f in schema.features if isinstance(f, Categorical))
 
 
 def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
@@ -94,8 +84,8 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
         return by_last_time(dataset, valid)
     share = parse_share(valid)
     cut = dataset.counted() - round(dataset.counted() * share)
-    train = Choice(lambda b: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
-    held_out = Choice(lambda b: _positions(b) >= cut, share, f"the last {share:.0%}")
+    train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
+    held_out = Choice(lambda b, _: _positions(b) >= cut, share, f"the last {share:.0%}")
     return _parts(dataset, train, held_out)
 
 
