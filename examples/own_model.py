@@ -13,7 +13,7 @@ import gearshift as gs
 
 
 class LastClicks(nn.Module):
-    """An MLP over all fields and, beside them, the last ad and the average of all ads that the user clicked."""
+    """An MLP over all fields and, beside them, the last ad of the user's history and its average ad."""
 
     sequences = True
 

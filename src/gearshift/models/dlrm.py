@@ -84,7 +84,8 @@ class PairProducts(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    # By hand because indexing's own backward scatters element by element: 26 ms against 9 for 4096 x 27 x 16.
+    # By hand because indexing's own backward scatters element by element: on one thread, 4096 x 27 x 16, both
+    # ways take about a third of the time of [:, i, j] and .65 to .8 of index_select's.
     # Here: one batched product and one gather each way, written where the top MLP reads.
     @staticmethod
     def forward(ctx: Any, rows_BFD: Tensor, lower: Tensor, mirror: Tensor, first: int, width: int) -> Tensor:

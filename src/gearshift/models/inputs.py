@@ -184,7 +184,7 @@ class Inputs:
         return torch.cat(parts, 1) if len(parts) > 1 else (parts[0] if parts else self.numeric)
 
 
-ALIGN = 16  # a matrix product of odd width takes up to 1.6x as long (4096 x 367 against 368, MKL)
+ALIGN = 16  # the gradient of an input of odd width takes 1.6x as long (4096 x 367 against 368, one thread)
 
 
 def aligned(width: int) -> int:

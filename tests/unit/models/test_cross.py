@@ -28,17 +28,16 @@ def test_vector_cross_is_equation_3() -> None:
 @pytest.mark.parametrize("rank", [None, 2])
 def test_matrix_cross_is_equation_1_or_2(rank: int | None) -> None:
     cross, x0 = MatrixCross(4, 3, rank), torch.randn(6, 4)
+    layers = []
+    for layer in cross.layers:
+        w = layer.weight if rank is None else layer[1].weight @ layer[0].weight
+        b = layer.bias if rank is None else layer[1].bias
+        layers.append((w, torch.nn.init.normal_(b)))
     for i in range(6):
         x = x0[i]
-        for layer in cross.layers:
-            if rank is None:
-                w, b = layer.weight, layer.bias
-            else:
-                w, b = layer[1].weight @ layer[0].weight, layer[1].bias
-            torch.nn.init.normal_(b)
+        for w, b in layers:
             x = x0[i] * (w @ x + b) + x
         torch.testing.assert_close(cross(x0)[i], x)
-        cross = MatrixCross(4, 3, rank)
 
 
 def test_dcn_joins_both_sides() -> None:

@@ -89,8 +89,8 @@ def test_by_default_a_history_is_compared_with_the_field_it_shares() -> None:
     [
         (Schema((Categorical("item"),)), {}, "needs a feature of type sequence"),
         (SCHEMA, {}, "which field to compare sequence `searches` with"),
-        (SCHEMA, {"history": "recnt"}, "Did you mean `recent`?"),
-        (SCHEMA, {"history": "recent", "target": "itme"}, "Did you mean `item`?"),
+        (SCHEMA, {"history": "recentt"}, "Did you mean `recent`?"),
+        (SCHEMA, {"history": "recent", "target": "itemm"}, "Did you mean `item`?"),
         (SCHEMA, {"history": "recent", "target": "tags"}, "compares `recent` (dim 16) with `tags` (dim 2)"),
         (SCHEMA, {"history": ["recent"], "target": ["item", "tags"]}, "1 histories (recent) and 2 targets"),
         (Schema((HISTORY,)), {}, "which field to compare sequence `recent` with"),

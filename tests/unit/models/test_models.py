@@ -173,7 +173,7 @@ def test_rows_of_different_width_work_or_are_refused_in_words(name: str) -> None
     ("name", "params", "sentence"),
     [
         ("depfm", {}, "unknown model `depfm`. Did you mean `deepfm`?"),
-        ("dnn", {"hiden": [4]}, "unknown parameter of model dnn: `hiden`. Did you mean `hidden`?"),
+        ("dnn", {"hiddenn": [4]}, "unknown parameter of model dnn: `hiddenn`. Did you mean `hidden`?"),
         ("lr", {"dim": 4}, "unknown parameter of model lr: `dim`. (none exist)"),
         ("dnn", {"dim": 0}, "dim is the width of an embedding row, 1 or more, not 0"),
     ],

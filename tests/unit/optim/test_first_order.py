@@ -93,7 +93,7 @@ def test_zero_weights_with_zero_gradients_stay_zero(name: str) -> None:
     [
         ("adan", {}, "unknown optimizer `adan`. Did you mean `adam`?"),
         ("adam", {"learning_rate": 1}, "unknown parameter of optimizer adam: `learning_rate`"),
-        ("adagrad", {"initail": 1}, "Did you mean `initial`?"),
+        ("adagrad", {"initial_": 1}, "Did you mean `initial`?"),
     ],
 )
 def test_unknown_names_are_told_the_nearest(name: str, params: dict[str, Any], sentence: str) -> None:

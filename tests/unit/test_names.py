@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from gearshift import names
+
+
+def test_the_nearest_name_is_told() -> None:
+    error = names.unknown("model", "DepFM", ["deepfm", "dnn"])
+    assert str(error) == "unknown model `DepFM`. Did you mean `deepfm`? (deepfm, dnn)"
+
+
+def test_without_a_near_one_only_the_choice_is() -> None:
+    assert str(names.unknown("model", "xyz", ["dnn"])) == "unknown model `xyz`. (dnn)"
+    assert str(names.unknown("parameter", "xyz", [])) == "unknown parameter `xyz`. (none exist)"
