@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gearshift.config import config_from, document
@@ -127,6 +127,7 @@ def test_the_file_itself_is_not_changed() -> None:
 visible = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]))
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), visible
@@ -144,6 +145,7 @@ def test_any_scalar_round_trips_through_an_override_and_yaml(value: object) -> N
     assert document.parse(f"a: {written}", "a.yaml").values["a"] == value
 
 
+@settings(deadline=None)
 @given(visible.map(str.strip).filter(lambda text: text[:1] not in tuple("[{\"'")))
 def test_a_text_setting_gets_the_very_words(text: str) -> None:
     found = parse_override(f"name={text}", Config).value
