@@ -102,7 +102,7 @@ def test_a_tab_can_be_written(text: str) -> None:
         ("workers=8", "workers=8: 8 workers are not in this version"),
         ("strategy=gba", "strategy=gba: strategy `gba` is not in this version; it has one: sync"),
         ("features[9].dim=2", "features[9].dim=2: features has 7 entries, [0] to [6]"),
-        ("features[contry].dim=2", "features[contry].dim=2: no entry of features is named `contry`. Did you mean `coun"),
+        ("features[countri].dim=2", "features[countri].dim=2: no entry of features is named `countri`. Did you mean `coun"),
         ("features[country].dim=0", "features[country].dim=0: features[4].dim is `0`; it must be at least 1"),
         ("train[2]=3", "train[2]=3: train is not a list in the file"),
         ("model.dim.x=3", "model.dim.x=3: model.dim is `16` in the file; set it as a whole"),
