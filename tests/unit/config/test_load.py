@@ -146,9 +146,9 @@ def test_an_unknown_type_as_in_the_guide(complaint: Complain) -> None:
 WRONG = [
     # unknown names
     ("bad_lines: fail", "bad_line: fail", 7, "unknown key `bad_line` in data. Did you mean `bad_lines`? (train, "),
-    ("name: shop-clicks", "nam: shop", 2, "unknown key `nam`. Did you mean `name`? (name, data, features, "),
+    ("name: shop-clicks", "namee: shop", 2, "unknown key `namee`. Did you mean `name`? (name, data, features, "),
     ("transform: log1p", "transfrm: log1p", 15, "unknown key `transfrm` in features[0]. Did you mean `transform`?"),
-    ("label: click", "label: {column: a, positiv: b}", 8, "unknown key `positiv` in data.label. Did you mean `pos"),
+    ("label: click", "label: {column: a, positivee: b}", 8, "unknown key `positivee` in data.label. Did you mean `pos"),
     ("name: din", "name: dcnv3", 22, "unknown key `dcnv3` in model.name. Did you mean `dcnv2`? (lr, fm, dnn, wide_deep"),
     ("pool: mean", "pool: max", 20, "unknown key `max` in features[5].pool. (mean, sum)"),
     ("name: adagrad", "name: adagard", 25, "unknown key `adagard` in optimizer.embeddings.name. Did you mean `adagrad`"),
