@@ -11,7 +11,7 @@ COMMANDS = ["demo", "init", "train", "evaluate", "predict", "runs", "prepare", "
 HEAVY = ("torch", "numpy", "pyarrow", "yaml", "gearshift.config")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["tran"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -47,7 +47,7 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["trian", "x"], "no command `trian`. Did you mean `train`? (demo, init, train,"),
+        (["tran", "x"], "no command `tran`. Did you mean `train`? (demo, init, train,"),
         (["xyz"], "no command `xyz`. (demo, init, train,"),
         (["train", "--foo"], "No such option: --foo. See gearshift train --help"),
         (["predict", "last", "x.csv"], "Missing option '-o' / '--output'. See gearshift predict --help"),

@@ -38,7 +38,7 @@ class Inferred(Protocol):
 def written(found: Inferred, data: Path, name: str, examples: int) -> str:
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
-        f"# Written by `gearshift init {_plain(str(data))}`: guesses with their reasons. All keys: docs/config.md",
+        f"# Written by `gearshift init {_plain(str(data))}`: guesses, and why. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
         *(f"  {line}" for line in _data_lines(found, data, why)),

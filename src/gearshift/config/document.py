@@ -96,7 +96,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _dump_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    plain = isinstance(resolve(text), str)
+    # Line breaks and control characters (separators may be such) are escaped in double quotes only.
+    plain = text.isprintable() and isinstance(resolve(text), str)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 

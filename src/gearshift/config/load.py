@@ -1,6 +1,6 @@
 """A file and overrides become a `Config`, or one sentence that says where, what, and the nearest right name.
 
-`clicks.yaml:19: unknown key `catagorical` in features[2].type. Did you mean `categorical`? (numeric, ...)`
+`clicks.yaml:26: unknown key `epoch` in train. Did you mean `epochs`? (global_batch, epochs, seed, ...)`
 """
 
 from __future__ import annotations

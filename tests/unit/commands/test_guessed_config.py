@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.commands.guessed_config import written
@@ -136,6 +136,7 @@ def test_the_split_is_by_time_where_there_is_one(tmp_path: Path) -> None:
 names = st.text(min_size=1)
 
 
+@settings(deadline=None)
 @given(column=names, label=names, separator=names, why=st.text(), name=names)
 def test_any_text_of_a_file_survives(
     tmp_path_factory: pytest.TempPathFactory, column: str, label: str, separator: str, why: str, name: str

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.config.document import dump, dump_flow, parse, resolve
@@ -111,11 +111,13 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text("abcnulltrue1", min_size=1), values, min_size=1))
 def test_whatever_is_written_is_read_back(value: dict[str, Any]) -> None:
     assert read(dump(value)) == value
 
 
+@settings(deadline=None)
 @given(values)
 def test_one_line_reads_back_too(value: Any) -> None:
     line = dump_flow(value)

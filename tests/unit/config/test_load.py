@@ -130,19 +130,25 @@ def test_plain_values_from_python_are_checked_too() -> None:
 
 
 def test_an_unknown_type_as_in_the_guide(complaint: Complain) -> None:
-    text = changed("- {name: user_id,      type: categorical}", "- {name: user_id, type: catagorical}")
-    assert complaint(text) == (
-        "clicks.yaml:17: unknown key `catagorical` in features[2].type. Did you mean `categorical`? "
-        "(numeric, categorical, bag, sequence, vector)"
+    text = changed(
+        "- {name: user_id,      type: categorical}",
+        "- {name: user_id, type: catagorical}",  # codespell:ignore
+    )
+    assert (
+        complaint(text)
+        == (
+            "clicks.yaml:17: unknown key `catagorical` in features[2].type. Did you mean `categorical`? "  # codespell:ignore
+            "(numeric, categorical, bag, sequence, vector)"
+        )
     )
 
 
 WRONG = [
     # unknown names
     ("bad_lines: fail", "bad_line: fail", 7, "unknown key `bad_line` in data. Did you mean `bad_lines`? (train, "),
-    ("name: shop-clicks", "nmae: shop", 2, "unknown key `nmae`. Did you mean `name`? (name, data, features, "),
-    ("transform: log1p", "trasform: log1p", 15, "unknown key `trasform` in features[0]. Did you mean `transform`?"),
-    ("label: click", "label: {column: a, positve: b}", 8, "unknown key `positve` in data.label. Did you mean `pos"),
+    ("name: shop-clicks", "namee: shop", 2, "unknown key `namee`. Did you mean `name`? (name, data, features, "),
+    ("transform: log1p", "transfrm: log1p", 15, "unknown key `transfrm` in features[0]. Did you mean `transform`?"),
+    ("label: click", "label: {column: a, positivee: b}", 8, "unknown key `positivee` in data.label. Did you mean `pos"),
     ("name: din", "name: dcnv3", 22, "unknown key `dcnv3` in model.name. Did you mean `dcnv2`? (lr, fm, dnn, wide_deep"),
     ("pool: mean", "pool: max", 20, "unknown key `max` in features[5].pool. (mean, sum)"),
     ("name: adagrad", "name: adagard", 25, "unknown key `adagard` in optimizer.embeddings.name. Did you mean `adagrad`"),
@@ -273,7 +279,7 @@ def test_a_folder_instead_of_a_config(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_bytes(b"name: caf\xe9\n")
+    (tmp_path / "a.yaml").write_bytes(b"name: na\xefve\n")
     with pytest.raises(UserError, match="not UTF-8 text"):
         load_config(tmp_path / "a.yaml")
 

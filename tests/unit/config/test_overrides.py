@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gearshift.config import config_from, document
@@ -102,7 +102,7 @@ def test_a_tab_can_be_written(text: str) -> None:
         ("workers=8", "workers=8: 8 workers are not in this version"),
         ("strategy=gba", "strategy=gba: strategy `gba` is not in this version; it has one: sync"),
         ("features[9].dim=2", "features[9].dim=2: features has 7 entries, [0] to [6]"),
-        ("features[contry].dim=2", "features[contry].dim=2: no entry of features is named `contry`. Did you mean `coun"),
+        ("features[countri].dim=2", "features[countri].dim=2: no entry of features is named `countri`. Did you mean `coun"),
         ("features[country].dim=0", "features[country].dim=0: features[4].dim is `0`; it must be at least 1"),
         ("train[2]=3", "train[2]=3: train is not a list in the file"),
         ("model.dim.x=3", "model.dim.x=3: model.dim is `16` in the file; set it as a whole"),
@@ -127,6 +127,7 @@ def test_the_file_itself_is_not_changed() -> None:
 visible = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]))
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), visible
@@ -144,6 +145,7 @@ def test_any_scalar_round_trips_through_an_override_and_yaml(value: object) -> N
     assert document.parse(f"a: {written}", "a.yaml").values["a"] == value
 
 
+@settings(deadline=None)
 @given(visible.map(str.strip).filter(lambda text: text[:1] not in tuple("[{\"'")))
 def test_a_text_setting_gets_the_very_words(text: str) -> None:
     found = parse_override(f"name={text}", Config).value

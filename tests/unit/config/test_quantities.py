@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.cadence import Every
@@ -87,11 +87,13 @@ def test_what_a_split_keeps_back(text: object, cut: object) -> None:
     assert q.parse_cut(text) == cut
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**50))
 def test_sizes_are_written_as_they_are_read(size: int) -> None:
     assert q.parse_bytes(q.write_bytes(size)) == size
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.integers(1, 10**9).map(lambda n: Every(steps=n)),
