@@ -1,6 +1,9 @@
-"""Test modules import `examples` and `oracle` from here; runs go to a folder of the test's own."""
+"""Test modules import `examples` and `oracle` from this folder."""
 
 import sys
 from pathlib import Path
 
+import torch
+
 sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)  # the models here are tiny: a second thread only waits

@@ -63,7 +63,7 @@ def _put_in_place(beside: Path, path: Path) -> None:
 
 def _save(path: Path, arrays: Arrays) -> Path:
     try:
-        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)
+        save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, path)
     except SafetensorError as error:  # its I/O errors arrive as text; give the disk's own back
         if "os error 28" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error

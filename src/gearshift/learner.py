@@ -53,8 +53,10 @@ class Learner:
     ) -> None:
         self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
         self.worker = Worker(model, schema, loss=loss, threads=threads)
-        stores = make_stores(self.worker.groups, self.worker.needs, rows, seed)
-        self.server = Server(self.worker.dense.flat, stores, optimizer, max_norm=max_norm, threads=threads)
+        self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed)
+        self.server = Server(
+            self.worker.dense.flat, self._new_stores(), optimizer, max_norm=max_norm, threads=threads
+        )
 
     def find(self, batch: Batch) -> Found:
         return find(batch, self.worker.groups)

@@ -1,5 +1,7 @@
 import numpy as np
 class Measures:
+    @property
+    def examples(self): return int(self.s[0])
     def __init__(self):
         self.h=np.zeros((2,1<<16)); self.s=np.zeros(6)
     def update(self,l,p,w=None):

@@ -18,11 +18,13 @@ NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last ste
 
 def report(
     training: Training,
+    steps: int,
     valid: Evaluation | None,
     test: Evaluation | None,
     baseline: Evaluation | None,
     seconds: float,
 ) -> dict[str, Any]:
+    """`steps` were made; the parameters may have gone back to an earlier one that scored best."""
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
     return {
@@ -35,11 +37,12 @@ def report(
         "seconds": progress.seconds,
         "wall_seconds": seconds,
         "examples_per_second": progress.examples / progress.seconds if progress.seconds else 0.0,
-        "global_steps": training.step,
-        "applied": training.step,
+        "global_steps": steps,
+        "applied": steps,
         "discarded": 0,
         "measured_on": "valid" if valid else "training data, before each example was trained",
-        **_figures(measures),
+        "measured_examples": measures.examples,
+        **{k: v for k, v in _figures(measures).items() if k not in ("examples", "positives")},
         "grouped_auc": valid.grouped_auc if valid else None,
         "tasks": {
             label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)
@@ -49,7 +52,7 @@ def report(
         "test": _figures(test.measures) | {"grouped_auc": test.grouped_auc} if test else None,
         "progressive": _figures(progress.measures),
         "progressive_by_day": {day: _figures(m) for day, m in progress.days.items()},
-        "best_step": progress.best_step or training.step,
+        "best_step": progress.best_step or steps,
         "baselines": _baselines(training, valid, baseline),
         "staleness": NONE,
         "lag": NONE,

@@ -140,13 +140,16 @@ class Run:
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
+        steps = training.step
         if not self._stop.is_set():
             self._take_best()
         self.phase = "evaluating"
+        if self.last_evaluation is None and training.valid is not None:  # resumed after the last one
+            self.last_evaluation = evaluate(training.learner, training.valid)
         baseline = training.baseline and training.valid and evaluate(training.baseline, training.valid)
         test = evaluate(training.learner, self.test) if self.test else None
         seconds = time.monotonic() - self._started
-        figures = report(training, self.last_evaluation, test, baseline or None, seconds)
+        figures = report(training, steps, self.last_evaluation, test, baseline or None, seconds)
         run_folder.write_json(self.folder / "report.json", figures)
         self._result = Result(self, figures)
 

@@ -1,4 +1,4 @@
-"""`gearshift demo`: a generated click log, a model, its AUC beside the best reachable one, what comes next."""
+"""`gearshift demo`: a generated click log, a model, its AUC beside the best reachable, what comes next."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gearshift import run_folder
 from gearshift.commands import terminal
-from gearshift.config import Config, check_files, load_config
+from gearshift.config import Config, check_files, config_from, load_config
 from gearshift.errors import UserError
 
 
@@ -35,9 +35,8 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
 
 def prepared_config(config: Config, output: Path, parts: list[str]) -> Config:
     """The same run on the converted data, which bring their own schema."""
-    values = config.model_dump(mode="json", exclude_none=True)
+    values = config.values()
     gone = {"split", "synthetic", "features", "csv", "bad_lines"}
     data = {key: value for key, value in values["data"].items() if key not in gone}
     data |= {"format": "prepared"} | {part: str(output / part) for part in parts}
-    values["checkpoint"].setdefault("best", None)
-    return Config.model_validate({**values, "data": data, "features": None})
+    return config_from({**values, "data": data, "features": None})

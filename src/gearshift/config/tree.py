@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     Field,
     PlainValidator,
     PrivateAttr,
@@ -251,6 +252,20 @@ class Config(Section):
 
     def to_yaml(self) -> str:
         """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""
-        values = self.model_dump(mode="json", exclude_none=True)
-        values["checkpoint"].setdefault("best", None)  # the one null that is not the default
-        return document.dump(values)
+        return document.dump(self.values())
+
+    def values(self) -> dict[str, Any]:
+        """The same as plain values, for `config_from`."""
+        return _values(self)
+
+
+def _values(section: BaseModel) -> dict[str, Any]:
+    """Without the nulls that only say "not set"; those that take a default away stay."""
+    values = section.model_dump(mode="json", exclude_none=True)
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if isinstance(value, BaseModel):
+            values[key] = _values(value)
+        elif value is None and field.default is not None:
+            values[key] = None
+    return values

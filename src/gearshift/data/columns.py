@@ -8,7 +8,7 @@ caller knows the file, the line and the column's name. The C++ core converts, wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,7 +40,7 @@ class TextColumn:
         return self.data[start : start + size].tobytes().decode("utf-8", "replace")
 
     def slice(self, start: int, stop: int) -> TextColumn:
-        return replace(self, spans=self.spans[start:stop])
+        return TextColumn(self.data, self.spans[start:stop], self.decimal)
 
 
 RawColumn: TypeAlias = TextColumn | pa.Array

@@ -13,12 +13,14 @@ import numpy as np
 
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
+from gearshift.data.encode import wanted_columns
 from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
+from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
 from gearshift.data.schema import Schema
 from gearshift.data.sniff import CsvFormat
-from gearshift.data.sources import Source, open_source
+from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
 from gearshift.errors import UserError
 
@@ -30,7 +32,7 @@ IN_MEMORY_BYTES = 2 << 30
 
 def read(
     source: Source | Batch | ClickLog,
-    schema: Schema,
+    schema: Schema | None = None,
     *,
     format: str = "auto",
     csv: CsvFormat = CsvFormat(),
@@ -41,21 +43,27 @@ def read(
 
     `source` is a path, a list of paths, a glob or a folder of CSV, TSV, libfm or Parquet files (plain, .gz or
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
-    pyarrow), a `Batch` or a `ClickLog`. `bad_lines` lines that cannot be read are left out and listed in `skipped`.
-    `labelled=False` is for prediction: the label columns may be absent.
+    pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines` lines that
+    cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the label columns
+    may be absent.
     """
     if isinstance(source, Batch):
-        return Dataset(MemoryExamples(source, schema))
+        return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
     if isinstance(source, ClickLog):
         return Dataset(GeneratedExamples(source))
-    from gearshift.data.encode import wanted_columns
-    from gearshift.data.prepare import is_prepared, open_prepared
-
     if format == "prepared" or (format == "auto" and is_prepared(source)):
-        return Dataset(open_prepared(source, schema))
-    expected = frozenset(wanted_columns(schema, labelled=labelled))
-    raw, _ = open_source(source, format=format, csv=csv, expected=expected)
+        return Dataset(PreparedExamples(prepared_folder(source), schema))
+    expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
+    raw, found = open_source(source, format=format, csv=csv, expected=expected)
+    if schema is None:
+        schema = _stated(builtin_schema(found, raw.columns), found)
     return Dataset(RawExamples(raw, schema, BadLines(bad_lines), labelled=labelled))
+
+
+def _stated(schema: Schema | None, kind: str) -> Schema:
+    if schema is None:
+        raise UserError(f"reading {kind} needs a schema: gs.infer_schema(path) guesses one.")
+    return schema
 
 
 class Dataset:
@@ -104,12 +112,12 @@ class Dataset:
         if size < 1:
             raise ValueError(f"a batch has at least one example, not {size}")
         blocks = self._ordered(start) if shuffle is None else self._shuffled(start, shuffle)
-        return prefetched(_cut(blocks, size), PREFETCH_BATCHES)
+        return prefetched(cut(blocks, size), PREFETCH_BATCHES)
 
     def read(self, first: int, count: int) -> Batch:
         """Examples [first, first + count), fewer at the end. Compressed text is read again from the start."""
         blocks = self._ordered(first)
-        for batch in _cut(blocks, count):
+        for batch in cut(blocks, count):
             return batch
         raise IndexError(f"there is no example {first}: the data end before it")
 
@@ -185,7 +193,7 @@ class Dataset:
         window = BLOCKS_MIXED * BLOCK_EXAMPLES
         if not self.examples.seekable:
             first = start // window * window
-            for batch in _cut(self.examples.blocks(first), window):
+            for batch in cut(self.examples.blocks(first), window):
                 yield batch.first, batch
             return
         count = self.counted()
@@ -222,7 +230,7 @@ class Dataset:
         return Batch.concat(blocks)
 
 
-def _cut(blocks: Iterator[Batch], size: int) -> Iterator[Batch]:
+def cut(blocks: Iterator[Batch], size: int) -> Iterator[Batch]:
     """Blocks of any size to batches of one size; copies only where a batch crosses the end of a block."""
     waiting: list[Batch] = []
     missing = size

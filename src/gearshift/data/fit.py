@@ -30,8 +30,8 @@ def fit_schema(dataset: Dataset) -> Schema:
     if not open_features:
         return dataset.schema
     values = _raw_values(dataset, open_features)
-    fitted = {f.name: _fit(f, values[:, i]) for i, f in enumerate(open_features)}
-    features = tuple(fitted[f.name] if needs_fit(f) else f for f in dataset.schema.features)
+    fitted = iter([_fit(f, values[:, i]) for i, f in enumerate(open_features)])
+    features = tuple(next(fitted) if needs_fit(f) else f for f in dataset.schema.features)
     return replace(dataset.schema, features=features)
 
 

@@ -9,8 +9,8 @@ live in its *table*, its own name unless it shares another's (`share_embedding`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class NumericFit:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A quantity. `transform` first, then missing values are filled."""
+    """A quantity. `transform` first, then missing values are filled; log1p keeps the sign of a negative."""
 
     name: str
     transform: Literal["none", "log1p", "standardize"] = "none"
@@ -101,7 +101,7 @@ class Label:
 class Schema:
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
-    time: str | None = None  # epoch seconds, ISO text or yymmddHH (Avazu)
+    time: str | None = None  # epoch seconds to nanoseconds, ISO text, yyyymmdd or yymmddHH (Avazu)
     group: str | None = None  # grouped AUC
     weight: str | None = None
     negatives_kept: float = 1.0
@@ -133,3 +133,39 @@ class Schema:
         """The name that is hashed together with a value into an id."""
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding
         return shared or feature.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same schema back."""
+        plain = asdict(self)
+        plain["features"] = [{"type": TYPE_NAMES[type(f)], **asdict(f)} for f in self.features]
+        return plain
+
+    @staticmethod
+    def from_dict(plain: dict[str, Any]) -> Schema:
+        known = dict(plain)
+        known["features"] = tuple(_feature_from_dict(f) for f in plain["features"])
+        known["labels"] = tuple(Label(**label) for label in plain["labels"])
+        known["keep"] = tuple(plain["keep"])
+        return Schema(**known)
+
+
+TYPE_NAMES: dict[type, str] = {
+    Numeric: "numeric",
+    Bucketized: "bucketized",
+    Categorical: "categorical",
+    Bag: "bag",
+    Sequence: "sequence",
+    Vector: "vector",
+}
+
+
+def _feature_from_dict(plain: dict[str, Any]) -> Feature:
+    values = dict(plain)
+    name = values.pop("type")
+    kind = next(kind for kind, known in TYPE_NAMES.items() if known == name)
+    if values.get("fit") is not None:
+        values["fit"] = NumericFit(**values["fit"])
+    if isinstance(values.get("buckets"), list | tuple):
+        values["buckets"] = tuple(values["buckets"])
+    feature: Feature = kind(**values)
+    return feature

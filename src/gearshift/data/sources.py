@@ -51,6 +51,13 @@ def libfm_schema(columns: Sequence[str]) -> Schema:
     return Schema(tuple(Categorical(name) for name in names), (Label("label"),))
 
 
+def builtin_schema(format: str, columns: Sequence[str]) -> Schema | None:
+    """The schema of a format that fixes the meaning of its columns."""
+    if format == "libfm":
+        return libfm_schema(columns)
+    return {"criteo": criteo_schema(), "avazu": avazu_schema()}.get(format)
+
+
 def is_table(source: object) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 

@@ -75,6 +75,6 @@ def expand(
     index: _core.Occurrences, rows_UW: Floats, begin: int, end: int, threads: int = 1
 ) -> NDArray[np.float32]:
     """Columns [begin, end) of every occurrence's row, [N, end - begin]."""
-    out = np.empty((index.size, end - begin), np.float32)
+    out = np.empty((len(index), end - begin), np.float32)
     index.expand(rows_UW, begin, end, out, threads)
     return out

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gearshift import names
 from gearshift.data.schema import Schema
 from gearshift.models import checks
-from gearshift.models.inputs import Inputs
+from gearshift.models.inputs import Inputs, aligned, join
 from gearshift.models.layers import MLP, flat_width, logits, output_linear
 from gearshift.models.model import Model
 
@@ -72,13 +72,13 @@ class DCN(Model):
         super().__init__()
         checks.some_feature("dcn", schema, dim)
         self.dim = dim
-        width = flat_width(schema, dim)
+        width = aligned(flat_width(schema, dim))
         self.cross = VectorCross(width, cross_layers)
         self.deep = MLP(width, hidden, activation=activation, batch_norm=batch_norm, dropout=dropout)
         self.top = output_linear(width + self.deep.width, len(schema.labels))
 
     def forward(self, x: Inputs) -> Tensor:
-        x0_BW = x.flat()
+        x0_BW = join([x.numeric, *x.fields.flat_parts()])
         return logits(self.top(torch.cat([self.cross(x0_BW), self.deep(x0_BW)], 1)))  # equation 4
 
 
@@ -104,13 +104,13 @@ class DCNv2(Model):
             raise names.unknown("structure of dcnv2:", structure, ("parallel", "stacked"))
         self.dim = dim
         self.parallel = structure == "parallel"
-        width = flat_width(schema, dim)
+        width = aligned(flat_width(schema, dim))
         self.cross = MatrixCross(width, cross_layers, rank)
         self.deep = MLP(width, hidden, activation=activation, batch_norm=batch_norm, dropout=dropout)
         self.top = output_linear(self.deep.width + (width if self.parallel else 0), len(schema.labels))
 
     def forward(self, x: Inputs) -> Tensor:
-        x0_BW = x.flat()
+        x0_BW = join([x.numeric, *x.fields.flat_parts()])
         crossed_BW = self.cross(x0_BW)
         if self.parallel:
             return logits(self.top(torch.cat([crossed_BW, self.deep(x0_BW)], 1)))

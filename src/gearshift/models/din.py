@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gearshift.data.schema import Schema
 from gearshift.models import checks
-from gearshift.models.inputs import Inputs, SequenceRows, row_width
+from gearshift.models.inputs import Inputs, SequenceRows, aligned, join, row_width
 from gearshift.models.layers import MLP, flat_width, logits
 from gearshift.models.model import Model
 
@@ -50,7 +50,7 @@ class DIN(Model):
         self.averaged = checks.other_sequences(schema, self.pairs)
         pooled = sum(widths[sequence] for _, sequence in self.pairs) + sum(widths[s] for s in self.averaged)
         self.mlp = MLP(
-            flat_width(schema, dim, sequences=True) + pooled,
+            aligned(flat_width(schema, dim, sequences=True) + pooled),
             hidden,
             len(schema.labels),
             activation=activation,
@@ -63,7 +63,7 @@ class DIN(Model):
         for (target, history), attend in zip(self.pairs, self.attention, strict=True):
             parts.append(attend(x.fields[target], x.sequences[history]))
         parts += [x.sequences[name].mean() for name in self.averaged]
-        return logits(self.mlp(torch.cat(parts, 1)))
+        return logits(self.mlp(join(parts)))
 
 
 class Attention(nn.Module):

@@ -184,6 +184,20 @@ class Inputs:
         return torch.cat(parts, 1) if len(parts) > 1 else (parts[0] if parts else self.numeric)
 
 
+ALIGN = 16  # a matrix product of odd width takes up to 1.6x as long (4096 x 367 against 368, MKL)
+
+
+def aligned(width: int) -> int:
+    return -(-width // ALIGN) * ALIGN
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """[B, W]: the parts side by side, then zeros up to an aligned width; their weights never move."""
+    width = sum(part.shape[1] for part in parts)
+    gap = parts[0].new_zeros(len(parts[0]), aligned(width) - width)
+    return torch.cat([*parts, gap], 1)
+
+
 def pool_rows(rows_ND: Tensor, offsets: Tensor, mode: Literal["mean", "sum"] = "mean") -> Tensor:
     """[B, D] from B ragged examples: rows [offsets[i], offsets[i + 1]) become one; zeros for none."""
     return _Pool.apply(rows_ND, offsets, mode)  # type: ignore[no-untyped-call,no-any-return]

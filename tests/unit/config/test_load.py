@@ -1,6 +1,17 @@
+"""A file becomes a Config; what is wrong with it is said in one sentence with file, line and nearest name."""
+
+# ruff: noqa: E501 (tables of whole sentences)
+import dataclasses
 from pathlib import Path
 
-from gearshift.config import load_config
+import pytest
+
+from gearshift.cadence import Every
+from gearshift.config import config_from, load_config, load_schema
+from gearshift.data.schema import Bag, Bucketized, Categorical, Label, Numeric, Sequence, Vector
+from gearshift.errors import UserError
+
+from .conftest import SHOP, Complain, Load
 
 SMALL = """\
 data: {train: clicks.csv, label: click}
@@ -10,9 +21,263 @@ features:
 """
 
 
-def test_a_small_file_has_defaults_and_is_named_after_its_file(tmp_path: Path) -> None:
-    (tmp_path / "clicks.yaml").write_text(SMALL)
-    config = load_config(tmp_path / "clicks.yaml", ["global_batch=512"])
-    assert config.name == "clicks"
-    assert config.train.global_batch == 512
-    assert config.train.epochs == 1
+def changed(old: str, new: str) -> str:
+    assert old in SHOP, old
+    return SHOP.replace(old, new)
+
+
+def test_a_small_file_has_defaults_and_is_named_after_its_file(load: Load) -> None:
+    config = load(SMALL)
+    assert (config.name, config.train.epochs, config.model.name) == ("clicks", 1, "deepfm")
+    assert config.train.eval_every == Every(share=0.1)
+    assert config.checkpoint.every == Every(seconds=600)
+
+
+def test_the_whole_example_becomes_a_schema(load: Load) -> None:
+    schema = load(SHOP).schema()
+    assert schema is not None
+    assert schema.features == (
+        Numeric("price", "log1p", "mean"),
+        Bucketized("age", (18, 25, 35, 50)),
+        Categorical("user_id"),
+        Categorical("item_id"),
+        Categorical("country", dim=4),
+        Bag("tags", max_len=10),
+        Sequence("recent_items", share_embedding="item_id"),
+    )
+    assert schema.labels == (Label("click"),)
+    assert (schema.time, schema.group, schema.weight, schema.keep) == (
+        "ts",
+        "user_id",
+        "weight",
+        ("item_id", "ts"),
+    )
+
+
+def test_the_resolved_config_reads_back_as_an_equal_one(load: Load) -> None:
+    config = load(
+        SHOP, "checkpoint.best=null", "memory=16GiB", "eval_every=none", "early_stopping={patience: 3}"
+    )
+    again = load(config.to_yaml())
+    assert again == config
+    assert again.checkpoint.best is None
+    assert again.memory == 16 * 2**30
+
+
+def test_a_config_is_frozen(load: Load) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load(SMALL).train.epochs = 2
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("click", (Label("click"),)),
+        ("{column: click, positive: yes}", (Label("click", "yes"),)),
+        ("{column: click, positive: 1}", (Label("click", "1"),)),
+        (
+            "{click: clicked, buy: {column: bought, positive: Y}}",
+            (Label("clicked", None, "click"), Label("bought", "Y", "buy")),
+        ),
+        ("[{column: a, task: x}, {column: b, task: y}]", (Label("a", None, "x"), Label("b", None, "y"))),
+    ],
+)
+def test_labels_can_be_written_in_four_ways(load: Load, label: str, expected: tuple[Label, ...]) -> None:
+    schema = load(SMALL.replace("label: click", f"label: {label}")).schema()
+    assert schema is not None and schema.labels == expected
+
+
+def test_criteo_and_avazu_have_built_in_features(load: Load) -> None:
+    criteo = load("data: {train: day_0.gz, format: criteo}").schema()
+    avazu = load("data: {train: train.gz, format: avazu, split: {by: time, valid: 1d}}").schema()
+    assert criteo is not None and avazu is not None
+    assert [f.name for f in criteo.features][:14] == [*(f"I{i}" for i in range(1, 14)), "C1"]
+    assert len(criteo.features) == 39 and criteo.labels == (Label("label"),)
+    assert len(avazu.features) == 21 and avazu.time == "hour" and avazu.labels == (Label("click"),)
+
+
+def test_own_features_come_before_the_built_in_ones(load: Load) -> None:
+    schema = load("data: {train: a.gz, format: criteo}\nfeatures: [{name: C1, type: categorical}]").schema()
+    assert schema is not None and schema.features == (Categorical("C1"),)
+
+
+@pytest.mark.parametrize(
+    "data", ["synthetic: {examples: 5k}", "train: p, format: prepared", "train: f, format: libfm"]
+)
+def test_data_that_bring_their_own_schema_need_no_features(load: Load, data: str) -> None:
+    assert load(f"data: {{{data}}}").schema() is None
+
+
+def test_a_vector_feature(load: Load) -> None:
+    schema = load("data: {train: a.parquet}\nfeatures: [{name: v, type: vector, size: 128}]").schema()
+    assert schema is not None and schema.features == (Vector("v", 128),)
+
+
+def test_a_schema_can_be_loaded_alone(load: Load) -> None:
+    load(SHOP)
+    schema = load_config("clicks.yaml").schema()
+    assert load_schema("clicks.yaml") == schema
+    assert dataclasses.is_dataclass(schema)
+
+
+def test_plain_values_from_python_are_checked_too() -> None:
+    assert config_from({"train": {"epochs": 3}}, ["seed=7"]).train.seed == 7
+    with pytest.raises(UserError, match=r"^unknown key `epoch` in train\. Did you mean `epochs`\?"):
+        config_from({"train": {"epoch": 3}})
+
+
+# What is wrong, where, and what to do.
+
+
+def test_an_unknown_type_as_in_the_guide(complaint: Complain) -> None:
+    text = changed("- {name: user_id,      type: categorical}", "- {name: user_id, type: catagorical}")
+    assert complaint(text) == (
+        "clicks.yaml:17: unknown key `catagorical` in features[2].type. Did you mean `categorical`? "
+        "(numeric, categorical, bag, sequence, vector)"
+    )
+
+
+WRONG = [
+    # unknown names
+    ("bad_lines: fail", "bad_line: fail", 7, "unknown key `bad_line` in data. Did you mean `bad_lines`? (train, "),
+    ("name: shop-clicks", "nmae: shop", 2, "unknown key `nmae`. Did you mean `name`? (name, data, features, "),
+    ("transform: log1p", "trasform: log1p", 15, "unknown key `trasform` in features[0]. Did you mean `transform`?"),
+    ("label: click", "label: {column: a, positve: b}", 8, "unknown key `positve` in data.label. Did you mean `pos"),
+    ("name: din", "name: dcnv3", 22, "unknown key `dcnv3` in model.name. Did you mean `dcnv2`? (lr, fm, dnn, wide_deep"),
+    ("pool: mean", "pool: max", 20, "unknown key `max` in features[5].pool. (mean, sum)"),
+    ("name: adagrad", "name: adagard", 25, "unknown key `adagard` in optimizer.embeddings.name. Did you mean `adagrad`"),
+    # missing and of another type
+    ("- {name: item_id,      type: categorical}", "- {type: categorical}", 18, "features[3].name is missing: The column."),
+    ("- {name: item_id,      type: categorical}", "- {name: item_id}", 18, "features[3].type is missing (numeric, cat"),
+    ("- {name: item_id,      type: categorical}", "- item_id", 18, "features[3] is `item_id`; expected settings below"),
+    ("epochs: 1", "epochs: two", 26, "train.epochs is `two`; expected a whole number"),
+    ("epochs: 1", "epochs: 1.5", 26, "train.epochs is `1.5`; expected a whole number"),
+    ("epochs: 1", "epochs: 0", 26, "train.epochs is `0`; it must be at least 1"),
+    ("lr: 1e-3", "lr: -1", 24, "optimizer.dense.lr is `-1`; it must be more than 0"),
+    ("lr: 1e-3", "lr: fast", 24, "optimizer.dense.lr is `fast`; expected a number, such as 0.05 or 1e-3"),
+    ("lr: 1e-3", "lr: .inf", 24, "optimizer.dense.lr is `.inf`; expected a number"),
+    ("eval_every: 10%", "eval_every: 110%", 26, "train.eval_every is `110%`; a share lies between 0 and 1"),
+    ("eval_every: 10%", "eval_every: often", 26, "train.eval_every is `often`; expected a number of steps (500), "),
+    ("every: 10min", "every: 10 parsecs", 29, "checkpoint.every is `10 parsecs`; expected a number of steps"),
+    ("bad_lines: fail", "bad_lines: skip", 7, "data.bad_lines is `skip`; expected fail or {skip: 1000}"),
+    ("header: true", "header: maybe", 6, "data.csv.header is `maybe`; expected true or false"),
+    ('delimiter: ","', 'delimiter: ",,"', 6, "data.csv.delimiter is `,,`; expected one character"),
+    ("train: {global_batch: 8192, epochs: 1, seed: 1, eval_every: 10%}", "train: 5", 26, "train is `5`; expected settings"),
+    ("missing: mean", "missing: median", 15, "features[0].missing is `median`; expected mean, zero or a number"),
+    ("transform: log1p", "transform: sqrt", 15, "features[0].transform is `sqrt`; expected none, log1p, standardize"),
+    ("[18, 25, 35, 50]", "[18, 12]", 16, "bounds must rise, such as [18, 25, 35]"),
+    # between fields
+    ("share_embedding: item_id", "share_embedding: itemid", 21, "which is no other feature with an embedding. Did you "),
+    ("share_embedding: item_id", "share_embedding: price", 21, "share_embedding names `price`, which is no other"),
+    ("history: recent_items", "history: recent_item", 22, "model.history names `recent_item`, which is no sequence "),
+    ("target: item_id", "target: tags", 22, "model.target names `tags`, which is no categorical feature. (user_id, "),
+    ("strategy: {name: sync}", "strategy: gba", 27, "strategy `gba` is not in this version; it has one: sync"),
+    ("workers: 1", "workers: 8", 28, "8 workers are not in this version, it trains with one on all cores"),
+    ("engine: threads", "engine: ray", 28, "engine `ray` is not in this version; it has one: threads"),
+    ("dim: 4", "min_count: 2", 19, "`features[4].min_count` is not in this version; remove it"),
+    ("- {name: country, ", "- {name: click, ", 19, "`click` is the label, the model would see the answer"),
+    ("- {name: country, ", "- {name: user_id, ", 19, "feature `user_id` is named twice; remove one"),
+    ("name: adagrad, lr", "name: adagrad, beta1: 0.9, lr", 25, "adagrad has no setting `beta1` (eps, initial, l2, lr)"),
+    ("missing: mean}", "dim: 4}", 15, "features[0].dim: a plain number has no embedding"),
+    ("35, 50]}}", "35, 50]}, missing: mean}", 16, "features[1].missing: bucketize gives missing values a bucket"),
+    ("group: user_id", "split: {by: time, valid: 1d}", 5, "data.valid and data.split.valid are both given; keep one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "sentence"), WRONG, ids=[new for _, new, _, _ in WRONG])
+def test_a_mistake_is_named_with_its_line(
+    complaint: Complain, old: str, new: str, line: int, sentence: str
+) -> None:
+    said = complaint(changed(old, new))
+    assert said.startswith(f"clicks.yaml:{line}: ")
+    assert sentence in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("label: click", "data.train is missing: name the files to train on"),
+        ("train: a.csv, synthetic: {days: 2}", "data.train and data.synthetic are both given"),
+        (
+            "train: a.csv, split: {by: time, valid: 1d}",
+            "a split by time needs the time column: set data.time",
+        ),
+        ("train: a.csv, split: {by: user, valid: 10%}", "expected time, end or hash(column)"),
+        (
+            "train: a.csv, split: {by: hash(user), valid: 1d}",
+            "a split by hash(user) keeps back a share, such as 10%",
+        ),
+        ("train: a.csv, split: {by: end, valid: 0}", "a share to keep back lies between 0% and 100%"),
+        ("train: a.csv, split: {by: end, valid: soon}", "expected a share (10%), a duration (1d) or a date"),
+        ("train: a.csv, label: {x: a, y: 1, z: {positive: 1}}", "data.label.column is missing"),
+        ("train: a.csv, label: []", "data.label needs one column per task"),
+        ("train: a.csv, csv: {header: true, columns: [a]}", "data.csv.columns is given; remove one"),
+        ("train: a.csv, negatives_kept: 0", "data.negatives_kept is `0`; it must be more than 0"),
+    ],
+)
+def test_mistakes_of_the_data_section(complaint: Complain, data: str, sentence: str) -> None:
+    said = complaint(f"data: {{{data}}}\nfeatures: [{{name: a, type: numeric}}]\n")
+    assert said.startswith("clicks.yaml:1: ")
+    assert sentence in said
+
+
+def test_features_must_be_there_and_not_empty(complaint: Complain) -> None:
+    assert complaint("data: {train: a.csv}").startswith("clicks.yaml: features is missing: name the columns")
+    assert complaint("data: {train: a.csv}\nfeatures: []") == (
+        "clicks.yaml:2: features is empty: name at least one column"
+    )
+
+
+def test_early_stopping_needs_validation_data(complaint: Complain) -> None:
+    said = complaint(SMALL + "train: {early_stopping: {patience: 2}}")
+    assert said == "clicks.yaml:5: train.early_stopping needs validation data: set data.valid or data.split"
+
+
+def test_the_first_of_several_mistakes_in_the_file_is_named(complaint: Complain) -> None:
+    assert complaint("train: {epochs: x}\ndata: {train: a, tme: b}\n").startswith(
+        "clicks.yaml:1: train.epochs"
+    )
+
+
+def test_an_embedding_is_shared_with_its_owner_not_with_another_sharer(complaint: Complain) -> None:
+    text = "data: {train: a.csv}\nfeatures:\n"
+    for name, shared in (("a", None), ("b", "a"), ("c", "b")):
+        sharing = f", share_embedding: {shared}" if shared else ""
+        text += f"  - {{name: {name}, type: categorical{sharing}}}\n"
+    assert complaint(text) == "clicks.yaml:5: share_embedding names `b`, which shares `a` itself; name that"
+
+
+# Files that cannot be read as a config.
+
+
+def test_a_missing_file_names_the_nearest(load: Load) -> None:
+    load(SMALL)
+    with pytest.raises(UserError, match=r"no such config: click\.yaml\. Did you mean `clicks\.yaml`\?"):
+        load_config("click.yaml")
+
+
+def test_a_missing_file_in_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no such config: .*x\.yaml\. Write one: gearshift init FILE"):
+        load_config(tmp_path / "x.yaml")
+
+
+def test_data_instead_of_a_config(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is data, not a config; write one for it: gearshift init"):
+        load_config(tmp_path / "clicks.csv.gz")
+
+
+def test_a_folder_instead_of_a_config(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a folder; a config is a YAML file"):
+        load_config(tmp_path)
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        load_config(tmp_path / "a.yaml")
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(SMALL, encoding="utf-8-sig")
+    assert load_config(tmp_path / "a.yaml").name == "a"

@@ -1,4 +1,4 @@
-"""What a row store must do, in plain Python: a dict of rows, and each optimizer as its paper has it, in float32.
+"""What a row store must do, in plain Python: a dict of rows, and each optimizer as in its paper, in float32.
 
 Every operation is rounded as IEEE says and in the core's order, so the core must agree bit for bit.
 """

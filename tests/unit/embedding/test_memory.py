@@ -131,7 +131,8 @@ def test_erased_rows_are_forgotten_and_their_place_is_used_again() -> None:
         assert np.array_equal(store.pull(ids)[::2], born[::2])
     assert not np.any(store.pull(ids)[1::2] == born[1::2])
     assert store.memory_bytes() < 1.05 * full
-    assert {r[2:] for i, r in rows_of(store.blocks()).items() if i in set(ids[::2].tolist())} == {(0, 0, 0)}
+    rows = rows_of(store.blocks())
+    assert {rows[i][2:] for i in ids[::2].tolist()} == {(0, 0, 0)}
 
 
 def test_growth_keeps_every_row() -> None:

@@ -7,6 +7,7 @@ from gearshift.data.schema import Categorical, Numeric, Schema
 from gearshift.errors import UserError
 from gearshift.models import DCN, DCNv2
 from gearshift.models.cross import MatrixCross, VectorCross
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 
@@ -43,7 +44,7 @@ def test_matrix_cross_is_equation_1_or_2(rank: int | None) -> None:
 def test_dcn_joins_both_sides() -> None:
     model = DCN(SCHEMA, dim=4, hidden=[8], cross_layers=2)
     x = random_inputs(SCHEMA, model)
-    x0 = torch.cat([x.numeric, x.fields["user"], x.fields["item"]], 1)
+    x0 = torch.cat([x.numeric, x.fields["user"], x.fields["item"], torch.zeros(5, 9)], 1)
     want = torch.cat([model.cross(x0), model.deep(x0)], 1) @ model.top.weight[0] + model.top.bias
     torch.testing.assert_close(model(x), want)
 
@@ -52,7 +53,7 @@ def test_dcnv2_parallel_and_stacked() -> None:
     parallel = DCNv2(SCHEMA, dim=4, hidden=[8], cross_layers=2)
     stacked = DCNv2(SCHEMA, dim=4, hidden=[8], cross_layers=2, rank=3, structure="stacked")
     x = random_inputs(SCHEMA, parallel)
-    x0 = x.flat()
+    x0 = join([x.flat()])
     both = torch.cat([parallel.cross(x0), parallel.deep(x0)], 1)
     torch.testing.assert_close(parallel(x), parallel.top(both)[:, 0])
     torch.testing.assert_close(stacked(x), stacked.top(stacked.deep(stacked.cross(x0)))[:, 0])

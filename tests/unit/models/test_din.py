@@ -7,6 +7,7 @@ from gearshift.data.schema import Bag, Categorical, Numeric, Schema, Sequence
 from gearshift.errors import UserError
 from gearshift.models import DIN, Inputs, SequenceRows
 from gearshift.models.din import Attention
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 
@@ -65,7 +66,7 @@ def test_what_goes_into_the_mlp() -> None:
     x = random_inputs(SCHEMA, model)
     attended = model.attention[0](x.fields["item"], x.sequences["recent"])
     parts = [x.numeric, x.fields["item"], x.fields["tags"], attended, x.sequences["searches"].mean()]
-    torch.testing.assert_close(model(x), model.mlp(torch.cat(parts, 1))[:, 0])
+    torch.testing.assert_close(model(x), model.mlp(join(parts))[:, 0])
 
 
 def test_a_batch_of_empty_histories() -> None:

@@ -6,6 +6,7 @@ import torch
 from gearshift.data.schema import Categorical, Numeric, Schema
 from gearshift.models import DLRM
 from gearshift.models.dlrm import PairProducts
+from gearshift.models.inputs import join
 
 from .feed import random_inputs
 
@@ -16,7 +17,8 @@ def test_pair_products_against_a_loop(first: int) -> None:
     got = PairProducts(5, first)(rows)
     for b in range(4):
         pairs = [torch.dot(rows[b, i], rows[b, j]) for i in range(5) for j in range(i)]
-        torch.testing.assert_close(got[b], torch.cat([rows[b, 0, :first], torch.stack(pairs)]))
+        torch.testing.assert_close(got[b, : first + 10], torch.cat([rows[b, 0, :first], torch.stack(pairs)]))
+    assert got.shape == (4, 16) and not got[:, first + 10 :].any()
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -32,7 +34,7 @@ def test_dlrm_against_its_formula() -> None:
     z = model.bottom(x.numeric)
     u, v = x.fields["user"], x.fields["item"]
     pairs = [(z * u).sum(1), (z * v).sum(1), (u * v).sum(1)]
-    want = model.top(torch.cat([z, torch.stack(pairs, 1)], 1))
+    want = model.top(join([z, torch.stack(pairs, 1)]))
     torch.testing.assert_close(model(x), want[:, 0])
     assert z.shape == (5, 3) and (z >= 0).all()
 
@@ -46,7 +48,7 @@ def test_without_numbers_the_products_are_all() -> None:
         [(rows[:, 1] * rows[:, 0]).sum(1), *((rows[:, 2] * rows[:, j]).sum(1) for j in (0, 1))], 1
     )
     assert model.bottom is None
-    torch.testing.assert_close(model(x), model.top(pairs)[:, 0])
+    torch.testing.assert_close(model(x), model.top(join([pairs]))[:, 0])
 
 
 def test_the_index_tables_are_not_part_of_the_saved_state() -> None:

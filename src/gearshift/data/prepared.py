@@ -1,0 +1,209 @@
+"""Reading what `prepare` wrote: row groups of ready columns to batches.
+
+A schema may ask for some of the prepared features, and may change what does not touch the numbers (dim,
+pool); a feature that would have to be encoded differently is refused with its name.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gearshift.data.batch import Batch, Floats, Ids, Ragged
+from gearshift.data.prepare import FORMAT_VERSION, GROUP_EXAMPLES, MANIFEST
+from gearshift.data.schema import Bag, Bucketized, Categorical, Feature, Numeric, Schema, Sequence, Vector
+from gearshift.errors import UserError
+
+
+def is_prepared(source: object) -> bool:
+    """Is this the path of a folder that `prepare` wrote?"""
+    return isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file()
+
+
+def prepared_folder(source: object) -> Path:
+    if not isinstance(source, str | Path):
+        raise UserError("format prepared reads one folder that `prepare` wrote.")
+    return Path(source)
+
+
+@dataclass(frozen=True)
+class _Part:
+    path: Path
+    first: int
+    examples: int
+
+
+class PreparedExamples:
+    """The examples of a prepared folder."""
+
+    seekable = True
+
+    def __init__(self, folder: Path, schema: Schema | None) -> None:
+        self.folder = folder
+        manifest = _load_manifest(folder)
+        self._prepared = Schema.from_dict(manifest["schema"])
+        self.schema = self._prepared if schema is None else _matching(folder, self._prepared, schema)
+        counts = [file["examples"] for file in manifest["files"]]
+        firsts = accumulate(counts, initial=0)
+        self._parts = [
+            _Part(folder / file["name"], first, file["examples"])
+            for file, first in zip(manifest["files"], firsts, strict=False)
+        ]
+        self._count: int = manifest["examples"]
+        self._time_range: list[int] | None = manifest["time_range"]
+
+    def count(self) -> int | None:
+        return self._count
+
+    def estimate(self) -> int:
+        return self._count
+
+    def blocks(self, first: int) -> Iterator[Batch]:
+        if first >= self._count:
+            return
+        start = bisect_right([part.first for part in self._parts], first) - 1
+        for part in self._parts[start:]:
+            yield from self._part_blocks(part, max(first - part.first, 0))
+
+    def _part_blocks(self, part: _Part, skip: int) -> Iterator[Batch]:
+        columns = _column_names(self.schema)
+        with pq.ParquetFile(part.path) as parquet:
+            for group in range(skip // GROUP_EXAMPLES, parquet.metadata.num_row_groups):
+                table = parquet.read_row_group(group, columns=columns, use_threads=False)
+                batch = _to_batch(table, self.schema, part.first + group * GROUP_EXAMPLES)
+                before = max(part.first + skip - batch.first, 0)
+                yield batch.slice(before, len(batch)) if before else batch
+
+    def with_schema(self, schema: Schema) -> PreparedExamples:
+        return PreparedExamples(self.folder, schema)
+
+    def time_range(self) -> tuple[int, int] | None:
+        span = self._time_range
+        return None if span is None or self.schema.time is None else (span[0], span[1])
+
+    def describe(self) -> tuple[str, str]:
+        return f"{self.folder}, {self._count:,} prepared examples", ""
+
+
+def _load_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        version = manifest["version"] if manifest["format"] == "gearshift-prepared" else None
+    except FileNotFoundError:
+        raise UserError(f"{folder} is no prepared folder (no {MANIFEST}); see gearshift prepare") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; prepare the data again.") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{folder} was prepared in format {version}; this version reads format {FORMAT_VERSION}. Prepare again."
+        )
+    return manifest
+
+
+def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
+    """The asked schema with what the prepared one has learned; refuses what is not in the files."""
+    known = {(f.name, type(f)): f for f in prepared.features}
+    names = {f.name for f in prepared.features}
+    features = []
+    for feature in asked.features:
+        there = known.get((feature.name, type(feature)))
+        if there is None or _encoding(feature, there) != _encoding(there, there):
+            what = "was prepared with other settings" if feature.name in names else "is not in it"
+            raise UserError(f"{folder}: feature `{feature.name}` {what}; prepare the data again.")
+        features.append(_with_learned(feature, there))
+    missing = [label.task for label in asked.labels if label not in prepared.labels]
+    for name in ("time", "group", "weight"):
+        if getattr(asked, name) not in (None, getattr(prepared, name)):
+            missing.append(getattr(asked, name))
+    missing += [name for name in asked.keep if name not in prepared.keep]
+    if missing:
+        raise UserError(f"{folder}: column `{missing[0]}` is not in it; prepare the data again.")
+    return replace(asked, features=tuple(features))
+
+
+def _encoding(feature: Feature, prepared: Feature) -> Feature:
+    """What decides the numbers in the files; the rest is set to one value."""
+    if isinstance(feature, Numeric):
+        return replace(feature, fit=None)
+    if isinstance(feature, Bucketized):
+        fitted = isinstance(feature.buckets, int) and isinstance(prepared, Bucketized)
+        return replace(feature, dim=None, buckets=prepared.buckets if fitted else feature.buckets)  # type: ignore[union-attr]
+    if isinstance(feature, Categorical):
+        return replace(feature, dim=None)
+    if isinstance(feature, Bag):
+        return replace(feature, dim=None, pool="mean", separator="|")
+    return replace(feature, dim=None, separator="|") if isinstance(feature, Sequence) else feature
+
+
+def _with_learned(feature: Feature, prepared: Feature) -> Feature:
+    if isinstance(feature, Numeric) and isinstance(prepared, Numeric):
+        return replace(feature, fit=prepared.fit)
+    if isinstance(feature, Bucketized) and isinstance(prepared, Bucketized):
+        return replace(feature, buckets=prepared.buckets)
+    return feature
+
+
+def _column_names(schema: Schema) -> list[str]:
+    names = [f"label.{label.task}" for label in schema.labels]
+    names += [f"{'vector' if isinstance(f, Vector) else 'numeric'}.{f.name}" for f in schema.numerics]
+    names += [f"id.{f.name}" for f in schema.single_fields] + [f"ids.{f.name}" for f in schema.ragged_fields]
+    names += [name for name in ("time", "weight", "group") if getattr(schema, name) is not None]
+    return names + [f"keep.{name}" for name in schema.keep]
+
+
+def _to_batch(table: pa.Table, schema: Schema, first: int) -> Batch:
+    def column(name: str) -> Any:
+        return table.column(name).combine_chunks()
+
+    def optional(name: str) -> Any:
+        return column(name).to_numpy() if getattr(schema, name) is not None else None
+
+    size = table.num_rows
+    labels: Floats = np.empty((size, len(schema.labels)), np.float32)
+    for task, label in enumerate(schema.labels):
+        labels[:, task] = column(f"label.{label.task}")
+    ids: Ids = np.empty((size, len(schema.single_fields)), np.int64)
+    for i, field in enumerate(schema.single_fields):
+        ids[:, i] = column(f"id.{field.name}")
+    ragged = tuple(_ragged(column(f"ids.{f.name}")) for f in schema.ragged_fields)
+    kept = table.select([f"keep.{name}" for name in schema.keep]).rename_columns(list(schema.keep))
+    return Batch(
+        first,
+        labels,
+        _numeric(table, schema),
+        ids,
+        ragged,
+        optional("weight"),
+        optional("time"),
+        optional("group"),
+        kept if schema.keep else None,
+    )
+
+
+def _numeric(table: pa.Table, schema: Schema) -> Floats:
+    out: Floats = np.empty((table.num_rows, schema.numeric_width), np.float32)
+    at = 0
+    for feature in schema.numerics:
+        if isinstance(feature, Vector):
+            values = table.column(f"vector.{feature.name}").combine_chunks().flatten().to_numpy()
+            out[:, at : at + feature.size] = values.reshape(-1, feature.size)
+            at += feature.size
+        else:
+            out[:, at] = table.column(f"numeric.{feature.name}").combine_chunks()
+            at += 1
+    return out
+
+
+def _ragged(column: pa.Array) -> Ragged:
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return Ragged(column.flatten().to_numpy(), offsets - offsets[0])

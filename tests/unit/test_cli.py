@@ -1,0 +1,94 @@
+"""The command line itself: help, exit codes, sentences."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gearshift import cli
+
+COMMANDS = ["demo", "init", "train", "evaluate", "predict", "runs", "prepare", "inspect"]
+HEAVY = ("torch", "numpy", "pyarrow", "yaml", "gearshift.config")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from gearshift.cli import run
+run({arguments!r})
+print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_help_shows_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f"│ {name} " in out
+    for later in ("compare", "export", "serve", "watch", "switch", "simulate", "doctor"):
+        assert f"│ {later} " not in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([command, "--help"]) == 0
+    assert "Usage: gearshift" in capsys.readouterr().out
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run([])
+    captured = capsys.readouterr()
+    assert "Usage: gearshift" in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["trian", "x"], "no command `trian`. Did you mean `train`? (demo, init, train,"),
+        (["xyz"], "no command `xyz`. (demo, init, train,"),
+        (["train", "--foo"], "No such option: --foo. See gearshift train --help"),
+        (["predict", "last", "x.csv"], "Missing option '-o' / '--output'. See gearshift predict --help"),
+    ],
+)
+def test_usage_mistakes_are_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["train", "none.yaml"], debug=True) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("no such config: none.yaml")
+
+
+def test_a_fault_of_ours_says_so_and_is_not_exit_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("gearshift.commands.runs.runs", broken)
+    assert cli.run(["runs"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("internal error: ZeroDivisionError: division by zero (test_cli.py:")
+    assert "Traceback" not in err
+    assert cli.run(["runs"], debug=True) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    code = "from gearshift.cli import main; import sys; sys.argv = ['gearshift', '--help']; main()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) != 0
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
