@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -54,7 +54,7 @@ class Race:
 
     def times_ours(self, other: str) -> float | None:
         """How many of our steps fit into one of theirs: above 1, we are ahead."""
-        if other not in self.seconds:
+        if other not in self.seconds or other in self.missing:
             return None
         pairs = zip(self.seconds[other], self.seconds[GEARSHIFT.name], strict=True)
         return median(theirs / ours for theirs, ours in pairs)
@@ -67,48 +67,71 @@ class Race:
             "missing": self.missing,
         }
 
+    def table(self) -> str:
+        lines = []
+        for name, times in self.seconds.items():
+            time, (first, last) = median(times), self.losses[name]
+            lines.append(
+                f"  {name:15} {1e3 * time:8.1f} ms {BATCH / time:9,.0f} examples/s"
+                f"  {self.times_ours(name) or 0:5.2f} times ours  loss {first:.3f} -> {last:.3f}"
+            )
+        return "\n".join(lines)
 
-@contextmanager
-def running(
-    kinds: Sequence[Kind], peers: Path, task: Path, model: str, missing: dict[str, str]
-) -> Iterator[list[Running]]:
-    """The sides that start here, waiting; the reasons of the others go into `missing`."""
-    sides: list[Running] = []
-    try:
+
+class Field:
+    """The sides that run here, waiting for their turn. One that does not start, or dies, leaves with its reason."""
+
+    def __init__(self, kinds: Sequence[Kind], peers: Path, task: Path, model: str) -> None:
+        self.sides: list[Running] = []
+        self.missing: dict[str, str] = {}
         for kind in kinds:
             try:
-                sides.append(Running(kind, peers, task, model))
+                self.sides.append(Running(kind, peers, task, model))
             except SideFailed as reason:
-                print(f"  {kind.name}: {reason}", flush=True)
-                missing[kind.name] = str(reason)
-        yield sides
-    finally:
-        for side in sides:
+                self._leave(kind, reason)
+
+    def each(self, turn: Callable[[Running], None], first: int = 0) -> None:
+        """One turn for every side, beginning with side `first`."""
+        for side in self.sides[first:] + self.sides[:first]:
+            try:
+                turn(side)
+            except SideFailed as reason:
+                self.sides.remove(side)
+                self._leave(side.kind, reason)
+
+    def _leave(self, kind: Kind, reason: SideFailed) -> None:
+        if kind is GEARSHIFT:
+            raise reason
+        print(f"  {kind.name} is out: {reason}", flush=True)
+        self.missing[kind.name] = str(reason)
+
+    def close(self) -> None:
+        for side in self.sides:
             side.close()
 
 
 def race(kinds: Sequence[Kind], task: Path, model: str, rows: int, options: argparse.Namespace) -> Race:
-    result = Race(model, rows)
     print(f"{model} at {rows:,} rows", flush=True)
-    with running(kinds, options.peers_dir, task, model, result.missing) as sides:
-        steps, first = {}, {}
-        for side in sides:
-            _, first[side] = side.train(5)  # first touches: memory, plans, caches
+    with closing(Field(kinds, options.peers_dir, task, model)) as field:
+        result = Race(model, rows, missing=field.missing)
+        steps: dict[str, int] = {}
+
+        def warm_up(side: Running) -> None:
+            _, loss = side.train(5)  # first touches: memory, plans, caches
             pace, _ = side.train(3)
-            steps[side] = max(4, min(40, 2 * round(options.turn / pace / 2)))  # even: two callers share them
+            result.losses[side.kind.name] = (loss, loss)
+            steps[side.kind.name] = max(4, min(40, 2 * round(options.turn / pace / 2)))  # even: for two callers
+
+        def turn(side: Running) -> None:
+            name = side.kind.name
+            seconds, loss = side.train(steps[name])
+            result.seconds.setdefault(name, []).append(seconds)
+            result.losses[name] = (result.losses[name][0], loss)
+
+        field.each(warm_up)
         for number in range(options.rounds):
-            turn = number % len(sides)
-            for side in sides[turn:] + sides[:turn]:
-                seconds, loss = side.train(steps[side])
-                result.seconds.setdefault(side.kind.name, []).append(seconds)
-                result.losses[side.kind.name] = (first[side], loss)
-    for name, times in result.seconds.items():
-        before, after = result.losses[name]
-        print(
-            f"  {name:15} {1e3 * median(times):8.1f} ms  {BATCH / median(times):9,.0f} examples/s"
-            f"  x{result.times_ours(name):.2f}  loss {before:.3f} -> {after:.3f}",
-            flush=True,
-        )
+            field.each(turn, first=number % len(field.sides))
+    print(result.table(), flush=True)
     return result
 
 
@@ -140,15 +163,20 @@ class Climb:
 def climb(task: Path, batches: int, options: argparse.Namespace) -> dict[str, Climb]:
     """All sides in turns over the log, once, until each has passed the target or used up its time."""
     print(f"dnn to a held-out AUC of {options.auc} on a generated click log", flush=True)
-    climbs: dict[str, Climb] = {}
-    with running(LEARNERS, options.peers_dir, task, "dnn", {}) as sides:
+    climbs = {kind.name: Climb() for kind in LEARNERS}
+    with closing(Field(LEARNERS, options.peers_dir, task, "dnn")) as field:
         for trained in range(0, batches, options.look):
             steps = min(options.look, batches - trained)
-            for side in sides:
-                way = climbs.setdefault(side.kind.name, Climb())
+
+            def turn(side: Running, steps: int = steps) -> None:
+                way = climbs[side.kind.name]
                 if way.reached is None and way.seconds < options.patience:
                     seconds, _ = side.train(steps)
                     way.look(seconds * steps, steps, side.ask("auc")["auc"], options.auc)
+
+            field.each(turn)
+    for name in field.missing:
+        del climbs[name]
     for name, way in climbs.items():
         print(f"  {name:15} {way.to_dict()}", flush=True)
     return climbs
