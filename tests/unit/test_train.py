@@ -23,7 +23,7 @@ checkpoint: {{path: {runs}}}
 
 def write_log(path: Path, lines: int = 600, first: int = 0, price: str = "{i}.5") -> Path:
     text = "click,ts,user,price\n" + "".join(
-        f"{int(i % 3 == 0)},{1_700_000_000 + 600 * i},u{i % 7},{price.format(i=i % 5)}\n"
+        f"{int(i % 3 == 0)},{1_700_000_000 + 600 * i},u{i % 97},{price.format(i=i % 5)}\n"
         for i in range(first, first + lines)
     )
     path.write_text(text)
