@@ -156,7 +156,7 @@ class Training:
 
     def _step(self, found: Found) -> None:
         started, progress, batch = time.perf_counter(), self.progress, found.batch
-        share = min(1.0, self.moment.share)
+        share = min(1.0, (progress.examples + len(batch)) / self.total)  # at the end of this step
         scale = self.plan.schedule.factor(share) * progress.rate_factor
         try:
             push = self.learner.step(found, lr_scale=scale)
