@@ -1,7 +1,7 @@
 """How fast are the ways of the data? One JSON object as the last line.
 
-    prepare_vs_read   pyarrow's time to read the same TSV / our time to prepare it (ids, numbers, Parquet written)
-    feed_vs_train     examples/s of feeding prepared batches of 4096 / examples/s of a plain PyTorch DNN 400-400
+    prepare_vs_read   pyarrow's time to read the same TSV / our time to prepare it (Parquet with ids written)
+    feed_vs_train     examples/s of feeding prepared batches of 4096 / those of a plain PyTorch DNN 400-400
 
 All parts of a round run one after the other and rounds repeat, so that a busy machine slows all of them; the
 figures are medians. The file is Criteo-like and generated, or any file in Criteo's format with --data.

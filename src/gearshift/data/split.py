@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gearshift import _core
 from gearshift.data.batch import Batch, Ids
 from gearshift.data.columns import write_ids
-from gearshift.data.examples import Choice, FilteredExamples
+from gearshift.data.examples import Choice, FilteredExamples, MemoryExamples
 from gearshift.data.schema import Categorical, Schema
 from gearshift.errors import UserError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 Mask = NDArray[np.bool_]
+TIME_STEP = 16  # of the times, one in so many is looked at to find a quantile
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -87,16 +88,29 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
             )
         return by_time(dataset, span[1] + 1 - seconds)
     share = parse_share(valid)
+    if dataset.schema.time is not None:
+        return by_time(dataset, _time_at(dataset, 1 - share))
     cut = dataset.counted() - round(dataset.counted() * share)
     train = Choice(lambda b: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
     held_out = Choice(lambda b: _positions(b) >= cut, share, f"the last {share:.0%}")
     return _parts(dataset, train, held_out)
 
 
+def _time_at(dataset: Dataset, share: float) -> int:
+    """The moment before which this share of the examples lies; reads the time column once."""
+    examples = dataset.examples
+    if not isinstance(examples, MemoryExamples):
+        examples = examples.with_schema(Schema((), (), dataset.schema.time))
+    times = np.concatenate([_times(block)[::TIME_STEP] for block in examples.blocks(0)])
+    return int(np.quantile(times, share, method="higher"))
+
+
 def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -> None:
-    """Refuses validation data that start before the training data end."""
+    """Refuses validation data that start before the training data end; a hash split may overlap."""
     train_span, valid_span = train.time_range(), valid.time_range()
     if allow_overlap or train_span is None or valid_span is None or valid_span[0] >= train_span[1]:
+        return
+    if _is_cut_across_time(train) or _is_cut_across_time(valid):
         return
     starts, ends = _day(valid_span[0]), _day(train_span[1])
     if starts == ends:
@@ -105,6 +119,11 @@ def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -
         f"valid starts {starts}, before train ends {ends}: the score would leak the future. "
         "Move the split, or say data.allow_overlap=true"
     )
+
+
+def _is_cut_across_time(dataset: Dataset) -> bool:
+    examples = dataset.examples
+    return isinstance(examples, FilteredExamples) and examples.choice.bounds == (None, None)
 
 
 def parse_moment(text: str) -> int:

@@ -11,7 +11,7 @@ import pytest
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.prepare import prepare
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
-from gearshift.data.split import days_in_words, parse_duration, parse_moment, parse_share
+from gearshift.data.split import check_no_leak, days_in_words, parse_duration, parse_moment, parse_share
 from gearshift.errors import UserError
 
 DAY = 86_400
@@ -125,3 +125,18 @@ def test_positions_of_parts_are_stable_across_passes(log: Path, monkeypatch: pyt
     whole = np.array(numbers(valid))
     for first in (0, 5, 100, len(whole) - 1):
         assert valid.read(first, 3).numeric_BN[:, 0].tolist() == whole[first : first + 3].tolist()
+
+
+def test_a_share_of_a_log_with_time_is_its_latest_part(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(valid="20%")
+    assert len(numbers(valid)) == pytest.approx(200, abs=20)
+    check_no_leak(train, valid)
+
+
+def test_a_split_by_hash_may_overlap_in_time(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(hash="user", valid="20%")
+    check_no_leak(train, valid)
+    early, late = read(log, SCHEMA).split(time="2026-11-05")
+    check_no_leak(early, late)
+    with pytest.raises(UserError, match="would leak the future"):
+        check_no_leak(late, early)
