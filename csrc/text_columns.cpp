@@ -69,12 +69,20 @@ bool parse_double(std::string_view text, char decimal, double& out) {
     return error == std::errc() && end == text.data() + text.size() && std::isfinite(out);
 }
 
+bool is_enclosed(std::string_view text, char open, char close) {
+    return text.size() >= 2 && text.front() == open && text.back() == close;
+}
+
 // Calls `part` for each part that is not empty.
 template <typename Part>
 void for_each_part(std::string_view text, std::string_view separator, Part part) {
+    const bool is_list = is_enclosed(text, '[', ']');  // as JSON and Python print it: ['a', 'b']
+    if (is_list) text = text.substr(1, text.size() - 2);
     while (!text.empty()) {
         const size_t cut = separator.size() == 1 ? text.find(separator.front()) : text.find(separator);
-        if (cut != 0) part(text.substr(0, cut));
+        std::string_view piece = trimmed(text.substr(0, cut));
+        if (is_list && (is_enclosed(piece, '\'', '\'') || is_enclosed(piece, '"', '"'))) piece = piece.substr(1, piece.size() - 2);
+        if (!piece.empty()) part(piece);
         if (cut == std::string_view::npos) return;
         text.remove_prefix(cut + separator.size());
     }

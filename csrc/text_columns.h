@@ -43,7 +43,8 @@ enum class KeepParts { first, last };
 
 void hash_column(const TextColumn& column, uint64_t seed, Strided<int64_t> out);
 
-// Values cut at `separator` (not empty); empty parts do not count; at most `max_len` parts of a value survive.
+// Values cut at `separator` (not empty). Spaces around a part do not count, nor do empty parts, nor the brackets and
+// quotes of a printed list; at most `max_len` parts of a value survive.
 RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed);
 
 // Missing, and words for it (nan, NULL, NA, \N, ?, -), give NaN; infinities are refused.

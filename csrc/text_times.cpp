@@ -32,6 +32,12 @@ bool take(std::string_view& text, size_t digits, int64_t& out) {
     return true;
 }
 
+// One or two digits.
+bool take_short(std::string_view& text, int64_t& out) {
+    const bool two = text.size() > 1 && text[1] >= '0' && text[1] <= '9';
+    return take(text, two ? 2 : 1, out);
+}
+
 bool take(std::string_view& text, char a, char b) {
     if (text.empty() || (text.front() != a && text.front() != b)) return false;
     text.remove_prefix(1);
@@ -59,11 +65,12 @@ bool take_zone(std::string_view& text, int64_t& offset) {
 
 bool parse_iso(std::string_view text, int64_t& seconds) {
     int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, offset = 0;
-    if (!take(text, 4, year) || !take(text, '-', '/') || !take(text, 2, month) || !take(text, '-', '/') || !take(text, 2, day))
+    if (!take(text, 4, year) || !take(text, '-', '/') || !take_short(text, month) || !take(text, '-', '/') ||
+        !take_short(text, day))
         return false;
     if (!is_date(year, month, day)) return false;
     if (take(text, 'T', ' ')) {
-        if (!take(text, 2, hour)) return false;
+        if (!take_short(text, hour)) return false;
         if (take(text, ':', ':') && !take(text, 2, minute)) return false;
         if (take(text, ':', ':') && !take(text, 2, second)) return false;
         skip_fraction(text);

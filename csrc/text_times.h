@@ -6,7 +6,7 @@
 
 namespace gearshift {
 
-// ISO 8601 date or date and time ('-' or '/' between the parts, 'T' or space before the time, 'Z' or an offset
+// ISO 8601 date or date and time ('-' or '/' between the parts, leading zeros not needed, 'T' or space before the time, 'Z' or an offset
 // behind it), or a number as in epoch_seconds; a fraction of a second is cut off. False: not a time.
 bool parse_time(std::string_view text, int64_t& seconds);
 

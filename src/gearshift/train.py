@@ -12,7 +12,7 @@ from gearshift.config import Config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
-from gearshift.data.split import by_hash, by_last_time, check_no_leak
+from gearshift.data.split import by_hash, check_no_leak
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -89,7 +89,7 @@ def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | No
             return by_hash(dataset, split.hash_column, held_out, name)
         if isinstance(held_out, str) and held_out[:4].isdigit():
             return dataset.split(time=held_out)  # a day
-        return by_last_time(dataset, held_out)
+        return dataset.split(valid=held_out)
 
     rest, test = parts(whole, split.test, "test") if split.test is not None else (whole, None)
     return (*parts(rest, split.valid, "valid"), test)

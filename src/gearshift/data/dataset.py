@@ -8,13 +8,14 @@ keep their order). A batch's `first` is its position in the epoch's order, so `s
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from threading import Lock
 
 import numpy as np
 
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
-from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples
+from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples, count_examples
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
 from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
@@ -74,6 +75,7 @@ class Dataset:
         self._memory: Batch | None = None
         self._counted: int | None = None
         self._too_large = False
+        self._loading = Lock()
 
     @property
     def schema(self) -> Schema:
@@ -97,10 +99,7 @@ class Dataset:
     def counted(self) -> int:
         """The exact count; reads through the data once if it has to."""
         if self.count() is None:
-            from gearshift.data.fit import plain_schema
-
-            plain = self.examples.with_schema(plain_schema(self.schema))
-            self._counted = sum(len(block) for block in plain.blocks(0))
+            self._counted = count_examples(self.examples)
         count = self.count()
         assert count is not None
         return count
@@ -214,11 +213,12 @@ class Dataset:
     def _fits_memory(self) -> bool:
         if self._memory is None and isinstance(self.examples, MemoryExamples):
             self._memory = self.examples.batch
-        if self._memory is None and not self._too_large:
-            try:
-                self._memory = self._load(IN_MEMORY_BYTES)
-            except MemoryError:
-                self._too_large = True
+        with self._loading:
+            if self._memory is None and not self._too_large:
+                try:
+                    self._memory = self._load(IN_MEMORY_BYTES)
+                except MemoryError:
+                    self._too_large = True
         return self._memory is not None
 
     def _load(self, limit: int | None) -> Batch:

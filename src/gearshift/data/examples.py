@@ -145,6 +145,17 @@ class RawExamples:
             position += block.size
         return f"examples {first:,}-{first + count - 1:,}"
 
+    def count_by_reading(self) -> int:
+        """Counts without converting, unless lines may have to be left out; learns where reading can start."""
+        if self.bad_lines.allowed:
+            return sum(len(block) for block in _plain(self).blocks(0))
+        position = 0
+        for block, behind in self.raw_blocks(None):
+            position += block.size
+            if behind is not None:
+                self._marks.add(position, behind)
+        return position
+
     def _start(self, first: int) -> tuple[int, Any]:
         jump = getattr(self.source, "mark_before", None)
         if jump is not None and self.bad_lines.allowed == 0:
@@ -167,6 +178,20 @@ class RawExamples:
         ignored = [name for name in self.source.columns if name not in self.wanted]
         what = _files_and_size(files) if files else f"a table of {self.source.estimate():,} examples"
         return what, f"Ignored columns: {', '.join(ignored)}" if ignored else ""
+
+
+def count_examples(examples: Examples) -> int:
+    """By reading through all of them."""
+    if isinstance(examples, RawExamples):
+        return examples.count_by_reading()
+    return sum(len(block) for block in _plain(examples).blocks(0))
+
+
+def _plain(examples: Examples) -> Examples:
+    """The same examples with no number fitted: enough to count them and to find bad lines."""
+    from gearshift.data.fit import plain_schema
+
+    return examples.with_schema(plain_schema(examples.schema))
 
 
 def _span(times: Sequence[NDArray[np.int64]]) -> tuple[int, int] | None:

@@ -7,36 +7,42 @@ from dataclasses import dataclass
 
 from gearshift.data.profile import Profile
 from gearshift.data.schema import Label
+from gearshift.data.sniff import ICONV
 from gearshift.errors import UserError
 
 # In order: the earlier the surer.
 LABEL_NAMES = (
-    r"(is_?)?click(ed|s)?",
+    r"(is_?)?(click(ed|s)?|clk)",
     r"label",
     r"y|target|is_?target",
     r"is_?click(ed)?_?.*",
     r".*_click(ed)?",
-    r"click_.*",
+    r"click(ed)?_.*",
     r"(is_?)?(convert(ed)?|conversion|attributed|purchased?|bought|buy|order(ed)?|install(ed)?)",
     r"response|outcome|class",
     r"(is_?)?(like|liked|subscribed?|deposit|default|churn(ed)?|responded)",
     r".*(label|target)",
 )
 ZERO_ONE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"0.0", "1.0"}, {"-1", "+1"}, {"-1.0", "1.0"})
+YES_NO = ({"yes", "no"}, {"y", "n"}, {"ja", "nein"}, {"oui", "non"}, {"si", "no"}, {"sí", "no"}, {"t", "f"})
 POSITIVE_WORDS = (
-    "yes",
-    "y",
-    "true",
-    "t",
-    "click",
-    "clicked",
-    "positive",
-    "pos",
-    "buy",
-    "1",
-    "good",
-    "conv",
-    "converted",
+    *(
+        "yes",
+        "y",
+        "true",
+        "t",
+        "ja",
+        "oui",
+        "si",
+        "sí",
+        "click",
+        "clicked",
+        "positive",
+        "pos",
+        "buy",
+        "bought",
+    ),
+    *("1", "good", "conv", "converted", "conversion", "purchase", "purchased"),
 )
 
 
@@ -76,13 +82,23 @@ def _is_zero_one(profile: Profile) -> bool:
     return {value.strip().lower() for value in profile.values} in ZERO_ONE
 
 
+def _is_yes_no(profile: Profile) -> bool:
+    return {value.strip().lower() for value in profile.values} in YES_NO
+
+
 def _by_name(profiles: list[Profile]) -> Profile | None:
     for pattern in LABEL_NAMES:
         for profile in profiles:
             is_label = _has_two_values(profile) or (_is_constant_zero_one(profile) and not profile.missing)
-            if is_label and re.fullmatch(pattern, profile.name.strip(), re.IGNORECASE):
+            if is_label and re.fullmatch(pattern, plain_name(profile.name)):
                 return profile
     return None
+
+
+def plain_name(name: str) -> str:
+    """Clicked on Ad -> clicked_on_ad, isClick -> is_click."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip())
+    return re.sub(r"[\s.-]+", "_", words).lower()
 
 
 def _is_constant_zero_one(profile: Profile) -> bool:
@@ -91,14 +107,12 @@ def _is_constant_zero_one(profile: Profile) -> bool:
 
 
 def _by_place(profiles: list[Profile]) -> Profile | None:
-    """0/1 in the first or last column, then any two values there, then the only 0/1 column."""
+    """0/1 in the first or last column, the only 0/1 column, yes and no, any two values at an end."""
     ends = [profile for profile in (profiles[-1], profiles[0]) if _has_two_values(profile)]
+    worded = [profile for profile in profiles if _has_two_values(profile) and _is_yes_no(profile)]
     zero_one = [profile for profile in profiles if _has_two_values(profile) and _is_zero_one(profile)]
-    for candidates in (
-        [p for p in ends if _is_zero_one(p)],
-        zero_one[:1] if len(zero_one) == 1 else [],
-        ends,
-    ):
+    only = zero_one if len(zero_one) == 1 else []
+    for candidates in ([p for p in ends if _is_zero_one(p)], only, worded, ends):
         if candidates:
             return candidates[0]
     return zero_one[0] if zero_one else None
@@ -114,6 +128,10 @@ def _found(profile: Profile, remark: str) -> FoundLabel:
     positive = next((v for v in profile.values if v.strip().lower() in POSITIVE_WORDS), profile.values[-1])
     share = int(profile.counts[profile.values.index(positive)]) / total
     reason = "by the word" if positive.strip().lower() in POSITIVE_WORDS else "the rarer value"
+    if "\ufffd" in positive:
+        raise UserError(
+            f"label `{profile.name}` holds text that is not UTF-8; convert the file first: {ICONV}"
+        )
     why = f"{positive.strip()!r} ({_percent(share)}, {reason}) is taken as the click{remark}"
     return FoundLabel(Label(profile.name, positive=positive.strip()), why)
 

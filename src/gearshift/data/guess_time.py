@@ -15,7 +15,7 @@ from gearshift.data.split import days_in_words
 from gearshift.errors import UserError
 
 TIME_NAME = re.compile(
-    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(stamp)?$|(_|^)(at|date|ts)$",
+    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(_?stamp)?$|(_|^)(at|date|ts)$",
     re.IGNORECASE,
 )
 EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100

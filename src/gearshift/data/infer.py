@@ -8,6 +8,7 @@ guess is a proposal: the user reads the reasons and corrects what is wrong.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,10 +16,11 @@ from typing import Literal
 import numpy as np
 
 from gearshift.data.examples import RawSource
-from gearshift.data.guess_label import find_label
+from gearshift.data.guess_label import find_label, plain_name
+from gearshift.data.guess_leak import gives_label_away, label_values
 from gearshift.data.guess_time import find_time
 from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile, sample_profiles
-from gearshift.data.schema import Bag, Categorical, Feature, Numeric, Schema, Sequence, Vector
+from gearshift.data.schema import Bag, Categorical, Feature, Label, Numeric, Schema, Sequence, Vector
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.text_source import TextSource
@@ -113,6 +115,7 @@ def _guess_all(
             guesses.append(Guess(profile.name, "time", found_time.why, "time"))
         else:
             guesses.append(guess_column(profile))
+    guesses = _without_leaks(guesses, profiles, found_label.label)
     guesses = [_shared(guess, guesses, profiles) for guess in guesses]
     schema = Schema(
         tuple(g.feature for g in guesses if g.feature is not None),
@@ -122,6 +125,16 @@ def _guess_all(
         weight=next((g.column for g in guesses if g.role == "weight"), None),
     )
     return tuple(guesses), schema
+
+
+def _without_leaks(guesses: list[Guess], profiles: list[Profile], label: Label) -> list[Guess]:
+    clicked = label_values(next(p for p in profiles if p.name == label.column), label)
+
+    def checked(guess: Guess, profile: Profile) -> Guess:
+        reason = gives_label_away(profile, clicked) if guess.role == "feature" else None
+        return guess if reason is None else _ignored(profile, reason)
+
+    return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 
 
 def guess_column(profile: Profile) -> Guess:
@@ -180,7 +193,8 @@ def _separated(profile: Profile) -> Guess | None:
     """Several values in one, joined by a separator."""
     if profile.numbers is not None or profile.times is not None:
         return None
-    parts = next((p for p in map(profile.parts, SEPARATORS) if _is_list_of(profile, p)), None)
+    present = [s for s in SEPARATORS if any(s in value for value in profile.values)]
+    parts = next((p for p in map(profile.parts, present) if _is_list_of(profile, p)), None)
     if parts is None:
         return None
     span = f"{parts.fewest}-{parts.most}" if parts.fewest != parts.most else f"{parts.most}"
@@ -207,6 +221,8 @@ def _is_list_of(profile: Profile, parts: Parts) -> bool:
     recur = sum(parts.counts.values()) / len(parts.counts)
     same_size = parts.fewest == parts.most
     plain = all(re.fullmatch(r"[\w.:-]+", part) for part in parts.counts)
+    if parts.separator == "," and profile.values[0].startswith("[") and plain:
+        return True  # a printed list
     return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
 
 
@@ -280,25 +296,39 @@ def _free_text(profile: Profile) -> Guess | None:
 def _shared(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:
     """A bag or sequence whose parts are the values of an id column is its history: they share rows."""
     feature = guess.feature
-    if not isinstance(feature, Bag | Sequence):
-        return guess
     by_name = {profile.name: profile for profile in profiles}
-    profile = by_name[guess.column]
-    if profile.is_list:
+    if not isinstance(feature, Bag | Sequence) or by_name[guess.column].is_list:
         return guess
-    parts = profile.parts(feature.separator).counts
-    best, best_share = None, 0.0
-    for other in guesses:
-        if isinstance(other.feature, Categorical):
-            known = set(by_name[other.column].values)
-            share = sum(n for part, n in parts.items() if part in known) / max(sum(parts.values()), 1)
-            if share > best_share and len(known) > 2:
-                best, best_share = other.column, share
-    if best is None or best_share < 0.5:
+    parts = by_name[guess.column].parts(feature.separator).counts
+    others = [g.column for g in guesses if isinstance(g.feature, Categorical)]
+    best = max(others, key=lambda name: _overlap(guess.column, parts, by_name[name]), default=None)
+    share = 0.0 if best is None else _overlap(guess.column, parts, by_name[best])
+    if best is None or share < 0.5:
         return guess
     sequence = Sequence(guess.column, feature.separator, share_embedding=best)
-    why = f"parts overlap {best} by {_percent(best_share)}: shares its embedding"
+    why = f"parts overlap {best} by {_percent(share)}: shares its embedding"
     return replace(guess, guess=f"sequence, separator {feature.separator!r}", why=why, feature=sequence)
+
+
+def _overlap(name: str, parts: Counter[str], other: Profile) -> float:
+    """The share of the parts that are values of another column; 0 if that may be chance.
+
+    Small integers are the values of many columns: they count only if they also cover the other column, or the
+    names have a word in common (recent_items, item_id).
+    """
+    known = set(other.values)
+    common = [part for part in parts if part in known]
+    if other.numbers is not None and not _share_a_word(name, other.name) and len(common) < 0.5 * len(known):
+        return 0.0
+    return sum(parts[part] for part in common) / max(sum(parts.values()), 1) if len(known) > 2 else 0.0
+
+
+def _share_a_word(a: str, b: str) -> bool:
+    first, second = (
+        {word.rstrip("s") for word in re.split(r"[\W_]+", plain_name(name))} - {"id", "list", "hist"}
+        for name in (a, b)
+    )
+    return bool(first & second)
 
 
 def _group(guesses: list[Guess], profiles: list[Profile]) -> str | None:

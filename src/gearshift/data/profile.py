@@ -22,6 +22,7 @@ from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
 
 SAMPLE_EXAMPLES = 100_000
+PARTS_VALUES = 20_000  # distinct values that are cut into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
 
@@ -124,14 +125,23 @@ class Profile:
         counts: Counter[str] = Counter()
         sizes: list[int] = []
         holding = 0
-        for value, count in zip(self.values, self.counts.tolist(), strict=True):
-            pieces = [piece for piece in value.split(separator) if piece]
+        for value, count in zip(self.values[:PARTS_VALUES], self.counts.tolist(), strict=False):
+            pieces = split_parts(value, separator)
             sizes.append(len(pieces))
             holding += count if separator in value else 0
             for piece in pieces:
                 counts[piece] += count
-        share = holding / max(int(self.counts.sum()), 1)
+        share = holding / max(int(self.counts[:PARTS_VALUES].sum()), 1)
         return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts)
+
+
+def split_parts(value: str, separator: str) -> list[str]:
+    """The parts of one value, as text_columns.h cuts them."""
+    is_list = len(value) >= 2 and value[0] == "[" and value[-1] == "]"
+    pieces = [piece.strip(" \t") for piece in (value[1:-1] if is_list else value).split(separator)]
+    if is_list:
+        pieces = [p[1:-1] if len(p) >= 2 and p[0] == p[-1] and p[0] in "'\"" else p for p in pieces]
+    return [piece for piece in pieces if piece]
 
 
 def sample_profiles(

@@ -51,7 +51,10 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Bag:
-    """Several values per example, order without meaning; their rows are pooled into one."""
+    """Several values per example, order without meaning; their rows are pooled into one.
+
+    Joined by `separator` in text, also as a printed list (`[1, 2]`, separator ","); or a Parquet list.
+    """
 
     name: str
     separator: str = "|"

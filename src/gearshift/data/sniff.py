@@ -26,6 +26,15 @@ DELIMITERS = (
 )  # where two cut equally well, the one that is rarer inside values wins
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
 LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)*\s*(#.*)?")
+ICONV = "iconv -f LATIN1 -t UTF-8"
+MAGIC = {
+    b"\xff\xfe": "is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
+    b"\x1f\x8b": "is gzip-compressed; let its name end in .gz.",
+    b"\x28\xb5\x2f\xfd": "is zstd-compressed; let its name end in .zst.",
+    b"PK\x03\x04": "is a zip archive; unpack it first.",
+    b"PAR1": "is a Parquet file; let its name end in .parquet, or say data.format=parquet.",
+}
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
@@ -62,13 +71,16 @@ def sample_text(file: DataFile, limit: int = SAMPLE_BYTES) -> str:
         if got == 0 and stream.error is not None:
             raise UserError(stream.error.sentence(0, ()))
     data = bytes(buffer[:got])
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UserError(f"{file.path} is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8")
+    for start, advice in MAGIC.items():
+        if data.startswith(start):
+            raise UserError(f"{file.path} {advice}")
     if b"\0" in data:
         raise UserError(f"{file.path} is not a text file (byte 0 at {data.index(0):,}); see data.format")
     if got == limit and b"\n" in data:
         data = data[: data.rindex(b"\n") + 1]
     text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if "\ufffd" in text.partition("\n")[0]:
+        raise UserError(f"{file.path} line 1 is not UTF-8 text; convert the file first: {ICONV}")
     if not text.strip():
         raise UserError(f"{file.path} is empty.")
     return text

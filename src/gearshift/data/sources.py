@@ -145,4 +145,13 @@ def _layout(sniffed: Sniffed, csv: CsvFormat) -> TextLayout:
         sniffed.decimal,
         libfm,
         rest_in_last=libfm and len(sniffed.columns) == 2,
+        counted_by=_counted_by(sniffed, csv),
     )
+
+
+def _counted_by(sniffed: Sniffed, csv: CsvFormat) -> str:
+    if csv.columns is not None:
+        return "data.csv.columns"
+    if sniffed.format == "criteo":
+        return "Criteo's format"
+    return "the header" if sniffed.header else "the first line"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gearshift import _core
 from gearshift.data.batch import Batch, Ids
 from gearshift.data.columns import write_ids
-from gearshift.data.examples import Choice, FilteredExamples
+from gearshift.data.examples import Choice, FilteredExamples, MemoryExamples
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 Mask = NDArray[np.bool_]
+TIME_STEP = 16  # of the times, one in so many is looked at to find a quantile
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -34,17 +35,6 @@ def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
     before = Choice(lambda b, _: _times(b) < at, share, f"before {day}", (None, at - 1))
     after = Choice(lambda b, _: _times(b) >= at, 1 - share, f"from {day}", (at, None))
     return _parts(dataset, before, after)
-
-
-def by_last_time(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
-    """The end of the time that the log covers: a duration ("1d"), or a share of that time."""
-    span = dataset.time_range()
-    if span is None:
-        raise UserError("a split by time needs data.time: name the column that has the time.")
-    seconds = parse_duration(valid) if isinstance(valid, str) else None
-    if seconds is None:
-        seconds = round(parse_share(valid) * (span[1] + 1 - span[0]))
-    return by_time(dataset, span[1] + 1 - seconds)
 
 
 def by_hash(dataset: Dataset, column: str, valid: float | str, part: str = "valid") -> tuple[Dataset, Dataset]:
@@ -81,18 +71,36 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
     """The last part of the log: a duration where there is a time, or a share of the examples."""
     seconds = parse_duration(valid) if isinstance(valid, str) else None
     if seconds is not None:
-        return by_last_time(dataset, valid)
+        span = dataset.time_range()
+        if span is None:
+            raise UserError(
+                f"a split by duration ({valid}) needs data.time: name the column that has the time."
+            )
+        return by_time(dataset, span[1] + 1 - seconds)
     share = parse_share(valid)
+    if dataset.schema.time is not None:
+        return by_time(dataset, _time_at(dataset, 1 - share))
     cut = dataset.counted() - round(dataset.counted() * share)
     train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
     held_out = Choice(lambda b, _: _positions(b) >= cut, share, f"the last {share:.0%}")
     return _parts(dataset, train, held_out)
 
 
+def _time_at(dataset: Dataset, share: float) -> int:
+    """The moment before which this share of the examples lies; reads the time column once."""
+    examples = dataset.examples
+    if not isinstance(examples, MemoryExamples):
+        examples = examples.with_schema(Schema((), (), dataset.schema.time))
+    times = np.concatenate([_times(block)[::TIME_STEP] for block in examples.blocks(0)])
+    return int(np.quantile(times, share, method="higher"))
+
+
 def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -> None:
-    """Refuses validation data that start before the training data end."""
+    """Refuses validation data that start before the training data end; a hash split may overlap."""
     train_span, valid_span = train.time_range(), valid.time_range()
     if allow_overlap or train_span is None or valid_span is None or valid_span[0] >= train_span[1]:
+        return
+    if _is_cut_across_time(train) or _is_cut_across_time(valid):
         return
     starts, ends = _day(valid_span[0]), _day(train_span[1])
     if starts == ends:
@@ -101,6 +109,11 @@ def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -
         f"valid starts {starts}, before train ends {ends}: the score would leak the future. "
         "Move the split, or say data.allow_overlap=true"
     )
+
+
+def _is_cut_across_time(dataset: Dataset) -> bool:
+    examples = dataset.examples
+    return isinstance(examples, FilteredExamples) and examples.choice.bounds == (None, None)
 
 
 def parse_moment(text: str) -> int:

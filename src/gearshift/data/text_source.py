@@ -46,6 +46,7 @@ class TextLayout:
     decimal: str = "."
     libfm: bool = False
     rest_in_last: bool = False  # the last column takes the rest of the line
+    counted_by: str = "the header"  # what says how many columns there are, for the error message
 
 
 class Mark(NamedTuple):
@@ -236,7 +237,7 @@ class _FilePass:
         if columns < 0:
             self._bad_lines.refuse(place, "the quote that opens here never closes", QUOTE_ADVICE)
             return
-        whose = "the header" if self._layout.header else "the first line"
+        whose = self._layout.counted_by
         reason = f"{columns:,} column{'s' * (columns != 1)} where {whose} has {len(self._slots):,}"
         self._bad_lines.refuse(place, reason, LIBFM_ADVICE if self._layout.libfm else ALLOW_SOME)
 

@@ -109,7 +109,8 @@ def test_times_as_numbers() -> None:
     assert times(["1413849600", "1413849600000", "1413849600000000", "1413849600.75", "0"])[0] == [
         day
     ] * 4 + [0]
-    for bad in ("", "yesterday", "2014-13-01", "2014-02-29", "2014-10-21T7", "12:30"):
+    assert times(["2014/10/21 7:30", "2014-10-21T7"])[0] == [day + 7 * 3600 + 1800, day + 7 * 3600]
+    for bad in ("", "yesterday", "2014-13-01", "2014-02-29", "2014-10-21T", "12:30", "21/10/2014"):
         assert times([bad])[1] == 0
 
 
@@ -126,6 +127,9 @@ def test_parts_are_cut_shortened_and_hashed_like_single_values() -> None:
         assert offsets.tolist() == [0, 2, 2, 3, 3]
     found, _ = _core.hash_parts(*column(["a, b, c"]), ", ", 9, True, seed)
     assert found.tolist() == ids("a", "b", "c")
+    found, offsets = _core.hash_parts(*column(["['a', \"b\", 7]", "[]", "[ c]", "d]"]), ",", 9, True, seed)
+    assert found.tolist() == ids("a", "b", "7", "c", "d]")
+    assert offsets.tolist() == [0, 3, 3, 4, 5]
     with pytest.raises(ValueError, match="separator"):
         _core.hash_parts(data, spans, "", 2, True, seed)
 

@@ -240,3 +240,24 @@ def test_libfm_values_other_than_one(tmp_path: Path) -> None:
     message = refusal(path, None, format="libfm")  # type: ignore[arg-type]
     assert message.startswith(f"{path} line 2: feature `5:0.5` has another value than 1")
     assert "does not look like libfm" in refusal(file(tmp_path, GOOD), format="libfm")
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (gzip.compress(GOOD.encode()), "let its name end in .gz"),
+        (pa.compress(GOOD.encode(), codec="zstd", asbytes=True), "let its name end in .zst"),
+        (b"PK\x03\x04rest", "unpack it first"),
+        (b"PAR1rest", "is a Parquet file"),
+    ],
+)
+def test_a_file_with_the_wrong_ending(tmp_path: Path, start: bytes, words: str) -> None:
+    assert words in refusal(file(tmp_path, start))
+
+
+def test_the_stated_columns_are_named_when_lines_have_others(tmp_path: Path) -> None:
+    path = file(tmp_path, "1,a,2\n0,b,3\n")
+    four = CsvFormat(",", header=False, columns=("click", "user", "price", "more"))
+    assert "line 1: 3 columns where data.csv.columns has 4" in refusal(path, csv=four)
+    criteo = file(tmp_path, "1\t2\t3\n", "day_0.tsv")
+    assert "3 columns where Criteo's format has 40" in refusal(criteo, None, format="criteo")  # type: ignore[arg-type]

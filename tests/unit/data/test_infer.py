@@ -206,3 +206,38 @@ def test_no_label_and_a_label_of_many_values_are_the_users_to_name(tmp_path: Pat
         infer(path, label="a")
     with pytest.raises(UserError, match="has no column `clack`"):
         infer(path, label="clack")
+
+
+def test_columns_that_give_the_label_away_are_left_out(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        click = int(i % 7 == 0)
+        return f"u{i % 30},{1 - click},{'2026-11-01 10:00:00' if click else ''},{click}"
+
+    inferred = looked_at(write(tmp_path / "leak.csv", ["user,nonclk,click_time,clk", *each(line)]))
+    assert inferred.schema.labels == (Label("clk"),)
+    assert features(inferred) == {"user": Categorical}
+    assert "it would give the label away" in why(inferred, "nonclk")
+    assert "has a value exactly when the label is 1" in why(inferred, "click_time")
+
+
+def test_printed_lists_and_names_in_camel_case(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        kinds = ", ".join(str(random.randrange(30)) for _ in range(random.randint(1, 4)))
+        return f"{i % 90}\t{1_700_000_000_000 + i * 1000}\t[{kinds}]\t{random.choice(['true', 'false'])}"
+
+    inferred = looked_at(write(tmp_path / "camel.tsv", ["userId\teventTime\tkinds\tisClick", *each(line)]))
+    assert inferred.schema.labels == (Label("isClick"),)
+    assert inferred.schema.time == "eventTime"
+    assert features(inferred) == {"userId": Categorical, "kinds": Bag}
+    assert why(inferred, "kinds") == "bag, separator ',': 1-4 parts, 30 distinct parts"
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{['nein', 'Klick für'][i % 5 == 0]};{i % 7}")
+    path = tmp_path / "latin.csv"
+    path.write_bytes("\n".join(["klick;n", *rows]).encode("latin-1"))
+    with pytest.raises(UserError, match="label `klick` holds text that is not UTF-8"):
+        infer(path)
+    path.write_bytes("\n".join(["Größe;y", *rows]).encode("latin-1"))
+    with pytest.raises(UserError, match="line 1 is not UTF-8 text; convert the file first: iconv"):
+        infer(path)

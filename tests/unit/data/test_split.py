@@ -1,0 +1,142 @@
+"""Parts of one log: every example is in exactly one, in the log's order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gearshift.data.dataset import Dataset, read
+from gearshift.data.prepare import prepare
+from gearshift.data.schema import Categorical, Label, Numeric, Schema
+from gearshift.data.split import check_no_leak, days_in_words, parse_duration, parse_moment, parse_share
+from gearshift.errors import UserError
+
+DAY = 86_400
+START = 1_793_491_200  # 2026-11-01
+SCHEMA = Schema((Numeric("n"), Categorical("item")), (Label("click"),), time="ts")
+EXAMPLES = 1000
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10 days of 100 examples, 50 users."""
+    path = tmp_path_factory.mktemp("split") / "log.csv"
+    rows = (f"{i % 2},{START + i * DAY // 100},{i},u{i * 7 % 50},i{i % 9}\n" for i in range(EXAMPLES))
+    path.write_text("click,ts,n,user,item\n" + "".join(rows))
+    return path
+
+
+def numbers(data: Dataset, **options: int) -> list[int]:
+    return [int(v) for b in data.batches(64, **options) for v in b.numeric_BN[:, 0]]  # type: ignore[arg-type]
+
+
+def test_by_time(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(time="2026-11-08")
+    assert numbers(train) == list(range(700))
+    assert numbers(valid) == list(range(700, 1000))
+    assert numbers(valid, start=250) == list(range(950, 1000))
+    assert valid.read(10, 3).numeric_BN[:, 0].tolist() == [710, 711, 712]
+    assert train.time_range() == (START, START + 7 * DAY - 1)
+    assert valid.time_range() == (START + 7 * DAY, START + 999 * DAY // 100)
+    assert train.estimate() == pytest.approx(700, abs=10)
+    assert "2026-11-01..07" in train.describe()
+
+
+def test_by_the_end_of_the_log(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(valid="1d")
+    assert numbers(valid) == list(range(900, 1000))
+    assert numbers(train) + numbers(valid) == list(range(1000))
+    train, valid = read(log, replace(SCHEMA, time=None)).split(valid=0.25)
+    assert numbers(train) == list(range(750))
+    assert numbers(valid) == list(range(750, 1000))
+
+
+@pytest.mark.parametrize("column", ["user", "item"])
+def test_by_hash_keeps_all_examples_of_a_value_together(log: Path, column: str) -> None:
+    schema = replace(SCHEMA, keep=("user", "item"))
+    train, valid = read(log, schema).split(hash=column, valid="30%")
+    assert sorted(numbers(train) + numbers(valid)) == list(range(1000))
+    sides = [
+        {v for b in part.batches(99) for v in b.kept.column(column).to_pylist()} for part in (train, valid)
+    ]  # type: ignore[union-attr]
+    assert not sides[0] & sides[1]
+    assert sides[0]
+    assert sides[1]
+
+
+def test_the_hash_split_is_the_same_whatever_the_schema_reads(log: Path, tmp_path: Path) -> None:
+    """As a plain column, as a group, as a field, and from prepared data."""
+    plain = read(log, SCHEMA)
+    grouped = read(log, replace(SCHEMA, group="user"))
+    field = read(log, replace(SCHEMA, features=(Numeric("n"), Categorical("user"))))
+    prepare(grouped, tmp_path / "ready")
+    ready = read(tmp_path / "ready")
+    parts = [numbers(data.split(hash="user", valid=0.3)[1]) for data in (plain, grouped, field, ready)]
+    assert 150 < len(parts[0]) < 450
+    assert parts[0] == parts[1] == parts[2] == parts[3]
+    kept = plain.split(hash="user")[0].read(0, 5)
+    assert kept.kept is None
+
+
+def test_a_part_can_be_shuffled_and_split_again(log: Path) -> None:
+    rest, test = read(log, SCHEMA).split(time="2026-11-10")
+    train, valid = rest.split(time="2026-11-09")
+    assert (len(numbers(train)), len(numbers(valid)), len(numbers(test))) == (800, 100, 100)
+    shuffled = [int(v) for b in train.batches(64, shuffle=(1, 0)) for v in b.numeric_BN[:, 0]]
+    assert sorted(shuffled) == list(range(800)) != shuffled
+
+
+def test_what_a_split_needs(log: Path) -> None:
+    timeless = read(log, replace(SCHEMA, time=None))
+    for wrong in ({"time": "2026-11-08"}, {"valid": "1d"}):
+        with pytest.raises(UserError, match=r"needs data\.time"):
+            timeless.split(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="is not a moment"):
+        read(log, SCHEMA).split(time="tomorrow")
+    with pytest.raises(UserError, match="has no column `usr`"):
+        read(log, SCHEMA).split(hash="usr", valid=0.1)
+
+
+def test_words() -> None:
+    assert parse_moment("2026-11-01") == START
+    assert [parse_duration(t) for t in ("1d", "12h", "30min", "90 s", "2w", "10%")] == [
+        DAY,
+        43200,
+        1800,
+        90,
+        14 * DAY,
+        None,
+    ]
+    assert [parse_share(v) for v in ("10%", 0.25, "0.5")] == [0.1, 0.25, 0.5]
+    for wrong in (0, 1.5, "150%", "many"):
+        with pytest.raises(UserError):
+            parse_share(wrong)
+    assert days_in_words(START, START + 6 * DAY) == "2026-11-01..07"
+    assert days_in_words(START, START + 40 * DAY) == "2026-11-01..2026-12-11"
+    assert days_in_words(START, START + 5) == "2026-11-01"
+
+
+def test_positions_of_parts_are_stable_across_passes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gearshift.data.text_source.CHUNK_BYTES", 700)
+    _, valid = read(log, SCHEMA).split(hash="user", valid=0.3)
+    whole = np.array(numbers(valid))
+    for first in (0, 5, 100, len(whole) - 1):
+        assert valid.read(first, 3).numeric_BN[:, 0].tolist() == whole[first : first + 3].tolist()
+
+
+def test_a_share_of_a_log_with_time_is_its_latest_part(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(valid="20%")
+    assert len(numbers(valid)) == pytest.approx(200, abs=20)
+    check_no_leak(train, valid)
+
+
+def test_a_split_by_hash_may_overlap_in_time(log: Path) -> None:
+    train, valid = read(log, SCHEMA).split(hash="user", valid="20%")
+    check_no_leak(train, valid)
+    early, late = read(log, SCHEMA).split(time="2026-11-05")
+    check_no_leak(early, late)
+    with pytest.raises(UserError, match="would leak the future"):
+        check_no_leak(late, early)
