@@ -15,8 +15,9 @@
 Imports neither torch nor numpy nor pyarrow.
 """
 
+from gearshift.config.data import Split
 from gearshift.config.files import check_files
 from gearshift.config.load import config_from, load_config, load_schema
 from gearshift.config.tree import SCHEMA_FILE, Config
 
-__all__ = ["SCHEMA_FILE", "Config", "check_files", "config_from", "load_config", "load_schema"]
+__all__ = ["SCHEMA_FILE", "Config", "Split", "check_files", "config_from", "load_config", "load_schema"]
