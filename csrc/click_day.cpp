@@ -1,6 +1,8 @@
 #include "click_day.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "feature_hash.h"
 
@@ -19,6 +21,7 @@ enum Column {
     kMissingColumn,                    // 16 bits a number, four numbers a draw
     kNumericColumn = kMissingColumn + 4,
     kTargetColumn = kNumericColumn + kNumerics,
+    kTargetAdColumn,
     kLengthColumn,
     kChoiceColumn,                     // one per place in the history
     kItemColumn = kChoiceColumn + kHistory,
@@ -47,6 +50,7 @@ constexpr NumericSpec kNumericSpecs[kNumerics] = {
     {kNoise, 0, 0.0}, {kNoise, 0, 0.15}, {kNoise, 0, 0.40},
 };
 
+constexpr double kSqrt2 = 1.41421356237309504880;
 constexpr double kTurn = 0.15;      // rad a day, times U(.5, 1.5), times drift
 constexpr double kReborn = 0.09;    // share of ads and queries a day, times drift
 constexpr double kStrength = 1.4;   // standard deviation of the logit
@@ -58,12 +62,31 @@ constexpr double kTargetOfInterest = 0.35, kItemOfInterest = 0.75, kHistoryEnds 
 constexpr int64_t kCalibration = int64_t{1} << 40;  // positions of the sample, beyond any log
 constexpr int kCalibrationSize = 1 << 16;
 
-constexpr uint32_t pair_size(Bucket bucket) { return bucket == kHour ? kHours : kBucketSpecs[bucket].size; }
+constexpr uint32_t size_of(Bucket bucket) { return bucket == kHour ? kHours : kBucketSpecs[bucket].size; }
+
+uint64_t bits(uint64_t stream, int64_t position) { return mix(stream + static_cast<uint64_t>(position) * portable::kGolden); }
+
+GEARSHIFT_VECTOR_KERNEL
+void draw_normals(uint64_t stream, int64_t position, int count, double* normals) {
+    double p[ClickTile::kSize];
+    for (int i = 0; i < count; ++i) {
+        p[i] = portable::uniform(bits(stream, position + i));
+        normals[i] = portable::normal_inside(p[i]);
+    }
+    for (int i = 0; i < count; ++i)  // one in twenty
+        if (!portable::is_inside(p[i])) normals[i] = portable::normal_outside(p[i]);
+}
+
+GEARSHIFT_VECTOR_KERNEL
+void sigmoids(const double* logits, double bias, int count, double* probabilities) {
+    for (int i = 0; i < count; ++i) probabilities[i] = portable::sigmoid(logits[i] + bias);
+}
 
 }  // namespace
 
 ClickDay::ClickDay(const ClickLogSettings& settings, std::shared_ptr<const ClickWorld> world, int64_t day)
-    : seed_(settings.seed), day_(day), sequences_(settings.sequences), drift_(settings.drift), world_(std::move(world)) {
+    : seed_(settings.seed), day_(day), sequences_(settings.sequences), drift_(settings.drift),
+      interests_(mix(settings.seed, kInterest)), world_(std::move(world)) {
     for (int e = 0; e < kNoise; ++e) records_[e] = records(static_cast<Entity>(e));
     for (Entity e : {kAd, kQuery}) {
         if (day == 0 || drift_ == 0.0) continue;
@@ -111,7 +134,7 @@ std::vector<ClickDay::Record> ClickDay::records(Entity entity) const {
         record.generation = spec.reborn ? generation(entity, slot) : 0;
         const uint64_t value = slot + uint64_t{record.generation} * spec.size;
         for (size_t place = 0; place < buckets.size(); ++place) {
-            record.bucket[place] = static_cast<uint16_t>(bucket_of(buckets[place], buckets[place] == kAdTopic ? slot : value));
+            record.bucket[place] = static_cast<uint16_t>(bucket_of(buckets[place], slot, value));
             record.main += main[place][record.bucket[place]];
         }
         record.own = entity == kContext ? 0.0f : static_cast<float>(weight(mix(own_key, value), kTurn));
@@ -123,7 +146,7 @@ std::vector<ClickDay::Record> ClickDay::records(Entity entity) const {
 void ClickDay::make_pairs() {
     for (int p = 0; p < 16; ++p) {
         const uint64_t key = mix(mix(seed_, kPairFactor), p);
-        const uint32_t rows = pair_size(kPairs[p].first), columns = pair_size(kPairs[p].second);
+        const uint32_t rows = size_of(kPairs[p].first), columns = size_of(kPairs[p].second);
         std::vector<float> factors((rows + columns) * 3);
         for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<float>(weight(mix(key, i), kTurn));
         pair_[p].resize(size_t{rows} * columns);
@@ -141,7 +164,7 @@ void ClickDay::make_numeric_weights() {
     for (uint32_t age = 0; age < age_.size(); ++age) age_[age] = static_cast<float>(weight(mix(key, age), kTurn));
     phase_ = portable::uniform(mix(key, 100)) + drift_ * kTurn * day_ / (2.0 * portable::kPi);
     for (uint32_t hour = 0; hour < kHours; ++hour)
-        hour_[hour] = static_cast<float>(1.41421356 * portable::sin_turns(hour / 24.0 + phase_));
+        hour_[hour] = static_cast<float>(kSqrt2 * portable::sin_turns(hour / 24.0 + phase_));
 }
 
 int64_t ClickDay::value(Entity entity, uint32_t slot) const {
@@ -149,114 +172,120 @@ int64_t ClickDay::value(Entity entity, uint32_t slot) const {
     return slot + generation * kEntitySpecs[entity].size;
 }
 
-int64_t ClickDay::id(Entity entity, uint32_t slot) const {
-    return reborn_ids_[entity].empty() ? world_->ids[entity][slot] : reborn_ids_[entity][slot];
-}
-
-uint32_t ClickDay::bucket(Bucket bucket, uint32_t slot) const {
-    return records_[kBucketSpecs[bucket].of][slot].bucket[kBucketPlace[bucket]];
-}
-
-uint32_t ClickDay::bucket_in(const ClickTile& tile, Bucket which, int i) const {
-    return which == kHour ? tile.hour[i] : bucket(which, tile.slot[kBucketSpecs[which].of][i]);
-}
-
-inline uint64_t ClickDay::bits(int column, int64_t position) const {
-    return mix(stream_[column] + static_cast<uint64_t>(position) * portable::kGolden);
+const std::vector<int64_t>& ClickDay::ids(Entity entity) const {
+    return reborn_ids_[entity].empty() ? world_->ids[entity] : reborn_ids_[entity];
 }
 
 void ClickDay::draw(int64_t position, int count, ClickTile& tile) const {
     tile.count = count;
     draw_entities(position, tile);
     if (sequences_) draw_histories(position, tile);
+    look_up_entities(tile);
     draw_numerics(position, tile);
-    sum_parts(tile);
+    sum_pairs(tile);
+    double logit[ClickTile::kSize];
+    for (int i = 0; i < count; ++i) {
+        tile.part[2][i] = static_cast<float>(numeric_part(tile, i));
+        logit[i] = sequences_ ? tile.match[i] : 0.0;
+        for (int k = 0; k < 4; ++k) logit[i] += scale_[k] * tile.part[k][i];
+    }
+    sigmoids(logit, bias_, count, tile.probability);
 }
 
 void ClickDay::draw_entities(int64_t position, ClickTile& tile) const {
-    for (int e = 0; e < kEntities; ++e)
-        for (int i = 0; i < tile.count; ++i) tile.slot[e][i] = world_->popularity[e].draw(bits(kSlotColumn + e, position + i));
+    for (int e = 0; e < kEntities; ++e) {
+        const AliasTable& popularity = world_->popularity[e];
+        const uint64_t stream = stream_[kSlotColumn + e];
+        for (int i = 0; i < tile.count; ++i) tile.slot[e][i] = popularity.draw(bits(stream, position + i));
+    }
     for (int i = 0; i < tile.count; ++i) {
-        tile.hour[i] = portable::below(kHours, bits(kHourColumn, position + i));
-        tile.click_draw[i] = portable::uniform(bits(kClickColumn, position + i));
+        tile.bucket[kHour][i] = static_cast<uint16_t>(portable::below(kHours, bits(stream_[kHourColumn], position + i)));
+        tile.click[i] = portable::uniform(bits(stream_[kClickColumn], position + i));
     }
 }
 
-// An ad of one of the user's interests.
-uint32_t ClickDay::draw_ad_of_interest(uint32_t user, uint64_t choice, uint64_t ad) const {
-    const uint64_t which = mix(mix(seed_, kInterest), uint64_t{user} * kInterests + choice % kInterests);
-    const TopicAds& topic = world_->topics[portable::below(100, which)];
-    return topic.slots[topic.popularity.draw(ad)];
+// The topic of one of the user's interests.
+uint32_t ClickDay::interest(uint32_t user, uint64_t choice) const {
+    return portable::below(size_of(kAdTopic), mix(interests_ + (uint64_t{user} * kInterests + choice % kInterests) * portable::kGolden));
 }
 
 void ClickDay::draw_histories(int64_t position, ClickTile& tile) const {
     static const double log_goes_on = portable::log(1.0 - kHistoryEnds);
     for (int i = 0; i < tile.count; ++i) {
+        const auto drawn = [&](int column) { return bits(stream_[column], position + i); };
         const uint32_t user = tile.slot[kUser][i];
-        const uint64_t target = bits(kTargetColumn, position + i);
-        if (portable::uniform(target) < kTargetOfInterest)
-            tile.slot[kAd][i] = draw_ad_of_interest(user, target, bits(kSlotColumn + kAd, position + i));
-        const uint32_t topic = bucket(kAdTopic, tile.slot[kAd][i]);
-        const double length = std::floor(portable::log(portable::uniform(bits(kLengthColumn, position + i))) / log_goes_on);
+        if (const uint64_t target = drawn(kTargetColumn); portable::uniform(target) < kTargetOfInterest) {
+            const TopicAds& ads = world_->topics[interest(user, target)];
+            tile.slot[kAd][i] = ads.slots[ads.popularity.draw(drawn(kTargetAdColumn))];
+        }
+        const uint32_t topic = records_[kAd][tile.slot[kAd][i]].bucket[kBucketPlace[kAdTopic]];
+        const double length = std::floor(portable::log(portable::uniform(drawn(kLengthColumn))) / log_goes_on);
         tile.history_length[i] = length < kHistory ? static_cast<uint32_t>(length) : kHistory;
         double matches = 0.0, recall = 1.0;
         for (uint32_t j = 0; j < tile.history_length[i]; ++j, recall *= kRecall) {
-            const uint64_t choice = bits(kChoiceColumn + j, position + i), item = bits(kItemColumn + j, position + i);
-            tile.history[j][i] = portable::uniform(choice) < kItemOfInterest ? draw_ad_of_interest(user, choice, item)
-                                                                             : world_->popularity[kAd].draw(item);
-            if (bucket(kAdTopic, tile.history[j][i]) == topic) matches += recall;
+            const uint64_t choice = drawn(kChoiceColumn + j), item = drawn(kItemColumn + j);
+            uint32_t category = world_->ad_categories.draw(item);
+            if (portable::uniform(choice) < kItemOfInterest) {
+                const uint32_t of_interest = interest(user, choice);
+                category = of_interest * kCategoriesPerTopic + world_->topics[of_interest].categories.draw(item);
+            }
+            tile.history[j][i] = static_cast<uint16_t>(category);
+            if (category / kCategoriesPerTopic == topic) matches += recall;
         }
         tile.match[i] = static_cast<float>(kMatch * (1.0 - portable::exp(-matches)));
     }
 }
 
-void ClickDay::draw_numerics(int64_t position, ClickTile& tile) const {
-    for (int n = 0; n < kNumerics; ++n) {
-        const NumericSpec spec = kNumericSpecs[n];
-        const uint64_t missing = static_cast<uint64_t>(spec.missing * 65536);
+// The only place where records are read at random: once per entity and example.
+void ClickDay::look_up_entities(ClickTile& tile) const {
+    std::fill_n(tile.part[0], tile.count, 0.0f);
+    std::fill_n(tile.part[3], tile.count, 0.0f);
+    for (int e = 0, bucket = 0, number = 0; e < kNoise; ++e) {
+        const int buckets = bucket, numbers = number;
+        while (bucket < kBuckets && kBucketSpecs[bucket].of == e) ++bucket;
+        while (number < kNumerics && kNumericSpecs[number].of == e) ++number;
         for (int i = 0; i < tile.count; ++i) {
-            const double noise = portable::normal(bits(kNumericColumn + n, position + i));
-            const double z = spec.of == kNoise ? noise : 0.8 * records_[spec.of][tile.slot[spec.of][i]].latent[spec.latent] + 0.6 * noise;
-            const uint64_t drawn = bits(kMissingColumn + n / 4, position + i) >> (16 * (n % 4)) & 0xFFFF;
-            tile.numeric[n][i] = drawn < missing ? NAN : static_cast<float>(z);
+            const Record& record = records_[e][tile.slot[e][i]];
+            tile.part[0][i] += record.main;
+            tile.part[3][i] += record.own;
+            for (int b = buckets; b < bucket; ++b) tile.bucket[b][i] = record.bucket[b - buckets];
+            for (int n = numbers; n < number; ++n) tile.numeric[n][i] = record.latent[n - numbers];
         }
+    }
+}
+
+void ClickDay::draw_numerics(int64_t position, ClickTile& tile) const {
+    double noise[ClickTile::kSize];
+    for (int n = 0; n < kNumerics; ++n) {
+        draw_normals(stream_[kNumericColumn + n], position, tile.count, noise);
+        const NumericSpec spec = kNumericSpecs[n];
+        const uint64_t stream = stream_[kMissingColumn + n / 4], missing = static_cast<uint64_t>(spec.missing * 65536);
+        for (int i = 0; i < tile.count; ++i) {
+            const double z = spec.of == kNoise ? noise[i] : 0.8 * tile.numeric[n][i] + 0.6 * noise[i];
+            tile.numeric[n][i] = static_cast<float>(z);
+        }
+        for (int i = 0; missing && i < tile.count; ++i)
+            if ((bits(stream, position + i) >> (16 * (n % 4)) & 0xFFFF) < missing) tile.numeric[n][i] = NAN;
     }
 }
 
 // What is missing says nothing: the teacher, too, sees only what is in the file.
 double ClickDay::numeric_part(const ClickTile& tile, int i) const {
     const float wave = tile.numeric[0][i], threshold = tile.numeric[3][i], sign = tile.numeric[6][i], amount = tile.numeric[1][i];
-    double sum = hour_[tile.hour[i]];
-    if (!std::isnan(wave)) sum += 1.41421356 * portable::sin_turns(0.4 * wave + phase_);
-    if (!std::isnan(threshold) && !std::isnan(sign)) sum += (threshold > 0.3f ? 1.0 : -1.0) * (sign > 0.0f ? 1.0 : -1.0);
-    if (!std::isnan(amount)) sum += amount * age_[bucket_in(tile, kAge, i)];
+    double sum = hour_[tile.bucket[kHour][i]];
+    if (!std::isnan(wave)) sum += kSqrt2 * portable::sin_turns(0.4 * wave + phase_);
+    if (!std::isnan(threshold) && !std::isnan(sign)) sum += (threshold > 0.3f) == (sign > 0.0f) ? 1.0 : -1.0;
+    if (!std::isnan(amount)) sum += amount * age_[tile.bucket[kAge][i]];
     return sum;
 }
 
-void ClickDay::sum_parts(ClickTile& tile) const {
-    for (int i = 0; i < tile.count; ++i) {
-        tile.part[0][i] = tile.part[1][i] = tile.part[3][i] = 0.0f;
-        tile.part[2][i] = static_cast<float>(numeric_part(tile, i));
-    }
-    for (int e = 0; e < kNoise; ++e) {
-        for (int i = 0; i < tile.count; ++i) {
-            const Record& record = records_[e][tile.slot[e][i]];
-            tile.part[0][i] += record.main;
-            tile.part[3][i] += record.own;
-        }
-    }
+void ClickDay::sum_pairs(ClickTile& tile) const {
+    std::fill_n(tile.part[1], tile.count, 0.0f);
     for (int p = 0; p < 16; ++p) {
-        const Pair pair = kPairs[p];
-        const uint32_t columns = pair_size(pair.second);
-        for (int i = 0; i < tile.count; ++i)
-            tile.part[1][i] += pair_[p][bucket_in(tile, pair.first, i) * columns + bucket_in(tile, pair.second, i)];
+        const uint16_t *row = tile.bucket[kPairs[p].first], *column = tile.bucket[kPairs[p].second];
+        const uint32_t columns = size_of(kPairs[p].second);
+        for (int i = 0; i < tile.count; ++i) tile.part[1][i] += pair_[p][row[i] * columns + column[i]];
     }
-}
-
-double ClickDay::logit(const ClickTile& tile, int i) const {
-    double sum = bias_;
-    for (int k = 0; k < 4; ++k) sum += scale_[k] * tile.part[k][i];
-    return sequences_ ? sum + tile.match[i] : sum;
 }
 
 void ClickDay::calibrate(double click_rate) {
@@ -278,12 +307,13 @@ void ClickDay::calibrate(double click_rate) {
         scale_[k] = strength * std::sqrt(kShares[k] / (squares / kCalibrationSize));
         for (int i = 0; i < kCalibrationSize; ++i) logits[i] += scale_[k] * sample[k][i];
     }
+    std::vector<double> probabilities(kCalibrationSize);
     double low = -60.0, high = 60.0;
-    for (int step = 0; step < 40; ++step) {
+    for (int step = 0; step < 32; ++step) {
         bias_ = (low + high) / 2;
-        double rate = 0.0;
-        for (double logit : logits) rate += portable::sigmoid(logit + bias_);
-        (rate / kCalibrationSize < click_rate ? low : high) = bias_;
+        sigmoids(logits.data(), bias_, kCalibrationSize, probabilities.data());
+        const double rate = std::accumulate(probabilities.begin(), probabilities.end(), 0.0) / kCalibrationSize;
+        (rate < click_rate ? low : high) = bias_;
     }
 }
 

@@ -26,18 +26,19 @@ struct ClickLogSettings {
     double click_rate = 0.2;
 };
 
-// Examples at consecutive positions of a day, column by column, small enough for the first-level cache.
+// Examples at consecutive positions of a day, column by column, small enough for the nearest caches.
 struct ClickTile {
-    static constexpr int kSize = 256;
+    static constexpr int kSize = 128;
     int count = 0;
     uint32_t slot[kEntities][kSize];
-    uint32_t hour[kSize];
-    float numeric[kNumerics][kSize];  // the logarithm; NaN is missing
-    float part[4][kSize];             // main, pair, numeric, own; as they are before scaling
-    float match[kSize];               // the history's part
+    uint16_t bucket[kBuckets + 1][kSize];  // and the hour
+    float numeric[kNumerics][kSize];       // the logarithm; NaN is missing
+    float part[4][kSize];                  // main, pair, numeric, own; as they are before scaling
+    float match[kSize];                    // the history's part
     uint32_t history_length[kSize];
-    uint32_t history[kHistory][kSize];  // slots of ads, latest first
-    double click_draw[kSize];           // uniform; below the probability is a click
+    uint16_t history[kHistory][kSize];     // categories of ads, latest first
+    double probability[kSize];             // the teacher's
+    double click[kSize];                   // uniform; a click if below the probability
 };
 
 class ClickDay {
@@ -47,11 +48,8 @@ public:
     ClickDay(const ClickLogSettings& settings, std::shared_ptr<const ClickWorld> world, int64_t day);
 
     void draw(int64_t position, int count, ClickTile& tile) const;
-    double probability(const ClickTile& tile, int i) const { return portable::sigmoid(logit(tile, i)); }
-
     int64_t value(Entity entity, uint32_t slot) const;
-    int64_t id(Entity entity, uint32_t slot) const;
-    uint32_t bucket(Bucket bucket, uint32_t slot) const;
+    const std::vector<int64_t>& ids(Entity entity) const;  // by slot
 
 private:
     // All that a lookup of one entity needs, in half a cache line.
@@ -62,7 +60,6 @@ private:
         uint16_t bucket[5];
     };
 
-    uint64_t bits(int column, int64_t position) const;
     double weight(uint64_t key, double rate) const;
     std::vector<Record> records(Entity entity) const;
     uint16_t generation(Entity entity, uint32_t slot) const;
@@ -72,22 +69,22 @@ private:
 
     void draw_entities(int64_t position, ClickTile& tile) const;
     void draw_histories(int64_t position, ClickTile& tile) const;
-    uint32_t draw_ad_of_interest(uint32_t user, uint64_t choice, uint64_t ad) const;
+    uint32_t interest(uint32_t user, uint64_t choice) const;
+    void look_up_entities(ClickTile& tile) const;
     void draw_numerics(int64_t position, ClickTile& tile) const;
-    void sum_parts(ClickTile& tile) const;
+    void sum_pairs(ClickTile& tile) const;
     double numeric_part(const ClickTile& tile, int i) const;
-    uint32_t bucket_in(const ClickTile& tile, Bucket bucket, int i) const;
-    double logit(const ClickTile& tile, int i) const;
 
     const uint64_t seed_;
     const int64_t day_;
     const bool sequences_;
     const double drift_;
+    const uint64_t interests_;  // key of the users' interests
     const std::shared_ptr<const ClickWorld> world_;
-    std::array<uint64_t, kMostColumns> stream_;  // where a column's random bits start
-    std::array<std::vector<Record>, kEntities> records_;  // none for noise
+    std::array<uint64_t, kMostColumns> stream_;               // where a column's random bits start
+    std::array<std::vector<Record>, kEntities> records_;       // none for noise
     std::array<std::vector<int64_t>, kEntities> reborn_ids_;  // where the day differs from the world
-    std::array<std::vector<float>, 16> pair_;             // [first bucket, second bucket]
+    std::array<std::vector<float>, 16> pair_;                 // [first bucket, second bucket]
     std::array<float, kHours> hour_;
     std::array<float, 20> age_;
     double phase_ = 0.0;

@@ -12,15 +12,58 @@ constexpr int64_t kFirstDay = 1'793'491'200;  // 2026-11-01 00:00 UTC
 constexpr int64_t kSecondsPerDay = 86'400;
 constexpr size_t kDaysKept = 8;
 
-float number(float logarithm) { return static_cast<float>(portable::exp(logarithm)); }
+// The number as a file has it, in float32.
+GEARSHIFT_VECTOR_KERNEL
+void exponentiate(const float* logarithms, int count, float* numbers) {
+    for (int i = 0; i < count; ++i) {
+        const float z = logarithms[i], number = static_cast<float>(portable::exp(z));
+        numbers[i] = z == z ? number : z;
+    }
+}
 
-float log1p_or_zero(float logarithm) {  // of the number as the file has it, in float32
-    return std::isnan(logarithm) ? 0.0f : static_cast<float>(portable::log(1.0 + number(logarithm)));
+GEARSHIFT_VECTOR_KERNEL
+void log1p_or_zero(float* numbers, int count) {
+    for (int i = 0; i < count; ++i) {
+        const float x = numbers[i], transformed = static_cast<float>(portable::log(1.0 + x));
+        numbers[i] = x == x ? transformed : 0.0f;
+    }
+}
+
+void write_numerics(const ClickTile& tile, ClickForm form, float* numeric_BN) {
+    float numbers[ClickTile::kSize];
+    for (int n = 0; n < kNumerics; ++n) {
+        exponentiate(tile.numeric[n], tile.count, numbers);
+        if (form == ClickForm::ready) log1p_or_zero(numbers, tile.count);
+        for (int i = 0; i < tile.count; ++i) numeric_BN[i * kNumerics + n] = numbers[i];
+    }
+}
+
+void write_clicks(const ClickTile& tile, float* labels_B, double* truth_B) {
+    for (int i = 0; i < tile.count; ++i) {
+        truth_B[i] = tile.probability[i];
+        labels_B[i] = tile.click[i] < tile.probability[i] ? 1.0f : 0.0f;
+    }
+}
+
+int64_t cross(const ClickDay& day, const ClickTile& tile, int i) {
+    return day.value(kAd, tile.slot[kAd][i]) * kBucketSpecs[kOccupation].size + tile.bucket[kOccupation][i];
+}
+
+void write_values(const ClickDay& day, const ClickTile& tile, int64_t* values_BF) {
+    for (int i = 0; i < tile.count; ++i) {
+        for (int e = 0; e < kEntities; ++e) *values_BF++ = day.value(static_cast<Entity>(e), tile.slot[e][i]);
+        for (const auto& bucket : tile.bucket) *values_BF++ = bucket[i];
+        *values_BF++ = cross(day, tile, i);
+    }
 }
 
 }  // namespace
 
 ClickLog::ClickLog(const ClickLogSettings& settings) : settings_(settings), world_(ClickWorld::shared()) {}
+
+int64_t ClickLog::day_of(int64_t position) const {
+    return static_cast<int64_t>(static_cast<__int128>(position) * settings_.days / settings_.examples);
+}
 
 int64_t ClickLog::day_begin(int64_t day) const {
     return static_cast<int64_t>((static_cast<__int128>(day) * settings_.examples + settings_.days - 1) / settings_.days);
@@ -46,41 +89,39 @@ void ClickLog::fill(int64_t first, int64_t count, ClickForm form, const ClickCol
         const auto today = day(number);
         for (const int64_t stop = std::min(count, end - first); at < stop; at += tile->count) {
             today->draw(first + at - begin, static_cast<int>(std::min<int64_t>(ClickTile::kSize, stop - at)), *tile);
-            write(*today, *tile, form, at, out);
+            write_clicks(*tile, out.labels_B + at, out.truth_B + at);
+            write_numerics(*tile, form, out.numeric_BN + at * kNumerics);
+            if (form == ClickForm::raw) write_values(*today, *tile, out.ids_BF + at * kFields);
+            if (form == ClickForm::ready) write_ids(*today, *tile, out.ids_BF + at * kFields);
+            if (settings_.sequences) write_history(*tile, form, out.offsets_B + at, out.history);
             for (int i = 0; i < tile->count; ++i)
                 out.times_B[at + i] = kFirstDay + number * kSecondsPerDay + (first + at + i - begin) * kSecondsPerDay / (end - begin);
         }
     }
 }
 
-void ClickLog::write(const ClickDay& day, const ClickTile& tile, ClickForm form, int64_t at, const ClickColumns& out) const {
-    const bool raw = form == ClickForm::raw;
+// Column by column: so that many reads of one table are under way at a time.
+void ClickLog::write_ids(const ClickDay& day, const ClickTile& tile, int64_t* ids_BF) const {
+    for (int e = 0; e < kEntities; ++e) {
+        const int64_t* ids = day.ids(static_cast<Entity>(e)).data();
+        for (int i = 0; i < tile.count; ++i) ids_BF[i * kFields + e] = ids[tile.slot[e][i]];
+    }
+    for (int b = 0; b <= kBuckets; ++b) {
+        const int64_t* ids = world_->bucket_ids[b].data();
+        for (int i = 0; i < tile.count; ++i) ids_BF[i * kFields + kEntities + b] = ids[tile.bucket[b][i]];
+    }
+    for (int i = 0; i < tile.count; ++i) ids_BF[i * kFields + kFields - 1] = feature_id(cross(day, tile, i), world_->cross_seed);
+}
+
+void ClickLog::write_history(const ClickTile& tile, ClickForm form, int64_t* offsets_B, int64_t* history) const {
+    const int64_t* ids = world_->bucket_ids[kAdCategory].data();
     for (int i = 0; i < tile.count; ++i) {
-        out.truth_B[at + i] = day.probability(tile, i);
-        out.labels_B[at + i] = tile.click_draw[i] < out.truth_B[at + i] ? 1.0f : 0.0f;
-        float* numeric_N = out.numeric_BN + (at + i) * kNumerics;
-        for (int n = 0; n < kNumerics; ++n) {
-            const float x = tile.numeric[n][i];
-            numeric_N[n] = !raw ? log1p_or_zero(x) : std::isnan(x) ? NAN : number(x);
-        }
-        int64_t* id = out.ids_BF + (at + i) * kFields;
-        for (int e = 0; e < kEntities; ++e) {
-            const auto entity = static_cast<Entity>(e);
-            *id++ = raw ? day.value(entity, tile.slot[e][i]) : day.id(entity, tile.slot[e][i]);
-        }
-        for (int b = 0; b < kBuckets; ++b) {
-            const uint32_t bucket = day.bucket(static_cast<Bucket>(b), tile.slot[kBucketSpecs[b].of][i]);
-            *id++ = raw ? bucket : world_->bucket_ids[b][bucket];
-        }
-        *id++ = raw ? tile.hour[i] : world_->bucket_ids[kHour][tile.hour[i]];
-        const int64_t cross = day.value(kAd, tile.slot[kAd][i]) * kEntitySpecs[kUser].size + tile.slot[kUser][i];
-        *id++ = raw ? cross : feature_id(cross, world_->cross_seed);
-        if (!settings_.sequences) continue;
-        int64_t& end = out.offsets_B[at + i + 1] = out.offsets_B[at + i];
+        int64_t end = offsets_B[i];
         for (uint32_t j = tile.history_length[i]; j-- > 0;) {
-            const uint32_t slot = tile.history[j][i];
-            out.history[end++] = raw ? day.value(kAd, slot) : day.id(kAd, slot);
+            const uint16_t category = tile.history[j][i];
+            history[end++] = form == ClickForm::raw ? category : ids[category];
         }
+        offsets_B[i + 1] = end;
     }
 }
 

@@ -36,10 +36,11 @@ public:
     void fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const;
 
 private:
-    int64_t day_of(int64_t position) const { return static_cast<int64_t>(static_cast<__int128>(position) * settings_.days / settings_.examples); }
+    int64_t day_of(int64_t position) const;
     int64_t day_begin(int64_t day) const;
     std::shared_ptr<const ClickDay> day(int64_t number) const;
-    void write(const ClickDay& day, const ClickTile& tile, ClickForm form, int64_t at, const ClickColumns& out) const;
+    void write_ids(const ClickDay& day, const ClickTile& tile, int64_t* ids_BF) const;
+    void write_history(const ClickTile& tile, ClickForm form, int64_t* offsets_B, int64_t* history) const;
 
     const ClickLogSettings settings_;
     const std::shared_ptr<const ClickWorld> world_;

@@ -25,8 +25,8 @@ std::vector<int64_t> ids_of(uint64_t seed, uint32_t size) {
 
 const char* click_field_name(int field) {
     if (field < kEntities) return kEntitySpecs[field].name;
-    if (field < kEntities + kBuckets) return kBucketSpecs[field - kEntities].name;
-    return field == kEntities + kHour ? "hour" : "user_ad";
+    if (field < kFields - 2) return kBucketSpecs[field - kEntities].name;
+    return field == kFields - 2 ? "hour" : "occupation_ad";
 }
 
 AliasTable::AliasTable(const std::vector<double>& weights) : cells_(weights.size()) {
@@ -60,11 +60,20 @@ ClickWorld::ClickWorld() : cross_seed(table_seed(click_field_name(kFields - 1)))
     for (int b = 0; b < kBuckets; ++b) bucket_ids[b] = ids_of(table_seed(kBucketSpecs[b].name), kBucketSpecs[b].size);
     bucket_ids[kHour] = ids_of(table_seed("hour"), kHours);
 
-    for (uint32_t slot = 0; slot < kEntitySpecs[kAd].size; ++slot) topics[bucket_of(kAdTopic, slot)].slots.push_back(slot);
-    for (TopicAds& topic : topics) {
-        std::vector<double> weights;
-        for (uint32_t slot : topic.slots) weights.push_back(zipf_weight(slot, kEntitySpecs[kAd].exponent));
-        topic.popularity = AliasTable(weights);
+    std::vector<double> of_category(kBucketSpecs[kAdCategory].size);
+    std::array<std::vector<double>, kBucketSpecs[kAdTopic].size> of_topic;
+    for (uint32_t slot = 0; slot < kEntitySpecs[kAd].size; ++slot) {
+        const double weight = zipf_weight(slot, kEntitySpecs[kAd].exponent);
+        const uint32_t category = bucket_of(kAdCategory, slot, slot), topic = category / kCategoriesPerTopic;
+        topics[topic].slots.push_back(slot);
+        of_topic[topic].push_back(weight);
+        of_category[category] += weight;
+    }
+    ad_categories = AliasTable(of_category);
+    for (uint32_t topic = 0; topic < topics.size(); ++topic) {
+        const auto first = of_category.begin() + topic * kCategoriesPerTopic;
+        topics[topic].popularity = AliasTable(of_topic[topic]);
+        topics[topic].categories = AliasTable({first, first + kCategoriesPerTopic});
     }
 }
 

@@ -50,20 +50,20 @@ enum Bucket {
 inline constexpr uint32_t kHours = 24;
 
 inline constexpr std::array<BucketSpec, kBuckets> kBucketSpecs{{
-    {"town", kUser, 20'000, true},
+    {"town", kUser, 20'000, false},
     {"region", kUser, 1'000, true},
     {"occupation", kUser, 200, true},
     {"age", kUser, 20, false},
     {"gender", kUser, 3, false},
-    {"campaign", kAd, 10'000, true},
+    {"campaign", kAd, 10'000, false},
     {"advertiser", kAd, 2'000, true},
-    {"ad_category", kAd, 400, true},
-    {"ad_topic", kAd, 100, false},  // of the slot: a reborn ad keeps its topic
+    {"ad_category", kAd, 400, true},  // of the slot: a reborn ad keeps its category
+    {"ad_topic", kAd, 100, false},    // four categories make a topic
     {"ad_format", kAd, 8, false},
     {"publisher", kSite, 2'000, true},
     {"site_category", kSite, 200, true},
     {"site_kind", kSite, 12, false},
-    {"query_stem", kQuery, 20'000, true},
+    {"query_stem", kQuery, 20'000, false},
     {"query_topic", kQuery, 400, true},
     {"query_intent", kQuery, 30, false},
     {"device", kContext, 300, true},
@@ -77,13 +77,16 @@ inline constexpr std::array<int, kBuckets> kBucketPlace = [] {
     return place;
 }();
 
-inline constexpr int kFields = kEntities + kBuckets + 2;  // and the hour, and the cross of user and ad
+inline constexpr uint32_t kCategoriesPerTopic = 4;
+inline constexpr int kFields = int{kEntities} + int{kBuckets} + 2;  // and the hour, and a cross of occupation and ad
 inline constexpr int kNumerics = 13;
 inline constexpr int kHistory = 20;  // longest history
 
 const char* click_field_name(int field);
 
-inline uint32_t bucket_of(Bucket bucket, uint64_t value) {
+inline uint32_t bucket_of(Bucket bucket, uint32_t slot, uint64_t value) {
+    if (bucket == kAdTopic) return bucket_of(kAdCategory, slot, value) / kCategoriesPerTopic;
+    if (bucket == kAdCategory) value = slot;
     return portable::below(kBucketSpecs[bucket].size, portable::mix(0xB0C4E7 + bucket, value));
 }
 
@@ -108,17 +111,19 @@ private:
     std::vector<Cell> cells_;
 };
 
-// Ads by topic, for histories: those of one topic, drawn by their popularity.
+// The ads of one topic, drawn by their popularity: one of them, or only its category.
 struct TopicAds {
     std::vector<uint32_t> slots;
     AliasTable popularity;
+    AliasTable categories;  // of the topic's kCategoriesPerTopic
 };
 
 struct ClickWorld {
     std::array<AliasTable, kEntities> popularity;
     std::array<std::vector<int64_t>, kEntities> ids;  // of the first generation, by slot
     std::array<std::vector<int64_t>, kBuckets + 1> bucket_ids;
-    std::array<TopicAds, 100> topics;
+    std::array<TopicAds, kBucketSpecs[kAdTopic].size> topics;
+    AliasTable ad_categories;
     std::array<uint64_t, kEntities> table_seeds;
     uint64_t cross_seed;
 

@@ -24,6 +24,7 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Ragged
 from gearshift.data.schema import Categorical, Feature, Label, Numeric, Schema, Sequence
 from gearshift.errors import UserError
+from gearshift.metrics import auc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +54,8 @@ class ClickLog:
     """`examples` spread evenly over `days`.
 
     `drift` 1 turns the teacher's weights by about .15 rad a day and replaces 9 % of ads and queries each day;
-    0 is a world that stands still. `sequences` adds `history`, up to 20 earlier ads, and a teacher that
-    looks at it.
+    0 is a world that stands still. `sequences` adds `history`, the categories of up to 20 earlier ads, and a
+    teacher that looks at it (DIN: target `ad_category`, history `history`).
     """
 
     block_size = 32_768
@@ -127,8 +128,9 @@ class ClickLog:
         size = max(1, min(sample, self.examples) // parts)
         starts = [part * (self.examples - size) // (parts - 1) for part in range(parts)]
         truths = [self._columns(start, size, raw=False).truth_B for start in starts]
-        each = [_expected_auc(truth) for truth in truths]
-        return Estimate(_expected_auc(np.concatenate(truths)), float(np.std(each, ddof=1)) / parts**0.5)
+        each = [auc(truth, truth) for truth in truths]  # clicks in proportion to the truth
+        whole = np.concatenate(truths)
+        return Estimate(auc(whole, whole), float(np.std(each, ddof=1)) / parts**0.5)
 
     def write_csv(self, path: str | Path) -> None:
         """A header, then one line per example; compressed if the name ends in .gz or .zst."""
@@ -204,7 +206,7 @@ def click_schema(sequences: bool = False) -> Schema:
     features: list[Feature] = [Numeric(name, transform="log1p", missing="zero") for name in NUMERICS]
     features += [Categorical(name) for name in _core.CLICK_FIELDS]
     if sequences:
-        features.append(Sequence("history", max_len=_core.CLICK_HISTORY, share_embedding="ad"))
+        features.append(Sequence("history", max_len=_core.CLICK_HISTORY, share_embedding="ad_category"))
     return Schema(tuple(features), labels=(Label("click"),), time="time", group="user")
 
 
@@ -228,10 +230,3 @@ def _table(columns: _Columns, *, joined: bool) -> pa.Table:
         else:
             arrays["history"] = pa.ListArray.from_arrays(offsets, items)
     return pa.table(arrays)
-
-
-def _expected_auc(truth: NDArray[np.float64]) -> float:
-    """Sum of p_i (1 - p_j) over pairs with p_i > p_j (half for ties), over the same sum over all pairs."""
-    p = np.sort(truth)
-    below = np.cumsum(1.0 - p) - (1.0 - p) / 2
-    return float((p * below).sum() / (p.sum() * (1.0 - p).sum()))

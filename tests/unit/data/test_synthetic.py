@@ -1,4 +1,4 @@
-"""The synthetic click log: same bits everywhere, the promised distributions, files that read back as the same ids."""
+"""The synthetic click log: same bits everywhere, the promised distributions, files with the ids' text."""
 
 import hashlib
 import threading
@@ -47,9 +47,9 @@ def histories() -> ClickLog:
 
 # Made once, compared for ever: a change here changes every result measured on this log, so it must be meant.
 GOLDEN = {
-    "plain": [],
-    "week": [],
-    "histories": [],
+    "plain": ["8f9eea48b95d1761", "a01079699c96298d", "c7f563cd158bdd80", "7680c5540fea677b"],
+    "week": ["59e84709105f4e4e", "09461b77168c7604", "b612c978b62f41e9"],
+    "histories": ["e6981c67adb3f86c", "f102545bd495a66c", "81e09e2f86ebe7be"],
 }
 
 
@@ -97,8 +97,8 @@ def test_another_seed_is_another_log(plain: ClickLog) -> None:
 
 
 def test_blocks_do_not_repeat_each_other(plain: ClickLog) -> None:
-    crosses = np.concatenate([column(plain.block(i), "user_ad") for i in (0, 1)])
-    assert len(np.unique(crosses)) > 0.85 * len(crosses)
+    crosses = np.concatenate([column(plain.block(i), "occupation_ad") for i in (0, 1)])
+    assert len(np.unique(crosses)) > 0.5 * len(crosses)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.2, 0.7])
@@ -202,21 +202,17 @@ def test_histories_keep_their_bounds(histories: ClickLog) -> None:
     assert lengths.max() == 20
     assert (lengths == 0).mean() == pytest.approx(0.08, abs=0.01)
     assert (lengths == 20).mean() == pytest.approx(0.92**20, abs=0.01)
-    ads = np.unique(column(batch, "ad"))
-    assert np.isin(batch.ragged[0].ids, ads).mean() > 0.5  # the same table as the ad itself
+    assert np.isin(batch.ragged[0].ids, column(batch, "ad_category")).mean() > 0.99  # the same table
 
 
 def test_a_match_in_the_history_makes_a_click_likelier(histories: ClickLog) -> None:
     raw = histories._columns(0, 32_768, raw=True)
-    topic_of = dict(
-        zip(raw.ids_BF[:, FIELDS.index("ad")], raw.ids_BF[:, FIELDS.index("ad_topic")], strict=True)
-    )
-    latest, known = np.zeros(32_768, bool), np.zeros(32_768, bool)
-    for i in np.flatnonzero(np.diff(raw.history.offsets)):
-        ad = raw.history.ids[raw.history.offsets[i + 1] - 1]  # oldest first: the last is the latest
-        known[i] = ad in topic_of
-        latest[i] = known[i] and topic_of[ad] == raw.ids_BF[i, FIELDS.index("ad_topic")]
-    assert raw.truth_B[latest].mean() > raw.truth_B[known & ~latest].mean() + 0.1
+    assert raw.history is not None
+    some = np.flatnonzero(np.diff(raw.history.offsets))
+    latest = raw.history.ids[raw.history.offsets[some + 1] - 1]  # oldest first: the last is the latest
+    match = latest // 4 == raw.ids_BF[some, FIELDS.index("ad_topic")]
+    assert 0.05 < match.mean() < 0.3
+    assert raw.truth_B[some][match].mean() > raw.truth_B[some][~match].mean() + 0.1
 
 
 def test_times_are_in_order_and_fill_the_days(week: ClickLog) -> None:
@@ -257,7 +253,7 @@ def test_csv_has_the_text_of_the_ids(tmp_path, name: str) -> None:
             np.expm1(batch.numeric_BN[row]), abs=1e-5
         )
         items = batch.ragged[0].slice(row, row + 1).ids.tolist()
-        assert [xxh_id("ad", text) for text in line["history"].split("|") if text] == items
+        assert [xxh_id("ad_category", text) for text in line["history"].split("|") if text] == items
         assert (line["click"], line["time"]) == (batch.labels_BT[row, 0], batch.times_B[row])
 
 
