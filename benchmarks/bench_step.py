@@ -49,7 +49,9 @@ class Race:
     model: str
     rows: int
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    losses: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the first steps, and of the last
+    losses: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # of the first steps, and of the last
     missing: dict[str, str] = field(default_factory=dict)
 
     def times_ours(self, other: str) -> float | None:
@@ -120,7 +122,9 @@ def race(kinds: Sequence[Kind], task: Path, model: str, rows: int, options: argp
             _, loss = side.train(5)  # first touches: memory, plans, caches
             pace, _ = side.train(3)
             result.losses[side.kind.name] = (loss, loss)
-            steps[side.kind.name] = max(4, min(40, 2 * round(options.turn / pace / 2)))  # even: for two callers
+            steps[side.kind.name] = max(
+                4, min(40, 2 * round(options.turn / pace / 2))
+            )  # even: for two callers
 
         def turn(side: Running) -> None:
             name = side.kind.name
@@ -225,9 +229,14 @@ def _round(value: float | None) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--peers-dir", type=Path, default=Path(tempfile.gettempdir()) / "gearshift-peers", help="for their venvs"
+        "--peers-dir",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "gearshift-peers",
+        help="for their venvs",
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--models", nargs="+", default=["dnn", "dlrm"], choices=["dnn", "dlrm"])
@@ -235,7 +244,9 @@ def main() -> None:
     parser.add_argument("--turn", type=float, default=1.5, help="seconds of one side's turn, about")
     parser.add_argument("--batches", type=int, default=40, help="different batches, cycled")
     parser.add_argument("--auc", type=float, default=0.74, help="the target of time to AUC")
-    parser.add_argument("--examples", type=int, default=2_000_000, help="of the log; 0 leaves time to AUC out")
+    parser.add_argument(
+        "--examples", type=int, default=2_000_000, help="of the log; 0 leaves time to AUC out"
+    )
     parser.add_argument("--look", type=int, default=16, help="steps between two looks at the held-out AUC")
     parser.add_argument("--patience", type=float, default=120, help="seconds of steps before a side gives up")
     options = parser.parse_args()

@@ -8,8 +8,21 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from protocol import BATCH, BOTTOM, DENSE_LR, FIELDS, HIDDEN, NUMERICS, ROW_INIT, ROW_LR, TOP, WIDTH
-from protocol import Examples, Task, serve
+from protocol import (
+    BATCH,
+    BOTTOM,
+    DENSE_LR,
+    FIELDS,
+    HIDDEN,
+    NUMERICS,
+    ROW_INIT,
+    ROW_LR,
+    TOP,
+    WIDTH,
+    Examples,
+    Task,
+    serve,
+)
 from torch import Tensor, nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel

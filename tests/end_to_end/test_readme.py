@@ -60,7 +60,9 @@ def test_python_example(workplace: Path) -> None:
     day = gs.read(workplace / "clicks.csv", gs.infer_schema(workplace / "clicks.csv")).time_range()
     assert day is not None
     split = re.sub(r"2026-11-08", "2026-11-02", example)
-    script = f"import torch\nfrom torch import nn\n{split}\n{own_model}\ngs.Trainer().fit(MyNet(schema), train)\n"
+    script = (
+        f"import torch\nfrom torch import nn\n{split}\n{own_model}\ngs.Trainer().fit(MyNet(schema), train)\n"
+    )
     assert re.search(r"^0?\.\d+ \d+", run([sys.executable, "-c", script], workplace), re.M)
 
 

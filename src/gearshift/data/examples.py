@@ -294,7 +294,9 @@ class Choice:
     share: float  # about how many
     words: str
     bounds: tuple[int | None, int | None] = (None, None)  # the time they lie in, if that is what chooses them
-    column: str | None = None  # a column whose ids `select` needs; read beside the others where it is no field
+    column: str | None = (
+        None  # a column whose ids `select` needs; read beside the others where it is no field
+    )
 
 
 class FilteredExamples:

@@ -45,7 +45,9 @@ def _raw_values(dataset: Dataset, features: list[Numeric | Bucketized]) -> NDArr
 
 def plain_schema(schema: Schema) -> Schema:
     """The same columns with what needs fitting read as plain numbers: enough to count and to check lines."""
-    plain = (_plain(f) if isinstance(f, Numeric | Bucketized) and needs_fit(f) else f for f in schema.features)
+    plain = (
+        _plain(f) if isinstance(f, Numeric | Bucketized) and needs_fit(f) else f for f in schema.features
+    )
     return replace(schema, features=tuple(plain))
 
 

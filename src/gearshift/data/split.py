@@ -37,7 +37,9 @@ def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
     return _parts(dataset, before, after)
 
 
-def by_hash(dataset: Dataset, column: str, valid: float | str, part: str = "valid") -> tuple[Dataset, Dataset]:
+def by_hash(
+    dataset: Dataset, column: str, valid: float | str, part: str = "valid"
+) -> tuple[Dataset, Dataset]:
     """All examples of one value (a user) fall into the same part; parts of another name are drawn anew."""
     share = parse_share(valid)
     bound = int(share * (1 << 63))
