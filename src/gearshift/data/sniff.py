@@ -160,17 +160,20 @@ def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -
 
 
 def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = frozenset()) -> str:
-    """The one that finds expected names in the first line, or cuts most lines into equally many columns."""
-    best, best_score = ",", (0, 0.0, 0)
+    """The one that finds expected names in the first line, cuts most lines into equally many columns, and
+    leaves whole numbers whole (1,5;2,5)."""
+    best, best_score = ",", (0, 0.0, 0.0, 0)
     for delimiter in DELIMITERS:
         records = read_records(text, delimiter, quote)
         columns, hits = Counter(len(record) for record in records).most_common(1)[0]
-        named = len(expected & {value.strip() for value in records[0]})
-        share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
         if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # words have spaces between them too
             continue
-        if (named, share, columns) > best_score:
-            best, best_score = delimiter, (named, share, columns)
+        named = len(expected & {value.strip() for value in records[0]})
+        share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
+        values = [value for record in records for value in record]
+        numbers = round(sum(map(is_number, values)) / len(values), 1)
+        if (named, share, numbers, columns) > best_score:
+            best, best_score = delimiter, (named, share, numbers, columns)
     return best
 
 
