@@ -17,6 +17,7 @@ from gearshift.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_RECORDS = 400
+HEADER_BYTES = 1 << 16
 DELIMITERS = (
     "\t",
     ";",
@@ -138,7 +139,9 @@ def _is_criteo(row: list[str]) -> bool:
     )
 
 
-def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -> list[list[str]]:
+def read_records(
+    text: str, delimiter: str, quote: str, *, trim: bool = False, limit: int = SAMPLE_RECORDS
+) -> list[list[str]]:
     """The first records of a text; blank lines are none."""
     reader = csv.reader(
         io.StringIO(text, newline=""),
@@ -152,7 +155,7 @@ def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -
         for record in reader:
             if record:
                 records.append(record)
-            if len(records) == SAMPLE_RECORDS:
+            if len(records) == limit:
                 break
     except csv.Error:
         pass  # what was read until here is sample enough; the reader itself tells the line
@@ -197,6 +200,12 @@ def has_header(records: list[list[str]], expected: frozenset[str] = frozenset())
         return True
     again = sum(first[i] in column for i, column in enumerate(columns))
     return again == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
+
+
+def header_names(file: DataFile, first: Sniffed) -> tuple[str, ...]:
+    """The names in the header of a file that is cut like another; looks at its first lines only."""
+    text = sample_text(file, HEADER_BYTES)
+    return _names(read_records(text, first.delimiter, first.quote, trim=first.trim, limit=1)[0], True)
 
 
 def _names(first: list[str], header: bool) -> tuple[str, ...]:
