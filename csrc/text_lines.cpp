@@ -103,7 +103,8 @@ Span resolve_quotes(char* data, size_t begin, size_t end, char quote) {
 class RecordSplitter {
   public:
     RecordSplitter(char* data, size_t size, const LineFormat& format, bool last)
-        : data_(data), size_(size), format_(format), last_(last), separators_(data, size, format.delimiter) {}
+        : data_(data), size_(size), format_(format), last_(last),
+          trim_(format.trim && format.delimiter != ' '), separators_(data, size, format.delimiter) {}
 
     SplitResult run(size_t max_records, Span* spans, uint32_t* lines) {
         while (at_ < size_ && result_.records < max_records) {
@@ -145,7 +146,7 @@ class RecordSplitter {
         for (size_t begin = at_;; ++begin) {
             size_t text_begin = begin, text_end = 0;
             bool quoted = false, escaped = false;
-            if (format_.trim)
+            if (trim_)
                 while (begin < size_ && data_[begin] == ' ') text_begin = ++begin;
             if (format_.quote && begin < size_ && data_[begin] == format_.quote) {
                 const QuotedField field = find_close(data_, begin, size_, format_.quote);
@@ -166,7 +167,7 @@ class RecordSplitter {
             if (end == size_ && !last_) return Ending::unfinished;
             const bool line_ends = end == size_ || data_[end] == '\n';
             size_t stop = line_ends && end > begin && data_[end - 1] == '\r' ? end - 1 : end;
-            if (format_.trim)
+            if (trim_)
                 while (stop > begin && data_[stop - 1] == ' ') --stop;
             if (!quoted) text_end = stop;
             else if (text_end + 1 != stop) { escaped = true; text_end = stop; }  // text after the closing quote
@@ -194,6 +195,7 @@ class RecordSplitter {
     size_t size_;
     const LineFormat& format_;
     bool last_;
+    bool trim_;
     Separators separators_;
     SplitResult result_;
     std::vector<Deferred> deferred_;

@@ -1,6 +1,7 @@
 #include "text_times.h"
 
 #include <charconv>
+#include <cmath>
 
 namespace gearshift {
 namespace {
@@ -96,11 +97,8 @@ int64_t epoch_seconds(int64_t number) {
         if (is_date(year, month, day) && b < 24 && c < 60 && d < 60)
             return days_from_civil(year, month, day) * kDay + b * 3600 + c * 60 + d;
     }
-    const int64_t size = number < 0 ? -number : number;
-    if (size < 100'000'000'000) return number;
-    if (size < 100'000'000'000'000) return floor_divide(number, 1'000);
-    if (size < 100'000'000'000'000'000) return floor_divide(number, 1'000'000);
-    return floor_divide(number, 1'000'000'000);
+    const double size = std::abs(static_cast<double>(number));
+    return floor_divide(number, size < 1e11 ? 1 : size < 1e14 ? 1'000 : size < 1e17 ? 1'000'000 : 1'000'000'000);
 }
 
 bool parse_time(std::string_view text, int64_t& seconds) {

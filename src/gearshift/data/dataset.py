@@ -189,8 +189,8 @@ class Dataset:
             return
         for position, window in self._windows(start, shuffle):
             order = np.random.default_rng((*shuffle, position)).permutation(len(window))
-            skip = max(start - position, 0)
-            yield window.take(order[skip:]).moved(position + skip)
+            for first in range(max(start - position, 0), len(order), BLOCK_EXAMPLES):
+                yield window.take(order[first : first + BLOCK_EXAMPLES]).moved(position + first)
 
     def _windows(self, start: int, shuffle: tuple[int, int]) -> Iterator[tuple[int, Batch]]:
         """(position in the order, examples) of the blocks that are mixed; not those before `start`."""

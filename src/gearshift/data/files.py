@@ -67,7 +67,13 @@ def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """All files that `source` names, in the order given, those of a glob or folder sorted by path."""
     if isinstance(source, str | os.PathLike):
         return _find(os.fspath(source))
-    found = [file for part in source for file in _find(os.fspath(part))]
+    try:
+        found = [file for part in source for file in _find(os.fspath(part))]
+    except TypeError:
+        raise UserError(
+            f"cannot read an object of type {type(source).__name__}: name files, or pass an object with "
+            "__arrow_c_stream__ (pandas, polars, duckdb, pyarrow)."
+        ) from None
     if not found:
         raise UserError("the list of data files is empty")
     return tuple(found)

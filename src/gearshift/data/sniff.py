@@ -17,6 +17,7 @@ from gearshift.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_RECORDS = 400
+HEADER_BYTES = 1 << 16
 DELIMITERS = (
     "\t",
     ";",
@@ -138,7 +139,9 @@ def _is_criteo(row: list[str]) -> bool:
     )
 
 
-def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -> list[list[str]]:
+def read_records(
+    text: str, delimiter: str, quote: str, *, trim: bool = False, limit: int = SAMPLE_RECORDS
+) -> list[list[str]]:
     """The first records of a text; blank lines are none."""
     reader = csv.reader(
         io.StringIO(text, newline=""),
@@ -152,7 +155,7 @@ def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -
         for record in reader:
             if record:
                 records.append(record)
-            if len(records) == SAMPLE_RECORDS:
+            if len(records) == limit:
                 break
     except csv.Error:
         pass  # what was read until here is sample enough; the reader itself tells the line
@@ -160,17 +163,20 @@ def read_records(text: str, delimiter: str, quote: str, *, trim: bool = False) -
 
 
 def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = frozenset()) -> str:
-    """The one that finds expected names in the first line, or cuts most lines into equally many columns."""
-    best, best_score = ",", (0, 0.0, 0)
+    """The one that finds expected names in the first line, cuts most lines into equally many columns, and
+    leaves whole numbers whole (1,5;2,5)."""
+    best, best_score = ",", (0, 0.0, 0.0, 0)
     for delimiter in DELIMITERS:
         records = read_records(text, delimiter, quote)
         columns, hits = Counter(len(record) for record in records).most_common(1)[0]
-        named = len(expected & {value.strip() for value in records[0]})
-        share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
         if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # words have spaces between them too
             continue
-        if (named, share, columns) > best_score:
-            best, best_score = delimiter, (named, share, columns)
+        named = len(expected & {value.strip() for value in records[0]})
+        share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
+        values = [value for record in records for value in record]
+        numbers = round(sum(map(is_number, values)) / len(values), 1)
+        if (named, share, numbers, columns) > best_score:
+            best, best_score = delimiter, (named, share, numbers, columns)
     return best
 
 
@@ -194,6 +200,12 @@ def has_header(records: list[list[str]], expected: frozenset[str] = frozenset())
         return True
     again = sum(first[i] in column for i, column in enumerate(columns))
     return again == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
+
+
+def header_names(file: DataFile, first: Sniffed) -> tuple[str, ...]:
+    """The names in the header of a file that is cut like another; looks at its first lines only."""
+    text = sample_text(file, HEADER_BYTES)
+    return _names(read_records(text, first.delimiter, first.quote, trim=first.trim, limit=1)[0], True)
 
 
 def _names(first: list[str], header: bool) -> tuple[str, ...]:

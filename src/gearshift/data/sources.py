@@ -18,7 +18,7 @@ import pyarrow as pa
 from gearshift.data.examples import RawSource
 from gearshift.data.files import DataFile, find_files
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema
-from gearshift.data.sniff import AVAZU_START, CRITEO_COLUMNS, CsvFormat, Sniffed, sniff
+from gearshift.data.sniff import AVAZU_START, CRITEO_COLUMNS, CsvFormat, Sniffed, header_names, sniff
 from gearshift.data.table_source import ParquetSource, TableSource
 from gearshift.data.text_source import TextLayout, TextSource
 from gearshift.errors import UserError
@@ -81,8 +81,8 @@ def open_source(
     if format == "parquet" or (format == "auto" and files[0].ending in PARQUET_ENDINGS):
         return ParquetSource(files), "parquet"
     sniffed = _stated(format, files[0]) or sniff(files[0], csv, expected, format)
-    if sniffed.header:
-        _check_headers(files, csv, sniffed)
+    if sniffed.header and csv.columns is None:
+        _check_headers(files, sniffed)
     if sniffed.format == "libfm":
         sniffed = _check_libfm(files, sniffed, expected)
     return TextSource(files, _layout(sniffed, csv)), sniffed.format
@@ -105,13 +105,10 @@ def _stated(format: str, file: DataFile) -> Sniffed | None:
     return None
 
 
-def _check_headers(files: Sequence[DataFile], csv: CsvFormat, first: Sniffed) -> None:
+def _check_headers(files: Sequence[DataFile], first: Sniffed) -> None:
     """All files have the same columns in the same order."""
-    stated = replace(
-        csv, delimiter=first.delimiter, header=True, trim=first.trim, quote=first.quote or "none"
-    )
     for file in files[1:]:
-        columns = sniff(file, stated, format="csv").columns
+        columns = header_names(file, first)
         if columns != first.columns:
             raise UserError(f"{file.path} line 1: {_difference(columns, first.columns)} {files[0].path}.")
 

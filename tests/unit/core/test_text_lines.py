@@ -104,6 +104,7 @@ def test_an_open_quote_is_bad_at_the_end_and_unfinished_before() -> None:
 
 def test_trim_and_rest() -> None:
     assert split(b' a , "b, c" ,d  \n', 3, trim=True)[0] == [[b"a", b"b, c", b"d"]]
+    assert split(b" a  b\n", 4, delimiter=" ", trim=True)[0] == [[b"", b"a", b"", b"b"]]
     assert split(b"1 a b c\n0\n0 d\n", 2, delimiter=" ", quote="", rest=True)[0] == [
         [b"1", b"a b c"],
         [b"0", b"d"],

@@ -192,6 +192,13 @@ def test_text_that_is_none(tmp_path: Path) -> None:
     assert "not a readable Parquet file" in refusal(file(tmp_path, GOOD, "x.parquet"))
 
 
+def test_an_object_that_holds_no_table() -> None:
+    assert refusal(7).startswith(
+        "cannot read an object of type int: name files, or pass an object with __arrow_c_stream__"
+    )
+    assert refusal([]) == "the list of data files is empty"
+
+
 def test_a_separator_that_never_occurs(tmp_path: Path) -> None:
     rows = "".join(f"{i % 2},a b c {'d' * (i % 3)}\n" for i in range(30))
     schema = Schema((Sequence("recent", separator="|"),), (Label("click"),))

@@ -233,10 +233,10 @@ def test_printed_lists_and_names_in_camel_case(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    rows = each(lambda i: f"{['nein', 'Klick für'][i % 5 == 0]};{i % 7}")
+    rows = each(lambda i: f"{['nein', 'Kauf für'][i % 5 == 0]};{i % 7}")
     path = tmp_path / "latin.csv"
-    path.write_bytes("\n".join(["klick;n", *rows]).encode("latin-1"))
-    with pytest.raises(UserError, match="label `klick` holds text that is not UTF-8"):
+    path.write_bytes("\n".join(["kauf;n", *rows]).encode("latin-1"))
+    with pytest.raises(UserError, match="label `kauf` holds text that is not UTF-8"):
         infer(path)
     path.write_bytes("\n".join(["Größe;y", *rows]).encode("latin-1"))
     with pytest.raises(UserError, match="line 1 is not UTF-8 text; convert the file first: iconv"):
