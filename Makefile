@@ -27,10 +27,10 @@ demo: $(VENV)/built
 	@$(BIN)/gearshift demo
 
 test: $(VENV)/built $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(VENV)/built $(VENV)/dev
-	$(BIN)/python -m pytest -m "slow or not slow" --timeout=1800
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" --timeout=1800
 
 check: $(VENV)/built $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -52,6 +52,8 @@ def read(
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
     if isinstance(source, ClickLog):
         return Dataset(GeneratedExamples(source))
+    if isinstance(source, list) and len(source) == 1:
+        source = source[0]
     if format == "prepared" or (format == "auto" and is_prepared(source)):
         return Dataset(PreparedExamples(prepared_folder(source), schema))
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))

@@ -107,7 +107,9 @@ scalars = st.one_of(
     ),
 )
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text("abnull1: -", min_size=1), inner)
+    scalars,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text("abnull1: -", min_size=1), inner),
+    max_leaves=10,
 )
 
 
