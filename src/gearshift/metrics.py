@@ -301,7 +301,7 @@ class Slices:
 
     def __init__(self, limit: int = 1000, bins: int = 2**12) -> None:
         self._limit, self._bins = limit, bins
-        self._of: dict[Hashable, Measures] = {}
+        self._of: dict[Any, Measures] = {}
 
     def update(
         self,
@@ -318,8 +318,15 @@ class Slices:
             chosen = None if weights is None else weight[positions]
             self._measures(value).update(label[positions], probability[positions], chosen)
 
+    @classmethod
+    def of(cls, measures: dict[Any, Measures]) -> Slices:
+        """Goes on with measures from a checkpoint."""
+        slices = cls()
+        slices._of = dict(measures)
+        return slices
+
     @property
-    def measures(self) -> dict[Hashable, Measures]:
+    def measures(self) -> dict[Any, Measures]:
         """By key, in the order of their first appearance."""
         return dict(self._of)
 
@@ -329,13 +336,13 @@ class Slices:
         return self._of.setdefault(key, Measures(self._bins))
 
 
-def days(times: NDArray[np.int64]) -> NDArray[np.str_]:
-    """The UTC dates of epoch seconds, as keys for `Slices`.
+def day_name(day: int) -> str:
+    """The date of a day counted from 1970-01-01, as keys of `Slices` are for days (epoch seconds // 86,400).
 
-    >>> days(np.array([1793491200, 1793577600])).tolist()
-    ['2026-11-01', '2026-11-02']
+    >>> day_name(20_758)
+    '2026-11-01'
     """
-    return np.datetime_as_string(times.astype("datetime64[s]").astype("datetime64[D]"))
+    return str(np.datetime64(day, "D"))
 
 
 # -- shared by all

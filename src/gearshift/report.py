@@ -10,7 +10,7 @@ import resource
 from typing import Any
 
 from gearshift.evaluate import Evaluation
-from gearshift.metrics import Measures
+from gearshift.metrics import Measures, day_name
 from gearshift.training import Training
 
 NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
@@ -51,7 +51,7 @@ def report(
         else {},
         "test": _figures(test.measures) | {"grouped_auc": test.grouped_auc} if test else None,
         "progressive": _figures(progress.measures),
-        "progressive_by_day": {day: _figures(m) for day, m in progress.days.items()},
+        "progressive_by_day": {day_name(d): _figures(m) for d, m in sorted(progress.days.measures.items())},
         "best_step": progress.best_step or steps,
         "baselines": _baselines(training, valid, baseline),
         "staleness": NONE,

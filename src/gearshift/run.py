@@ -20,7 +20,7 @@ from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
-from gearshift.metrics import Measures
+from gearshift.metrics import Measures, Slices, day_name
 from gearshift.report import closing_lines, report
 from gearshift.saver import Saver
 from gearshift.trained import TrainedModel, model_facts
@@ -107,7 +107,7 @@ class Run:
             progress.examples / progress.seconds if progress.seconds else 0.0,
             progress.loss,
             progress.measures.auc,
-            next(reversed(progress.days), None),
+            day_name(max(progress.days.measures)) if progress.days.measures else None,
             self.phase,
         )
 
@@ -261,8 +261,8 @@ class Result(TrainedModel):
 
 
 def _measure_arrays(progress: Progress) -> Arrays:
-    """The progressive measures as named arrays: `so_far/...`, `2026-11-01/...`."""
-    every = {"so_far": progress.measures, **progress.days}
+    """The progressive measures as named arrays: `so_far/...`, and `20758/...` for each day."""
+    every = {"so_far": progress.measures, **progress.days.measures}
     return {f"{name}/{key}": array for name, m in every.items() for key, array in m.state().items()}
 
 
@@ -273,4 +273,4 @@ def _restore_measures(progress: Progress, arrays: Arrays) -> None:
         by_name.setdefault(name, {})[key] = array
     restored = {name: Measures.from_state(state) for name, state in by_name.items()}
     progress.measures = restored.pop("so_far")
-    progress.days = restored
+    progress.days = Slices.of({int(day): measures for day, measures in restored.items()})

@@ -8,25 +8,22 @@ nothing: it tells its `Observer`.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gearshift.cadence import Every, Moment
-from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
-from gearshift.metrics import Measures
+from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+
+DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True)
@@ -73,24 +70,7 @@ class Progress:
     best_step: int = 0
     without_gain: int = 0  # evaluations since the best
     measures: Measures = field(default_factory=Measures)
-    days: dict[str, Measures] = field(default_factory=dict)
-
-
-def days_of(batch: Batch) -> Iterator[tuple[str, slice | NDArray[np.bool_]]]:
-    """The UTC days in a batch and which of its examples fall on each; nothing without a time column."""
-    if batch.times_B is None or not len(batch):
-        return
-    days_B = batch.times_B // 86_400
-    first, last = int(days_B.min()), int(days_B.max())
-    if first == last:
-        yield _day_name(first), slice(None)
-        return
-    for day in np.unique(days_B):
-        yield _day_name(int(day)), days_B == day
-
-
-def _day_name(day: int) -> str:
-    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
+    days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
 
 
 class Observer(Protocol):
@@ -166,9 +146,8 @@ class Training:
             self.baseline.step(self.baseline.find(batch), lr_scale=scale)
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         progress.measures.update(labels, probabilities, batch.weights_B)
-        for day, rows in days_of(batch):
-            weights = None if batch.weights_B is None else batch.weights_B[rows]
-            progress.days.setdefault(day, Measures()).update(labels[rows], probabilities[rows], weights)
+        if batch.times_B is not None:
+            progress.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
         progress.position += len(batch)
         progress.examples += len(batch)
         progress.loss = push.loss / max(push.examples, 1e-12)
