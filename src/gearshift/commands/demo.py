@@ -21,8 +21,8 @@ data:
 model: {{name: deepfm, dim: 16, hidden: [256, 128]}}
 optimizer:
   dense: {{name: adam, lr: 1e-3}}
-  embeddings: {{name: adagrad, lr: 0.05}}
-train: {{global_batch: 2048, epochs: 1, seed: 1, eval_every: none}}
+  embeddings: {{name: adam, lr: 1e-3}}
+train: {{global_batch: 1024, epochs: 1, seed: 1, eval_every: none}}
 checkpoint: {{path: {runs}}}
 """
 

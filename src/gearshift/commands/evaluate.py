@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,47 +47,33 @@ def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, 
     dataset = open_files(paths, schema, opened.config) if paths else own_data(opened, schema)
     whole, slices = _accumulate(opened, dataset, None if by_day else by, by_day=by_day)
     named = sorted(slices.items(), key=lambda item: item[0] if by_day else -item[1].examples)
-    figures = [{"slice": ALL, **_finite(whole)}, *({"slice": name, **_finite(m)} for name, m in named)]
     _print_slices(by or "", [(ALL, whole), *named[:SHOWN_SLICES]])
     if len(named) > SHOWN_SLICES:
         terminal.say(f"... and {len(named) - SHOWN_SLICES} more (all of them: --json FILE)")
-    return figures
+    return [{"slice": name, **_finite(measures)} for name, measures in [(ALL, whole), *named]]
 
 
 def _accumulate(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -> tuple[Any, dict[str, Any]]:
-    from gearshift.metrics import Measures  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.metrics import Measures, Slices, days  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    whole = Measures()
-    slices: dict[str, Any] = {}
+    whole, slices = Measures(), Slices(MOST_SLICES)
     for batch, probabilities_BT in opened.predictions(dataset, corrected=False):
         columns = (batch.labels_BT[:, 0], probabilities_BT[:, 0], batch.weights_B)
         whole.update(*columns)
-        for name, chosen in _slices(batch, by, by_day=by_day):
-            part = slices.setdefault(name, Measures())
-            part.update(*(None if column is None else column[chosen] for column in columns))
-        if len(slices) > MOST_SLICES:
-            raise UserError(f"--by {by}: more than {MOST_SLICES:,} values; choose a column with fewer")
-    return whole, slices
+        if by_day:
+            assert batch.times_B is not None, "the schema has a time"
+            slices.update(days(batch.times_B), *columns)
+        elif by is not None:
+            slices.update(_texts(batch, by), *columns)
+    return whole, {str(key): measures for key, measures in slices.measures.items()}
 
 
-def _slices(batch: Batch, by: str | None, *, by_day: bool) -> Iterator[tuple[str, Any]]:
-    """(value, its examples as a mask) for each value in the batch."""
-    import numpy as np
+def _texts(batch: Batch, column: str) -> list[str]:
+    import pyarrow as pa
 
-    if by_day:
-        assert batch.times_B is not None
-        days = batch.times_B // 86400
-        for day in np.unique(days):
-            yield str(np.datetime64(int(day), "D")), days == day
-    elif by is not None:
-        import pyarrow as pa
-
-        assert batch.kept is not None
-        texts = batch.kept.column(by).cast(pa.string()).fill_null("(missing)")
-        coded = texts.combine_chunks().dictionary_encode()
-        codes = coded.indices.to_numpy()
-        for code, value in enumerate(coded.dictionary.to_pylist()):
-            yield value, codes == code
+    assert batch.kept is not None, "the schema keeps the column"
+    texts: list[str] = batch.kept.column(column).cast(pa.string()).fill_null("(missing)").to_pylist()
+    return texts
 
 
 def _finite(measures: Any) -> dict[str, Any]:

@@ -79,13 +79,14 @@ def open_files(paths: Sequence[str], schema: Schema, config: Config | None, *, l
     for path in paths:
         if not exists(path):
             raise UserError(f"no such file: {path}{hint(path)}")
+    source = paths[0] if len(paths) == 1 else list(paths)
     if config is None or config.data.synthetic is not None:
-        return read(list(paths), schema, labelled=labelled)
+        return read(source, schema, labelled=labelled)
     data = config.data
     csv = CsvFormat(**data.csv.settings())
     # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
     form = "auto" if data.format == "prepared" else data.format
-    return read(list(paths), schema, format=form, csv=csv, bad_lines=data.bad_lines.skip, labelled=labelled)
+    return read(source, schema, format=form, csv=csv, bad_lines=data.bad_lines.skip, labelled=labelled)
 
 
 def own_data(opened: Opened, schema: Schema) -> Any:

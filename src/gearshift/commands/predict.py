@@ -87,7 +87,8 @@ class Writer:
             self._open = parquet.ParquetWriter(self.path, schema)
         else:
             self._stream = pa.output_stream(self.path, compression=_COMPRESSION.get(self.output.suffix))
-            self._open = csv.CSVWriter(self._stream, schema)
+            plain = csv.WriteOptions(quoting_style="needed")
+            self._open = csv.CSVWriter(self._stream, schema, write_options=plain)
 
     def close(self) -> None:
         for part in (self._open, self._stream):

@@ -1,0 +1,187 @@
+"""Every command on real data with the real training, as docs/cli.md shows them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gearshift.train")
+
+ROWS = 3000
+KEYS = {
+    *(
+        "strategy",
+        "engine",
+        "workers",
+        "examples",
+        "seconds",
+        "examples_per_second",
+        "global_steps",
+        "applied",
+    ),
+    *("discarded", "auc", "logloss", "normalized_entropy", "calibration", "staleness", "lag", "sync_gap"),
+    "peak_memory_bytes",
+}
+
+
+def gearshift(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gearshift", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small click log whose clicks depend on user and price, and a trained run."""
+    folder = tmp_path_factory.mktemp("shop")
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        _write_log(Path("clicks.csv"), seed=1)
+        _write_log(Path("later.csv"), seed=2)
+        gearshift("init", "clicks.csv")
+        gearshift(
+            "train",
+            "clicks.yaml",
+            "global_batch=128",
+            "model.hidden=[16]",
+            "model.dim=4",
+            "--json",
+            "out.json",
+        )
+    finally:
+        os.chdir(here)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_workplace(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+
+
+def _write_log(path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["click", "ts", "user_id", "country", "price"])
+        for i in range(ROWS):
+            user = draw.randrange(40)
+            price = round(draw.lognormvariate(2, 1), 2)
+            click = int(draw.random() < (0.6 if user % 3 == 0 else 0.15) * (1.3 if price < 5 else 0.8))
+            country = draw.choice(["DE", "FR", "NO"])
+            writer.writerow([click, 1_761_955_200 + i * 100, f"u{user}", country, price])
+
+
+def test_train_wrote_the_figures_that_others_rely_on() -> None:
+    report = json.loads(Path("out.json").read_text())
+    assert set(report) >= KEYS
+    assert report["auc"] > 0.6
+    assert json.loads(Path("runs/last/report.json").read_text()) == report
+
+
+def test_runs_and_inspect_show_the_run() -> None:
+    assert "ended" in gearshift("runs")
+    shown = gearshift("inspect", "last")
+    assert "embedding rows in" in shown and "user_id" in shown
+    assert "user_id" in gearshift("inspect", "runs/last/checkpoints/last")
+    assert "categorical" in gearshift("inspect", "clicks.yaml")
+
+
+def test_evaluate_whole_by_column_and_by_day() -> None:
+    assert "all" in gearshift("evaluate", "last")
+    by_country = gearshift("evaluate", "last", "later.csv", "--by", "country", "--json", "slices.json")
+    names = {line.split()[0] for line in by_country.splitlines()}
+    assert {"country", "all", "DE", "FR", "NO"} <= names
+    slices = {entry["slice"]: entry for entry in json.loads(Path("slices.json").read_text())}
+    assert slices["all"]["examples"] == ROWS == sum(slices[c]["examples"] for c in ("DE", "FR", "NO"))
+    assert "2025-11-01" in gearshift("evaluate", "last", "later.csv", "--by", "day")
+
+
+def test_two_runs_are_compared_on_the_same_examples() -> None:
+    gearshift("train", "clicks.yaml", "name=other", "model=lr", "global_batch=128")
+    first = next(p.name for p in Path("runs").iterdir() if p.name.startswith("clicks-"))
+    said = gearshift("evaluate", first, "other", "later.csv", "--json", "pair.json")
+    assert "paired on the same examples" in said
+    difference = json.loads(Path("pair.json").read_text())[-1]
+    assert difference["low"] <= difference["auc_difference"] <= difference["high"]
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "scores.csv.gz", "scores.parquet"])
+def test_predict_needs_no_label_and_keeps_columns(name: str) -> None:
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
+
+    with Path("later.csv").open() as lines, Path("new.csv").open("w") as file:
+        file.writelines(line.split(",", 1)[1] for line in lines)
+    gearshift("predict", "last", "new.csv", "-o", name, "--keep", "user_id")
+    table = parquet.read_table(name) if name.endswith("parquet") else arrow_csv.read_csv(name)
+    assert table.column_names == ["user_id", "score"]
+    assert table.num_rows == ROWS
+    assert 0 < min(table["score"].to_pylist()) < max(table["score"].to_pylist()) < 1
+    assert not [p for p in Path().iterdir() if p.name.endswith(".part")]
+
+
+def test_prepare_gives_a_config_that_trains() -> None:
+    gearshift("prepare", "clicks.yaml", "prepared", "global_batch=128")
+    assert "gearshift train" not in gearshift("inspect", "prepared/train")
+    gearshift("train", "prepared/config.yaml", "name=ready")
+    assert "not empty" in gearshift("prepare", "clicks.yaml", "prepared", code=2)
+
+
+def test_init_does_not_overwrite() -> None:
+    before = Path("clicks.yaml").read_text()
+    assert "clicks.yaml exists; overwrite it with --force" in gearshift("init", "clicks.csv", code=2)
+    gearshift("init", "clicks.csv", "--force")
+    assert Path("clicks.yaml").read_text() == before
+
+
+def test_ctrl_c_saves_and_resume_goes_to_the_end() -> None:
+    config = [
+        "clicks.yaml",
+        "name=long",
+        "epochs=400",
+        "global_batch=64",
+        "eval_every=none",
+        "baseline=false",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gearshift", "train", *config],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(Path("runs").glob("long-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Stopping after this step" in said
+    command = said.splitlines()[-1].split("Resume: gearshift ")[1].split()
+    assert "stopped" in gearshift("runs")
+    gearshift(*command, "epochs=1")  # the saved step is past one epoch already, so this ends soon
+    assert "stopped" not in gearshift("runs")
+
+
+def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = gearshift("demo", "--examples", "40k")
+    assert "of a reachable ." in said
+    assert "Wrote demo/scores.csv: 20,000 examples (user, ad, score)" in said
+    assert "Next" in said
