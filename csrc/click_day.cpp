@@ -143,19 +143,19 @@ std::vector<ClickDay::Record> ClickDay::records(Entity entity) const {
     return records;
 }
 
+// A field has one vector per value for all its pairs, as in a factorization machine.
 void ClickDay::make_pairs() {
-    for (int p = 0; p < 16; ++p) {
-        const uint64_t key = mix(mix(seed_, kPairFactor), p);
-        const uint32_t rows = size_of(kPairs[p].first), columns = size_of(kPairs[p].second);
-        std::vector<float> factors((rows + columns) * 3);
+    const auto factors = [&](Bucket bucket) {
+        std::vector<float> factors(size_of(bucket) * 3);
+        const uint64_t key = mix(mix(seed_, kPairFactor), bucket);
         for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<float>(weight(mix(key, i), kTurn));
-        pair_[p].resize(size_t{rows} * columns);
-        for (uint32_t r = 0; r < rows; ++r) {
-            for (uint32_t c = 0; c < columns; ++c) {
-                const float *u = &factors[3 * r], *v = &factors[3 * (rows + c)];
-                pair_[p][size_t{r} * columns + c] = u[0] * v[0] + u[1] * v[1] + u[2] * v[2];
-            }
-        }
+        return factors;
+    };
+    for (int p = 0; p < 16; ++p) {
+        const std::vector<float> row = factors(kPairs[p].first), column = factors(kPairs[p].second);
+        for (size_t r = 0; r < row.size(); r += 3)
+            for (size_t c = 0; c < column.size(); c += 3)
+                pair_[p].push_back(row[r] * column[c] + row[r + 1] * column[c + 1] + row[r + 2] * column[c + 2]);
     }
 }
 
