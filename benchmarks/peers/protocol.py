@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 FIELDS, NUMERICS, WIDTH, BATCH, ZIPF = 26, 13, 16, 4096, 1.05
 HIDDEN = (400, 400)  # DNN
 BOTTOM, TOP = (512, 256, WIDTH), (512, 256)  # DLRM
-DENSE_LR, ROW_LR, ROW_INIT = 1e-3, 0.02, 0.01
+DENSE_LR, ROW_LR, ROW_INIT = 1e-3, 0.05, 0.01
 
 
 @dataclass(frozen=True)
