@@ -262,7 +262,8 @@ class Measures:
         """Mean prediction over mean label."""
         return _ratio(self._sums[3], self._sums[2])
 
-    def as_dict(self) -> dict[str, float | int]:
+    def as_dict(self) -> dict[str, float | int | None]:
+        """All figures by name; None where one is not defined, as JSON knows no nan."""
         names = (
             "auc",
             "auc_se",
@@ -273,7 +274,8 @@ class Measures:
             "examples",
             "positives",
         )
-        return {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """All there is, for a checkpoint; `from_state` goes on with the same bits."""

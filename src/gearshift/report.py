@@ -10,7 +10,7 @@ import resource
 from typing import Any
 
 from gearshift.evaluate import Evaluation
-from gearshift.metrics import Measures, day_name
+from gearshift.metrics import day_name
 from gearshift.training import Training
 
 NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
@@ -42,16 +42,16 @@ def report(
         "discarded": 0,
         "measured_on": "valid" if valid else "training data, before each example was trained",
         "measured_examples": measures.examples,
-        **{k: v for k, v in _figures(measures).items() if k not in ("examples", "positives")},
+        **{k: v for k, v in measures.as_dict().items() if k not in ("examples", "positives")},
         "grouped_auc": valid.grouped_auc if valid else None,
         "tasks": {
-            label.task: _figures(m) for label, m in zip(learner.schema.labels, valid.tasks, strict=True)
+            label.task: m.as_dict() for label, m in zip(learner.schema.labels, valid.tasks, strict=True)
         }
         if valid
         else {},
-        "test": _figures(test.measures) | {"grouped_auc": test.grouped_auc} if test else None,
-        "progressive": _figures(progress.measures),
-        "progressive_by_day": {day_name(d): _figures(m) for d, m in sorted(progress.days.measures.items())},
+        "test": test.measures.as_dict() | {"grouped_auc": test.grouped_auc} if test else None,
+        "progressive": progress.measures.as_dict(),
+        "progressive_by_day": {day_name(d): m.as_dict() for d, m in sorted(progress.days.measures.items())},
         "best_step": progress.best_step or steps,
         "baselines": _baselines(training, valid, baseline),
         "staleness": NONE,
@@ -64,20 +64,13 @@ def report(
     }
 
 
-def _figures(measures: Measures) -> dict[str, Any]:
-    """NaN (an AUC of one class only) is null in JSON."""
-    return {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in measures.as_dict().items()
-    }
-
-
 def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | None) -> dict[str, Any]:
     rate = training.progress.measures.mean_label
     found: dict[str, Any] = {"constant_rate": rate}
     if valid:
         found["constant_logloss"] = cross_entropy(valid.measures.mean_label, rate)
     if lr:
-        found["lr"] = _figures(lr.measures)
+        found["lr"] = lr.measures.as_dict()
     return found
 
 

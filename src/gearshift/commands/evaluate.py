@@ -50,11 +50,11 @@ def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, 
     _print_slices(by or "", [(ALL, whole), *named[:SHOWN_SLICES]])
     if len(named) > SHOWN_SLICES:
         terminal.say(f"... and {len(named) - SHOWN_SLICES} more (all of them: --json FILE)")
-    return [{"slice": name, **_finite(measures)} for name, measures in [(ALL, whole), *named]]
+    return [{"slice": name, **measures.as_dict()} for name, measures in [(ALL, whole), *named]]
 
 
 def _accumulate(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -> tuple[Any, dict[str, Any]]:
-    from gearshift.metrics import Measures, Slices, days  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.metrics import Measures, Slices, day_name  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     whole, slices = Measures(), Slices(MOST_SLICES)
     for batch, probabilities_BT in opened.predictions(dataset, corrected=False):
@@ -62,10 +62,11 @@ def _accumulate(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -
         whole.update(*columns)
         if by_day:
             assert batch.times_B is not None, "the schema has a time"
-            slices.update(days(batch.times_B), *columns)
+            slices.update(batch.times_B // 86_400, *columns)
         elif by is not None:
             slices.update(_texts(batch, by), *columns)
-    return whole, {str(key): measures for key, measures in slices.measures.items()}
+    name = day_name if by_day else str
+    return whole, {name(key): measures for key, measures in slices.measures.items()}
 
 
 def _texts(batch: Batch, column: str) -> list[str]:
@@ -76,15 +77,9 @@ def _texts(batch: Batch, column: str) -> list[str]:
     return texts
 
 
-def _finite(measures: Any) -> dict[str, Any]:
-    """The figures for JSON, which knows no NaN (an AUC of one class only)."""
-    known: dict[str, Any] = measures.as_dict()
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in known.items()}
-
-
 def _print_slices(by: str, rows: Iterable[tuple[str, Any]]) -> None:
     heads = (by, "examples", "CTR", "AUC", "logloss", "NE", "calibration")
-    written = [(name, *_cells(_finite(measures))) for name, measures in rows]
+    written = [(name, *_cells(measures.as_dict())) for name, measures in rows]
     terminal.say(terminal.table(heads, written, right="lrrlrrr"))
 
 
@@ -132,4 +127,4 @@ def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, A
     terminal.say(f"{second.name} - {first.name}: AUC {interval}, 95 %, paired on the same examples")
     difference = {"auc_difference": -found.difference, "low": -high, "high": -low}
     named = ((first.name, measures[0]), (second.name, measures[1]))
-    return [*({"run": name, **_finite(m)} for name, m in named), difference]
+    return [*({"run": name, **m.as_dict()} for name, m in named), difference]
