@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,7 +31,7 @@ def evaluate(arguments: list[str], *, by: str | None, json_file: Path | None) ->
     else:
         figures = measure(open_model(models[0]), data, by)
     if json_file is not None:
-        run_folder.write_text(json_file, json.dumps(figures, indent=1) + "\n")
+        run_folder.write_json(json_file, figures)
 
 
 def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -50,7 +49,7 @@ def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, 
     _print_slices(by or "", [(ALL, whole), *named[:SHOWN_SLICES]])
     if len(named) > SHOWN_SLICES:
         terminal.say(f"... and {len(named) - SHOWN_SLICES} more (all of them: --json FILE)")
-    return [{"slice": name, **_finite(measures)} for name, measures in [(ALL, whole), *named]]
+    return [{"slice": name, **measures.as_dict()} for name, measures in [(ALL, whole), *named]]
 
 
 def _accumulate(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -> tuple[Any, dict[str, Any]]:
@@ -76,15 +75,9 @@ def _texts(batch: Batch, column: str) -> list[str]:
     return texts
 
 
-def _finite(measures: Any) -> dict[str, Any]:
-    """The figures for JSON, which knows no NaN (an AUC of one class only)."""
-    known: dict[str, Any] = measures.as_dict()
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in known.items()}
-
-
 def _print_slices(by: str, rows: Iterable[tuple[str, Any]]) -> None:
     heads = (by, "examples", "CTR", "AUC", "logloss", "NE", "calibration")
-    written = [(name, *_cells(_finite(measures))) for name, measures in rows]
+    written = [(name, *_cells(measures.as_dict())) for name, measures in rows]
     terminal.say(terminal.table(heads, written, right="lrrlrrr"))
 
 
@@ -101,8 +94,8 @@ def _cells(f: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _with_error(value: float | None, error: float | None) -> str:
-    interval = f" +- {terminal.figure(1.96 * error)}" if error is not None else ""
-    return terminal.figure(value) + (interval if value is not None else "")
+    interval = f" +- {terminal.figure(1.96 * error)}" if error is not None and math.isfinite(error) else ""
+    return terminal.figure(value) + interval
 
 
 def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, Any]]:
@@ -132,4 +125,4 @@ def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, A
     terminal.say(f"{second.name} - {first.name}: AUC {interval}, 95 %, paired on the same examples")
     difference = {"auc_difference": -found.difference, "low": -high, "high": -low}
     named = ((first.name, measures[0]), (second.name, measures[1]))
-    return [*({"run": name, **_finite(m)} for name, m in named), difference]
+    return [*({"run": name, **m.as_dict()} for name, m in named), difference]
