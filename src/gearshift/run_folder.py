@@ -21,7 +21,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -140,8 +140,17 @@ def write_text(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Figures that could not be measured (NaN) become null, which every reader of JSON knows."""
+    write_text(path, json.dumps(_measured(value), indent=1, allow_nan=False) + "\n")
+
+
+def _measured(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _measured(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_measured(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class WritesYaml(Protocol):
@@ -161,12 +170,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float | int | str | None]
             file.seek(-1, os.SEEK_END)
             torn = file.read(1) != b"\n"
             file.write(b"\n" if torn else b"")
-        known = {key: None if _is_infinite(value) else value for key, value in metrics.items()}
-        file.write(json.dumps(known, allow_nan=False).encode() + b"\n")
-
-
-def _is_infinite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+        file.write(json.dumps(_measured(metrics), allow_nan=False).encode() + b"\n")
 
 
 def metrics(folder: Path) -> Iterator[dict[str, Any]]:

@@ -159,10 +159,15 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     run_folder.write_json(target, {"auc": 0.5})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        run_folder.write_json(target, {"auc": float("nan")})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        run_folder.write_json(target, {"auc": object()})
     assert json.loads(target.read_text()) == {"auc": 0.5}
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_what_could_not_be_measured_is_null(tmp_path: Path) -> None:
+    run_folder.write_json(tmp_path / "a.json", {"auc": float("nan"), "lr": {"se": [float("inf"), 0.5]}})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"auc": None, "lr": {"se": [None, 0.5]}}
 
 
 def test_metrics_grow_by_lines_and_a_torn_one_spoils_no_other(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,7 +31,7 @@ def evaluate(arguments: list[str], *, by: str | None, json_file: Path | None) ->
     else:
         figures = measure(open_model(models[0]), data, by)
     if json_file is not None:
-        run_folder.write_text(json_file, json.dumps(figures, indent=1) + "\n")
+        run_folder.write_json(json_file, figures)
 
 
 def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -96,8 +95,8 @@ def _cells(f: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _with_error(value: float | None, error: float | None) -> str:
-    interval = f" +- {terminal.figure(1.96 * error)}" if error is not None else ""
-    return terminal.figure(value) + (interval if value is not None else "")
+    interval = f" +- {terminal.figure(1.96 * error)}" if error is not None and math.isfinite(error) else ""
+    return terminal.figure(value) + interval
 
 
 def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,15 +36,28 @@ class Inferred(Protocol):
     def schema(self) -> columns.Schema: ...
 
 
-def written(found: Inferred, data: Path, name: str, examples: int) -> str:
+@dataclass(frozen=True)
+class Extent:
+    """How much data there is."""
+
+    examples: int
+    times: tuple[int, int] | None = None  # epoch seconds of the first and last example
+
+    @property
+    def has_days(self) -> bool:
+        """A share of a shorter time may hold all examples, or none."""
+        return self.times is not None and self.times[1] - self.times[0] >= 86400
+
+
+def written(found: Inferred, data: Path, name: str, extent: Extent) -> str:
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
         f"# Written by `gearshift init {_plain(str(data))}`: guesses, and why. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
-        *(f"  {line}" for line in _data_lines(found, data, why)),
+        *(f"  {line}" for line in _data_lines(found, data, why, extent)),
         *_feature_lines(found, why),
-        *_training_lines(found.schema, examples),
+        *_training_lines(found.schema, extent.examples),
     ]
     return "\n".join(lines) + "\n"
 
@@ -57,9 +71,9 @@ def _plain(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _data_lines(found: Inferred, data: Path, why: Mapping[str, str]) -> list[str]:
+def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
     schema: columns.Schema = found.schema
-    lines = [f"train: {dump_flow(str(data))}", _split_line(schema)]
+    lines = [f"train: {dump_flow(str(data))}", _split_line(extent)]
     if found.format != "parquet":
         lines.append(f"format: {found.format}")
     if found.format == "csv":
@@ -85,8 +99,8 @@ def _csv_settings(csv: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}
 
 
-def _split_line(schema: columns.Schema) -> str:
-    by, how = ("time", "in time") if schema.time is not None else ("end", "of the file")
+def _split_line(extent: Extent) -> str:
+    by, how = ("time", "in time") if extent.has_days else ("end", "of the file")
     return _commented(f"split: {{by: {by}, valid: 10%}}", f"the last 10 % {how} measure; or  valid: FILE")
 
 

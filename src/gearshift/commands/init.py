@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gearshift import run_folder
 from gearshift.commands import terminal
-from gearshift.commands.guessed_config import written
+from gearshift.commands.guessed_config import Extent, written
 from gearshift.config.files import exists, hint
 from gearshift.config.load import DATA_ENDINGS
 from gearshift.errors import UserError
@@ -23,8 +23,8 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     from gearshift.data.infer import infer  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     found = infer(str(data), label=label, time=time)
-    examples = read(str(data), found.schema, format=found.format, csv=found.csv).estimate()
-    text = written(found, data, stem(data), examples)
+    dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
+    text = written(found, data, stem(data), Extent(dataset.estimate(), dataset.time_range()))
     terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.commands.guessed_config import written
+from gearshift.commands.guessed_config import Extent, written
 from gearshift.config import load_config
 from gearshift.data.schema import (
     Bag,
@@ -64,8 +64,12 @@ FEATURES: tuple[Feature, ...] = (
 SHOP = Schema(FEATURES, (Label("click", "yes"),), time="ts", group="user_id", weight="w")
 
 
-def config_of(tmp_path: Path, found: Inferred, name: str = "shop", examples: int = 2_000_000) -> Any:
-    (tmp_path / "a.yaml").write_text(written(found, Path("clicks.csv"), name, examples))
+WEEK = Extent(2_000_000, (0, 7 * 86400))
+
+
+def config_of(tmp_path: Path, found: Inferred, name: str = "shop", extent: Extent | None = None) -> Any:
+    extent = extent or (WEEK if found.schema.time else Extent(2_000_000))
+    (tmp_path / "a.yaml").write_text(written(found, Path("clicks.csv"), name, extent))
     return load_config(tmp_path / "a.yaml")
 
 
@@ -83,7 +87,7 @@ def test_every_guess_stands_beside_its_line_with_its_reason() -> None:
         Guess("price", "numeric, log1p", "skew 11.2"),
         Guess("request_id", "ignored", "one value per\nexample"),
     )
-    lines = written(Inferred(SHOP, guesses), Path("clicks.csv"), "shop", 10).splitlines()
+    lines = written(Inferred(SHOP, guesses), Path("clicks.csv"), "shop", WEEK).splitlines()
     for column, reason in (("click", "0/1"), ("ts", "integers"), ("price", "skew 11.2")):
         assert any(column in line and line.split(" # ", 1)[-1].startswith(reason) for line in lines), column
     (ignored,) = [line for line in lines if "request_id" in line]
@@ -123,14 +127,16 @@ def test_the_model_fits_the_features(tmp_path: Path, features: tuple[Feature, ..
 
 @pytest.mark.parametrize(("examples", "batch"), [(1000, 256), (200_000, 1024), (10**7, 4096)])
 def test_small_logs_get_small_batches(tmp_path: Path, examples: int, batch: int) -> None:
-    config = config_of(tmp_path, Inferred(Schema((Categorical("a"),))), examples=examples)
+    config = config_of(tmp_path, Inferred(Schema((Categorical("a"),))), extent=Extent(examples))
     assert config.train.global_batch == batch
 
 
-def test_the_split_is_by_time_where_there_is_one(tmp_path: Path) -> None:
+def test_the_split_is_by_time_where_there_are_days(tmp_path: Path) -> None:
     timed = Schema((Categorical("a"),), time="ts")
     assert config_of(tmp_path, Inferred(timed)).data.split.by == "time"
-    assert config_of(tmp_path, Inferred(Schema((Categorical("a"),)))).data.split.by == "end"
+    an_hour = Extent(1000, (0, 3600))
+    assert config_of(tmp_path, Inferred(timed), extent=an_hour).data.split.by == "end"
+    assert config_of(tmp_path, Inferred(timed), extent=Extent(1000)).data.split.by == "end"
 
 
 names = st.text(min_size=1)
@@ -145,6 +151,6 @@ def test_any_text_of_a_file_survives(
         return
     schema = Schema((Bag(column, separator),), (Label(label, positive=separator),))
     found = Inferred(schema, (Guess(column, "bag", why), Guess(label, "label", why)))
-    config = config_of(tmp_path_factory.mktemp("init"), found, name)
+    config = config_of(tmp_path_factory.mktemp("init"), found, name, Extent(1000))
     assert config.schema() == schema
     assert config.name == name
