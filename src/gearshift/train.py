@@ -12,7 +12,7 @@ from gearshift.config import Config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
-from gearshift.data.split import by_hash, check_no_leak
+from gearshift.data.split import by_hash, by_position, check_no_leak
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -75,7 +75,8 @@ def datasets(config: Config) -> Data:
     train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))
     assert train is not None, "a Config without `train` has `synthetic`"
     if settings.split:
-        train, valid, test = _split(train, settings.split)
+        train, valid, cut_off = _split(train, settings.split)
+        test = test if cut_off is None else cut_off
     elif valid is not None:
         check_no_leak(train, valid, settings.allow_overlap)
     return Data(train, valid, test)
@@ -87,6 +88,8 @@ def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | No
     def parts(dataset: Dataset, held_out: float | str, name: str) -> tuple[Dataset, Dataset]:
         if split.hash_column:
             return by_hash(dataset, split.hash_column, held_out, name)
+        if split.by == "end":
+            return by_position(dataset, held_out)
         if isinstance(held_out, str) and held_out[:4].isdigit():
             return dataset.split(time=held_out)  # a day
         return dataset.split(valid=held_out)

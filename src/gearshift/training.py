@@ -126,6 +126,8 @@ class Training:
                 every, at_end = self.plan.eval_every, progress.examples >= self.total
                 if every and not at_end and every.due(before, self.moment):
                     self._evaluate(observer)
+        if progress.examples == 0:
+            raise UserError(f"there is nothing to train on: {self.train.describe()} has no examples")
         return True
 
     def _found(self, epoch: int, start: int) -> Generator[Found]:

@@ -34,7 +34,7 @@ def demo(folder: Path, examples: str) -> int:
     run_folder.write_text(file, _CONFIG.format(examples=examples, runs=folder / "runs"))
     config = load_config(file)
 
-    from gearshift.train import start  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.train import start
 
     _show(f"gearshift train {file}")
     run = start(config, command=command_line())
@@ -55,7 +55,7 @@ def _show(command: str) -> None:
 
 
 def _teacher_auc(config: Config) -> str:
-    from gearshift.data.synthetic import ClickLog  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.data.synthetic import ClickLog
 
     assert config.data.synthetic is not None
     return terminal.figure(ClickLog(**config.data.synthetic.model_dump()).teacher_auc().value)
@@ -75,7 +75,7 @@ def _use(run: Path, config: Config, folder: Path) -> None:
 
 def _write_next_day(config: Config, path: Path) -> None:
     """Examples of the day after, which no model has seen, as a file like a user's own."""
-    from gearshift.data.synthetic import ClickLog  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.data.synthetic import ClickLog
 
     assert config.data.synthetic is not None
     settings = config.data.synthetic.model_dump()

@@ -53,7 +53,7 @@ def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, 
 
 
 def _accumulate(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -> tuple[Any, dict[str, Any]]:
-    from gearshift.metrics import Measures, Slices, day_name  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.metrics import Measures, Slices, day_name
 
     whole, slices = Measures(), Slices(MOST_SLICES)
     for batch, probabilities_BT in opened.predictions(dataset, corrected=False):
@@ -103,7 +103,7 @@ def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, A
     """Both models on the same examples; the difference has a smaller interval than either AUC."""
     import numpy as np
 
-    from gearshift.metrics import Measures, paired_auc_difference  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.metrics import Measures, paired_auc_difference
 
     if not paths:
         raise UserError("name the data to compare on: gearshift evaluate RUN RUN DATA")

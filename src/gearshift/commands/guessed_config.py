@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gearshift.config.document import dump_flow
-from gearshift.config.features import BUILT_IN, entry_of
+from gearshift.config.features import entry_of
 from gearshift.data import schema as columns
+from gearshift.data.known_logs import KNOWN_LOGS
 
 _COMMENT_AT = 74
 
@@ -106,7 +107,7 @@ def _split_line(extent: Extent) -> str:
 
 def _feature_lines(found: Inferred, why: Mapping[str, str]) -> list[str]:
     schema: columns.Schema = found.schema
-    known = BUILT_IN.get(found.format)
+    known = KNOWN_LOGS.get(found.format)
     if known is not None and known.features == schema.features:
         return [f"# features: those of every {found.format} log are built in"]
     lines = ["features:"]

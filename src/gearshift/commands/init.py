@@ -19,8 +19,8 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     if target.exists() and not force:
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 
-    from gearshift.data.dataset import read  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    from gearshift.data.infer import infer  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.data.dataset import read
+    from gearshift.data.infer import infer
 
     found = infer(str(data), label=label, time=time)
     dataset = read(str(data), found.schema, format=found.format, csv=found.csv)

@@ -133,7 +133,7 @@ def _prepared(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _schema(values: dict[str, Any]) -> Schema:
-    schema: Schema = Schema.from_dict(values)  # type: ignore[attr-defined,unused-ignore]
+    schema: Schema = Schema.from_dict(values)
     return schema
 
 

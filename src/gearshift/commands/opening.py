@@ -38,7 +38,7 @@ class Opened:
 
     def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
         """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
-        from gearshift.evaluate import correct_for_sampling, predictions  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from gearshift.evaluate import correct_for_sampling, predictions
 
         for batch, probabilities_BT in predictions(self.model.learner, dataset):
             kept = self.schema.negatives_kept if corrected else 1.0
@@ -58,7 +58,7 @@ def find_model(name: str) -> Path:
 
 
 def open_model(name: str) -> Opened:
-    from gearshift.trained import load  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.trained import load
 
     path = find_model(name)
     return Opened(path.name, path, config_of(path), load(path))
@@ -74,7 +74,7 @@ def config_of(path: Path) -> Config | None:
 
 def open_files(paths: Sequence[str], schema: Schema, config: Config | None, *, labelled: bool = True) -> Any:
     """Data that the user names, read like those the model was trained on."""
-    from gearshift.data.dataset import CsvFormat, read  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.data.dataset import CsvFormat, read
 
     for path in paths:
         if not exists(path):
@@ -91,7 +91,7 @@ def open_files(paths: Sequence[str], schema: Schema, config: Config | None, *, l
 
 def own_data(opened: Opened, schema: Schema) -> Any:
     """The test data of a model's run, else its validation data."""
-    from gearshift.train import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.train import datasets
 
     if opened.config is None:
         raise UserError(

@@ -16,8 +16,8 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
         raise UserError(f"{output} exists and is not empty; choose another folder, or remove it")
     check_files(asked)
 
-    from gearshift.data.prepare import prepare as convert  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    from gearshift.train import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.data.prepare import prepare as convert
+    from gearshift.train import datasets
 
     data = datasets(asked)
     train = data.train.fitted()

@@ -67,7 +67,7 @@ def train(
     check_files(asked)
     warm = run_folder.find(init_from, asked.checkpoint.path) if init_from is not None else None
 
-    from gearshift.train import start  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from gearshift.train import start
 
     run: Run = start(asked, command=command_line(), resume=folder, init_from=warm)
     ending = follow(run)

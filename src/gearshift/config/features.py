@@ -170,25 +170,6 @@ ENTRY_TYPES: Mapping[str, type[Section]] = {
     "vector": VectorFeature,
 }
 
-_AVAZU_SITE = ("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category")
-_AVAZU_DEVICE = ("device_id", "device_ip", "device_model", "device_type", "device_conn_type")
-_AVAZU_OTHER = tuple(f"C{i}" for i in range(14, 22))
-
-
-def _criteo() -> columns.Schema:
-    numbers = [columns.Numeric(f"I{i}", "log1p") for i in range(1, 14)]
-    categories = [columns.Categorical(f"C{i}") for i in range(1, 27)]
-    return columns.Schema((*numbers, *categories), (columns.Label("label"),))
-
-
-def _avazu() -> columns.Schema:
-    names = ("C1", "banner_pos", *_AVAZU_SITE, *_AVAZU_DEVICE, *_AVAZU_OTHER)
-    categories = tuple(columns.Categorical(name) for name in names)
-    return columns.Schema(categories, (columns.Label("click"),), time="hour")
-
-
-BUILT_IN: Mapping[str, columns.Schema] = {"criteo": _criteo(), "avazu": _avazu()}
-
 
 def entry_of(feature: columns.Feature) -> FeatureEntry:
     """The entry that gives this feature: the way back, for configs that are written by a program."""

@@ -22,10 +22,11 @@ from pydantic_core import PydanticCustomError
 from gearshift.cadence import Every
 from gearshift.config import checks, document
 from gearshift.config.data import Data
-from gearshift.config.features import BUILT_IN, FeatureEntry
+from gearshift.config.features import FeatureEntry
 from gearshift.config.quantities import Count, MaybeEvery, Number, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
+from gearshift.data.known_logs import KNOWN_LOGS
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
 
@@ -239,7 +240,7 @@ class Config(Section):
 
     def schema(self) -> columns.Schema | None:  # type: ignore[override]
         """The meaning of the columns; none where the data brings its own (generated and prepared logs)."""
-        known = BUILT_IN.get(self.data.format)
+        known = KNOWN_LOGS.get(self.data.format)
         if self.features is None and known is None:
             return None
         features = known.features if known else ()

@@ -10,6 +10,7 @@ live in its *table*, its own name unless it shares another's (`share_embedding`)
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 
@@ -141,6 +142,13 @@ class Schema:
         """The name that is hashed together with a value into an id."""
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding
         return shared or feature.name
+
+    @staticmethod
+    def load(path: str | Path) -> Schema:
+        """The schema that a config file describes."""
+        from gearshift.config import load_schema
+
+        return load_schema(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same schema back."""

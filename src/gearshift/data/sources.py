@@ -17,31 +17,16 @@ import pyarrow as pa
 
 from gearshift.data.examples import RawSource
 from gearshift.data.files import DataFile, find_files
-from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema
+from gearshift.data.known_logs import KNOWN_LOGS
+from gearshift.data.schema import Bag, Categorical, Label, Schema
 from gearshift.data.sniff import AVAZU_START, CRITEO_COLUMNS, CsvFormat, Sniffed, header_names, sniff
 from gearshift.data.table_source import ParquetSource, TableSource
 from gearshift.data.text_source import TextLayout, TextSource
 from gearshift.errors import UserError
 
 FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "parquet", "prepared")
-AVAZU_FIELDS = (
-    *("C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
-    *("device_id", "device_ip", "device_model", "device_type", "device_conn_type"),
-    *("C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21"),
-)
 PARQUET_ENDINGS = (".parquet", ".pq")
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
-
-
-def criteo_schema() -> Schema:
-    """13 counts (log1p) and 26 categories; the rows have no time."""
-    numeric = tuple(Numeric(f"I{i}", "log1p") for i in range(1, 14))
-    return Schema(numeric + tuple(Categorical(f"C{i}") for i in range(1, 27)), (Label("label"),))
-
-
-def avazu_schema() -> Schema:
-    """All columns but the example's own id are categories; `hour` is the time, and no feature."""
-    return Schema(tuple(Categorical(name) for name in AVAZU_FIELDS), (Label("click"),), time="hour")
 
 
 def libfm_schema(columns: Sequence[str]) -> Schema:
@@ -55,7 +40,7 @@ def builtin_schema(format: str, columns: Sequence[str]) -> Schema | None:
     """The schema of a format that fixes the meaning of its columns."""
     if format == "libfm":
         return libfm_schema(columns)
-    return {"criteo": criteo_schema(), "avazu": avazu_schema()}.get(format)
+    return KNOWN_LOGS.get(format)
 
 
 def is_table(source: object) -> bool:

@@ -82,6 +82,12 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
     share = parse_share(valid)
     if dataset.schema.time is not None:
         return by_time(dataset, _time_at(dataset, 1 - share))
+    return by_position(dataset, share)
+
+
+def by_position(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
+    """The first examples of the files, and a share of them at the end."""
+    share = parse_share(valid)
     cut = dataset.counted() - round(dataset.counted() * share)
     train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
     held_out = Choice(lambda b, _: _positions(b) >= cut, share, f"the last {share:.0%}")

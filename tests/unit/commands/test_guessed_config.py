@@ -105,11 +105,11 @@ def test_how_the_text_is_cut_is_written_down(tmp_path: Path) -> None:
 
 
 def test_built_in_features_are_left_built_in(tmp_path: Path) -> None:
-    from gearshift.config.features import BUILT_IN
+    from gearshift.data.known_logs import KNOWN_LOGS
 
-    config = config_of(tmp_path, Inferred(BUILT_IN["criteo"], format="criteo"))
+    config = config_of(tmp_path, Inferred(KNOWN_LOGS["criteo"], format="criteo"))
     assert config.features is None
-    assert config.schema() == BUILT_IN["criteo"]
+    assert config.schema() == KNOWN_LOGS["criteo"]
 
 
 @pytest.mark.parametrize(
