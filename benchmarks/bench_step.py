@@ -2,12 +2,13 @@
 
     python benchmarks/bench_step.py --peers-dir FOLDER      about 20 minutes; first set-up of the peers apart
 
-A step: look rows up, forward, backward, dense Adam, Adagrad on the rows; batch 4096, 26 fields of width 16 drawn
-from zipf 1.05, 13 numbers; DNN 400-400 and DLRM (bottom 512-256-16, top 512-256-1); two threads. Every side is
-a process of its own on the same batches in memory. They take turns, one computing at a time, in an order that
-rotates; a ratio is taken within each round, and the median of the rounds is reported. FuxiCTR and DeepCTR-Torch
-run Adam over whole tables and are measured at the smallest size only. Where several models and sizes give
-several ratios, the last line has the worst for us; all stand under `details`. A peer that cannot run is null.
+A step: look rows up, forward, backward, dense Adam, Adagrad on the rows; batch 4096, 26 fields of width 16
+drawn from zipf 1.05, 13 numbers; DNN 400-400 and DLRM (bottom 512-256-16, top 512-256-1); two threads. Every
+side is a process of its own on the same batches in memory. They take turns, one computing at a time, in an
+order that rotates; a ratio is taken within each round, and the median of the rounds is reported. FuxiCTR and
+DeepCTR-Torch run Adam over whole tables and are measured at the smallest size only. Where several models and
+sizes give several ratios, the last line has the worst for us; all stand under `details`. A peer that cannot
+run is null.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ LEARNERS = (GEARSHIFT, PYTORCH, TORCHREC, FUXICTR, DEEPCTR)
 
 @dataclass
 class Race:
-    """What the rounds of one model at one size gave: seconds per step of each side, and why others are missing."""
+    """The rounds of one model at one size: seconds per step of each side, and why others are missing."""
 
     model: str
     rows: int
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    losses: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the first steps, and of the last
+    losses: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # of the first steps, and of the last
     missing: dict[str, str] = field(default_factory=dict)
 
     def times_ours(self, other: str) -> float | None:
@@ -79,7 +82,7 @@ class Race:
 
 
 class Field:
-    """The sides that run here, waiting for their turn. One that does not start, or dies, leaves with its reason."""
+    """The sides that run here, waiting for their turn. One that does not start, or dies, is out: why is kept."""
 
     def __init__(self, kinds: Sequence[Kind], peers: Path, task: Path, model: str) -> None:
         self.sides: list[Running] = []
@@ -120,7 +123,9 @@ def race(kinds: Sequence[Kind], task: Path, model: str, rows: int, options: argp
             _, loss = side.train(5)  # first touches: memory, plans, caches
             pace, _ = side.train(3)
             result.losses[side.kind.name] = (loss, loss)
-            steps[side.kind.name] = max(4, min(40, 2 * round(options.turn / pace / 2)))  # even: for two callers
+            steps[side.kind.name] = max(
+                4, min(40, 2 * round(options.turn / pace / 2))
+            )  # even: for two callers
 
         def turn(side: Running) -> None:
             name = side.kind.name
@@ -162,7 +167,7 @@ class Climb:
 
 def climb(task: Path, batches: int, options: argparse.Namespace) -> dict[str, Climb]:
     """All sides in turns over the log, once, until each has passed the target or used up its time."""
-    print(f"dnn to a held-out AUC of {options.auc} on a generated click log", flush=True)
+    print(f"dnn to a held-out AUC of {options.auc}", flush=True)
     climbs = {kind.name: Climb() for kind in LEARNERS}
     with closing(Field(LEARNERS, options.peers_dir, task, "dnn")) as field:
         for trained in range(0, batches, options.look):
@@ -225,9 +230,14 @@ def _round(value: float | None) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--peers-dir", type=Path, default=Path(tempfile.gettempdir()) / "gearshift-peers", help="for their venvs"
+        "--peers-dir",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "gearshift-peers",
+        help="for their venvs",
     )
     parser.add_argument("--rows", type=int, nargs="*", default=[1_000_000, 10_000_000])
     parser.add_argument("--models", nargs="+", default=["dnn", "dlrm"], choices=["dnn", "dlrm"])
@@ -235,7 +245,9 @@ def main() -> None:
     parser.add_argument("--turn", type=float, default=1.5, help="seconds of one side's turn, about")
     parser.add_argument("--batches", type=int, default=40, help="different batches, cycled")
     parser.add_argument("--auc", type=float, default=0.72, help="the target of time to AUC")
-    parser.add_argument("--examples", type=int, default=1_000_000, help="of the log; 0 leaves time to AUC out")
+    parser.add_argument(
+        "--examples", type=int, default=1_000_000, help="of the log; 0 leaves time to AUC out"
+    )
     parser.add_argument("--look", type=int, default=16, help="steps between two looks at the held-out AUC")
     parser.add_argument("--patience", type=float, default=150, help="seconds of steps before a side gives up")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""TorchRec: an EmbeddingBagCollection on its fused path, FBGEMM's batched CPU kernel with Adagrad in the backward.
+"""TorchRec: an EmbeddingBagCollection on its fused path, FBGEMM's CPU kernel with Adagrad in the backward.
 
 Sharded over one process, as its documentation trains. DLRM is its own class, DNN an MLP on the pooled rows.
 """
@@ -8,8 +8,21 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from protocol import BATCH, BOTTOM, DENSE_LR, FIELDS, HIDDEN, NUMERICS, ROW_INIT, ROW_LR, TOP, WIDTH
-from protocol import Examples, Task, serve
+from protocol import (
+    BATCH,
+    BOTTOM,
+    DENSE_LR,
+    FIELDS,
+    HIDDEN,
+    NUMERICS,
+    ROW_INIT,
+    ROW_LR,
+    TOP,
+    WIDTH,
+    Examples,
+    Task,
+    serve,
+)
 from torch import Tensor, nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel
