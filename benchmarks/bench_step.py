@@ -2,12 +2,13 @@
 
     python benchmarks/bench_step.py --peers-dir FOLDER      about 20 minutes; first set-up of the peers apart
 
-A step: look rows up, forward, backward, dense Adam, Adagrad on the rows; batch 4096, 26 fields of width 16 drawn
-from zipf 1.05, 13 numbers; DNN 400-400 and DLRM (bottom 512-256-16, top 512-256-1); two threads. Every side is
-a process of its own on the same batches in memory. They take turns, one computing at a time, in an order that
-rotates; a ratio is taken within each round, and the median of the rounds is reported. FuxiCTR and DeepCTR-Torch
-run Adam over whole tables and are measured at the smallest size only. Where several models and sizes give
-several ratios, the last line has the worst for us; all stand under `details`. A peer that cannot run is null.
+A step: look rows up, forward, backward, dense Adam, Adagrad on the rows; batch 4096, 26 fields of width 16
+drawn from zipf 1.05, 13 numbers; DNN 400-400 and DLRM (bottom 512-256-16, top 512-256-1); two threads. Every
+side is a process of its own on the same batches in memory. They take turns, one computing at a time, in an
+order that rotates; a ratio is taken within each round, and the median of the rounds is reported. FuxiCTR and
+DeepCTR-Torch run Adam over whole tables and are measured at the smallest size only. Where several models and
+sizes give several ratios, the last line has the worst for us; all stand under `details`. A peer that cannot
+run is null.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LEARNERS = (GEARSHIFT, PYTORCH, TORCHREC, FUXICTR, DEEPCTR)
 
 @dataclass
 class Race:
-    """What the rounds of one model at one size gave: seconds per step of each side, and why others are missing."""
+    """The rounds of one model at one size: seconds per step of each side, and why others are missing."""
 
     model: str
     rows: int
@@ -81,7 +82,7 @@ class Race:
 
 
 class Field:
-    """The sides that run here, waiting for their turn. One that does not start, or dies, leaves with its reason."""
+    """The sides that run here, waiting for their turn. One that does not start, or dies, is out: why is kept."""
 
     def __init__(self, kinds: Sequence[Kind], peers: Path, task: Path, model: str) -> None:
         self.sides: list[Running] = []
@@ -166,7 +167,7 @@ class Climb:
 
 def climb(task: Path, batches: int, options: argparse.Namespace) -> dict[str, Climb]:
     """All sides in turns over the log, once, until each has passed the target or used up its time."""
-    print(f"dnn to a held-out AUC of {options.auc} on a generated click log", flush=True)
+    print(f"dnn to a held-out AUC of {options.auc}", flush=True)
     climbs = {kind.name: Climb() for kind in LEARNERS}
     with closing(Field(LEARNERS, options.peers_dir, task, "dnn")) as field:
         for trained in range(0, batches, options.look):

@@ -1,5 +1,8 @@
-"""The dense computation alone, which no training step can undercut: the same network, loss and dense optimizer
-as Gearshift's, on rows that are simply there. Their gradients are computed and thrown away."""
+"""The dense computation alone, below which no training step can go.
+
+The same network, loss and dense optimizer as Gearshift's, on rows that are simply there; the gradients of the
+rows are computed and thrown away.
+"""
 
 from __future__ import annotations
 

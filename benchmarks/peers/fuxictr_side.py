@@ -1,7 +1,7 @@
 """FuxiCTR: its embedding layer, blocks and `BaseModel.train_step`, which runs Adam over whole tables.
 
-Its wheel has the parts but not the model zoo, so the two models are put together from the parts. Numbers enter
-as they are, not through an embedding each as in its zoo's DNN: less work, and the same network as everyone's.
+Its wheel has the parts but not the model zoo, so the two models are put together from the parts. Numbers
+enter as they are, not through an embedding each as in its zoo's DNN: less work, and everyone's network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gearshift's own training step, fed as training.py feeds it: ids deduplicated ahead, in a thread of their own.
+"""Gearshift's training step, fed as training.py feeds it: ids deduplicated ahead, in a thread of their own.
 
 The thread starts and ends within the measured time, so nothing is prepared for free between two turns.
 """

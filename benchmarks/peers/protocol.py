@@ -93,7 +93,7 @@ class Task:
 
 
 def zipf_task(rows: int, batches: int, seed: int = 1) -> Task:
-    """`rows` over all fields, hot rows anywhere in a table, and a label that can be learned from both inputs."""
+    """`rows` over all fields, hot rows anywhere in a table, a label that both inputs tell something about."""
     random = np.random.default_rng(seed)
     sizes = tuple(rows // FIELDS + (field < rows % FIELDS) for field in range(FIELDS))
     count = (batches + 2) * BATCH

@@ -1,4 +1,4 @@
-"""The sides as the benchmark sees them: processes that wait on a pipe, started one by one, asked one at a time."""
+"""The sides as the benchmark sees them: processes that wait on a pipe and are asked one at a time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Running:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads for every library alike; passive, so that a side that waits takes nothing from the one at work."""
+    """Threads for every library alike; passive: a side that waits takes nothing from the one at work."""
     count = str(threads)
     own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OMP_WAIT_POLICY": "passive"}
     return {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **own}

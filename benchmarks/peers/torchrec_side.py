@@ -1,4 +1,4 @@
-"""TorchRec: an EmbeddingBagCollection on its fused path, FBGEMM's batched CPU kernel with Adagrad in the backward.
+"""TorchRec: an EmbeddingBagCollection on its fused path, FBGEMM's CPU kernel with Adagrad in the backward.
 
 Sharded over one process, as its documentation trains. DLRM is its own class, DNN an MLP on the pooled rows.
 """
