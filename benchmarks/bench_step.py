@@ -82,7 +82,7 @@ class Race:
 
 
 class Field:
-    """The sides that run here, waiting for their turn. One that does not start, or dies, is out: why is kept."""
+    """The sides that run here, waiting for their turn. One that does not start, or dies, is out."""
 
     def __init__(self, kinds: Sequence[Kind], peers: Path, task: Path, model: str) -> None:
         self.sides: list[Running] = []
@@ -207,8 +207,8 @@ def summary(races: list[Race], climbs: dict[str, Climb], options: argparse.Names
     """The keys of the last line."""
     keys: dict[str, Any] = {}
     for rows in options.rows:
-        ours = [1 / r.times_ours(DENSE.name) for r in races if r.rows == rows and r.times_ours(DENSE.name)]
-        keys[f"step_vs_dense_{rows // 1_000_000}m"] = _round(max(ours, default=None))
+        dense = _worst([race for race in races if race.rows == rows], DENSE)
+        keys[f"step_vs_dense_{rows // 1_000_000}m"] = _round(dense and 1 / dense)
     for peer in (PYTORCH, TORCHREC, FUXICTR, DEEPCTR):
         keys[f"vs_{peer.name}"] = _round(_worst(races, peer))
     two = _worst(races, TWO_CALLERS)

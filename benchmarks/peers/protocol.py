@@ -51,8 +51,11 @@ class Examples:
     def cut(ids: NDArray[np.int64], numeric: NDArray[np.float32], labels: NDArray[np.float32]) -> Examples:
         """Examples in order, cut into batches; what is left over is dropped."""
         count = len(labels) // BATCH
-        arrays = (a[: count * BATCH].reshape(count, BATCH, *a.shape[1:]) for a in (ids, numeric, labels))
-        return Examples(*arrays)
+        shape = (count, BATCH, -1)
+        end = count * BATCH
+        return Examples(
+            ids[:end].reshape(shape), numeric[:end].reshape(shape), labels[:end].reshape(count, BATCH)
+        )
 
     def __getitem__(self, numbers: slice) -> Examples:
         return Examples(self.ids_SBF[numbers], self.numeric_SBN[numbers], self.labels_SB[numbers])
@@ -130,9 +133,11 @@ class Side(Protocol):
 
 
 def serve(make: Callable[[Task], Side]) -> None:
-    """The whole life of a side's process: `python side.py FOLDER MODEL`."""
-    answers = os.fdopen(os.dup(1), "w")  # libraries print, too: theirs goes to stderr
-    os.dup2(2, 1)
+    """The whole life of a side's process: `python side.py FOLDER MODEL`.
+
+    Libraries print, too, so the answers have a pipe of their own where the parent gave one.
+    """
+    answers = os.fdopen(int(os.environ.get("ANSWERS", "1")), "w")
     task = Task.load(Path(sys.argv[1]), sys.argv[2])
     side = make(task)
     done = 0

@@ -49,14 +49,18 @@ class Running:
         except NotInstalled as error:
             raise SideFailed(f"not installed: {error}") from None
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
+        reading, writing = os.pipe()
         self._process = subprocess.Popen(
             [str(python), "-W", "ignore", str(HERE / kind.script), str(task), model],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=self._log,
             stderr=self._log,
             text=True,
-            env=_environment(kind.threads),
+            env={**_environment(kind.threads), "ANSWERS": str(writing)},
+            pass_fds=(writing,),
         )
+        os.close(writing)
+        self._answers = os.fdopen(reading)
         self._answer()
 
     def train(self, steps: int) -> tuple[float, float]:
@@ -74,8 +78,7 @@ class Running:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             code = self._process.wait()
             self._log.seek(0)
@@ -86,6 +89,7 @@ class Running:
 
     def close(self) -> None:
         self._process.communicate()  # closes its input, and waits
+        self._answers.close()
         self._log.close()
 
 
