@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 import gearshift as gs
@@ -57,6 +58,7 @@ def test_auc(arm: Arm, parts: dict[str, gs.Dataset], seed: int, folder: str) -> 
         checkpoint=gs.CheckpointPolicy(every=None, keep=1, path=folder),
         name="frappe",
     )
+    torch.manual_seed(seed)
     model = arm.build(parts["train"].schema)
     return float(
         trainer.start(model, parts["train"], parts["valid"], test=parts["test"]).wait().report["test"]["auc"]

@@ -8,6 +8,7 @@ void bind_text(nb::module_& m);       // bind_text.cpp: feature hash, text to nu
 void bind_click_log(nb::module_& m);  // bind_click_log.cpp: the synthetic click log
 
 NB_MODULE(_core, m) {
+    nb::set_leak_warnings(false);  // a model that lives until the interpreter ends is no leak
     bind_rows(m);
     bind_text(m);
     bind_click_log(m);

@@ -121,13 +121,15 @@ class Worker:
         return tuple(leaves)
 
     def _row_push(self, index: _core.Occurrences, rows_UW: Floats, leaves: Leaves) -> RowPush:
-        sums_UW = np.zeros_like(rows_UW)  # a part the model left out of its graph has no gradient
+        sums_UW = np.empty_like(rows_UW)
         begin = 0
         for leaf in (leaves.embedding_ND, leaves.linear_N):
             if leaf is None:
                 continue
             width = 1 if leaf.dim() == 1 else leaf.shape[1]
-            if leaf.grad is not None:
+            if leaf.grad is None:  # the model left this part out of its graph
+                sums_UW[:, begin : begin + width] = 0.0
+            else:
                 grads_NP = leaf.grad.reshape(-1, width).contiguous().numpy()
                 index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
             begin += width
