@@ -10,7 +10,7 @@ namespace {
 
 struct Entry {
     int64_t id;
-    uint32_t row;
+    uint64_t place;
 };
 
 bool by_id(const Entry& a, const Entry& b) { return a.id < b.id; }
@@ -56,13 +56,13 @@ RowBlockData RowTable::read_partition(uint32_t number) {
     std::lock_guard held(partition.lock);
     std::vector<Entry> entries;
     entries.reserve(partition.live);
-    partition.each([&](int64_t id, uint32_t row) { entries.push_back({id, row}); });
+    partition.each([&](int64_t id, uint64_t place) { entries.push_back({id, place}); });
     std::sort(entries.begin(), entries.end(), by_id);
     RowBlockData block;
     block.resize(layout_, entries.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
         block.ids[i] = entries[i].id;
-        copy_out(partition.at(entries[i].row), block, i);
+        copy_out(shape_.at(entries[i].place), block, i);
     }
     return block;
 }
@@ -100,10 +100,11 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
         std::lock_guard held(partition.lock);
         PartitionCut& cut = *partition.cut;
         entries.reserve(cut.live);
-        partition.each([&](int64_t id, uint32_t row) {
-            if (row < cut.row_end && !cut.is_saved(row)) entries.push_back({id, row});
+        partition.each([&](int64_t id, uint64_t place) {
+            const uint32_t row = shape_.number(place);
+            if (row < cut.row_end && !cut.is_saved(row)) entries.push_back({id, place});
         });
-        for (int64_t id : cut.saved_ids) entries.push_back({id, kNoRow});
+        for (int64_t id : cut.saved_ids) entries.push_back({id, kNowhere});
     }
     std::sort(entries.begin(), entries.end(), by_id);
     RowBlockData block;
@@ -112,11 +113,11 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
         std::lock_guard held(partition.lock);
         PartitionCut& cut = *partition.cut;
         for (std::size_t i = begin; i < std::min(begin + kRowsPerHold, entries.size()); ++i) {
-            const auto [id, row] = entries[i];
+            const auto [id, place] = entries[i];
             block.ids[i] = id;
-            if (row == kNoRow || cut.is_saved(row)) continue;  // filled in below
-            copy_out(partition.at(row), block, i);
-            cut.mark(row);  // read: writers need not set it aside any more
+            if (place == kNowhere || cut.is_saved(shape_.number(place))) continue;  // filled in below
+            copy_out(shape_.at(place), block, i);
+            cut.mark(shape_.number(place));  // read: writers need not set it aside any more
         }
     }
     const std::unique_ptr<PartitionCut> cut = partition.end_cut();

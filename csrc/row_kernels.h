@@ -12,23 +12,26 @@
 
 namespace gearshift {
 
-struct Item {  // an id on its way to its partition
-    int64_t id;
+struct Item {  // an id on its way to its partition; small, because sorting them costs by the byte
     uint32_t position;  // in the caller's arrays
     uint32_t home;
 };
 
 struct PullCall {
     const RowLayout& layout;
+    const SlabShape& shape;
     uint64_t seed;
     bool create;
+    const int64_t* ids_U;
     float* out_UW;
 };
 
 struct PushCall {
     const RowLayout& layout;
+    const SlabShape& shape;
     uint64_t seed;
     std::vector<PartStep> parts;
+    const int64_t* ids_U;
     const float* sums_UW;
     const uint32_t* counts_U;
     float scale;  // 1 / examples

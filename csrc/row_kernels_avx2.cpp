@@ -5,8 +5,9 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
-#pragma GCC target("avx2,bmi,bmi2")
+#pragma GCC target("avx2,bmi,bmi2,prfchw")
 #define GEARSHIFT_KERNELS avx2
+#define GEARSHIFT_AVX2  // g++ does not set __AVX2__ for the pragma above
 #include "row_kernels_body.h"
 
 namespace gearshift {

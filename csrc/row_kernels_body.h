@@ -9,19 +9,18 @@
 namespace gearshift {
 namespace GEARSHIFT_KERNELS {
 
-// How many ids ahead of the copy a row is fetched, and how many ids ahead of that its bucket.
-constexpr uint32_t kRowsAhead = 12, kRing = 16, kBucketsAhead = 16;
+constexpr uint32_t kChunk = 8, kChunksAhead = 3;
 
-GEARSHIFT_INLINE uint32_t find_row(const Partition& partition, int64_t id, uint32_t home) {
-#ifdef __AVX2__
+GEARSHIFT_INLINE uint64_t find_row(const Partition& partition, int64_t id, uint32_t home) {
+#ifdef GEARSHIFT_AVX2
     const Bucket* all = partition.buckets.load(std::memory_order_relaxed);
     const uint32_t count = partition.bucket_count.load(std::memory_order_relaxed);
     const __m256i wanted = _mm256_set1_epi64x(id), empty = _mm256_set1_epi64x(kEmpty);
     for (uint32_t b = partition.home_bucket(home);; b = b + 1 == count ? 0 : b + 1) {
         const __m256i ids = _mm256_load_si256(reinterpret_cast<const __m256i*>(all[b].id));
         const int hit = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(ids, wanted)));
-        if (hit) return all[b].row[__builtin_ctz(hit)];
-        if (!_mm256_testz_si256(_mm256_cmpeq_epi64(ids, empty), _mm256_set1_epi64x(-1))) return kNoRow;
+        if (hit) return all[b].place[__builtin_ctz(hit)];
+        if (!_mm256_testz_si256(_mm256_cmpeq_epi64(ids, empty), _mm256_set1_epi64x(-1))) return kNowhere;
     }
 #else
     return partition.find(id, home);
@@ -29,91 +28,168 @@ GEARSHIFT_INLINE uint32_t find_row(const Partition& partition, int64_t id, uint3
 }
 
 template <bool Write>
-GEARSHIFT_INLINE void prefetch_bytes(const void* begin, uint32_t bytes) {
-    const auto address = reinterpret_cast<uintptr_t>(begin);
-    for (uintptr_t line = address & ~uintptr_t{63}; line < address + bytes; line += 64)
-        __builtin_prefetch(reinterpret_cast<const void*>(line), Write);
+GEARSHIFT_INLINE void prefetch_lines(const void* begin, uint32_t bytes) {
+    const char* first = static_cast<const char*>(begin);
+    for (uint32_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(first + offset, Write);
 }
+
+// As above for bytes that may not begin on a line's boundary.
+template <bool Write>
+GEARSHIFT_INLINE void prefetch_bytes(const void* begin, uint32_t bytes) {
+    prefetch_lines<Write>(begin, bytes);
+    if (bytes > 4) __builtin_prefetch(static_cast<const char*>(begin) + bytes - 4, Write);
+}
+
+// Three chunks are under way at a time: the buckets of one are being fetched, then its rows are found and being fetched
+// (locate), then they are worked on (arrive). Chunks and not single ids, because small loops keep their values in registers:
+// spilled ones would wait in the store queue behind the rows written. The caller has prefetched the first kChunk buckets.
+template <class Locate, class Arrive>
+GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, uint32_t count, Locate locate,
+                               Arrive arrive) {
+    const auto fetch = [&](uint32_t begin) {
+        const uint32_t end = begin + kChunk < count ? begin + kChunk : count;
+        for (uint32_t j = begin; j < end; ++j) prefetch_bucket(partition, items[j].home);
+    };
+    const auto size = [&](uint32_t begin) { return begin >= count ? 0 : count - begin < kChunk ? count - begin : kChunk; };
+    for (uint32_t c = 1; c < kChunksAhead; ++c) fetch(c * kChunk);
+    locate(items, size(0), 0);
+    for (uint32_t begin = 0, turn = 0; begin < count; begin += kChunk, turn ^= 1) {
+        fetch(begin + kChunksAhead * kChunk);
+        locate(items + begin + kChunk, size(begin + kChunk), turn ^ 1);
+        arrive(items + begin, size(begin), turn);
+    }
+}
+
+struct Located {  // the rows of one chunk
+    RowAt at[kChunk];
+    uint64_t place[kChunk];
+};
+
+template <class Call>
+__attribute__((noinline)) uint64_t birth(const Call& call, Partition& partition, int64_t id, uint32_t home) {
+    const uint64_t place = partition.insert(id, home);
+    birth_row(call.layout, call.seed, id, call.shape.at(place));
+    return place;
+}
+
+// ---- pull ----
 
 GEARSHIFT_INLINE void copy_floats(float* to, const float* from, uint32_t width) {
     each_column(width, [&](uint32_t c, auto tag) { store(to + c, load<decltype(tag)>(from + c)); });
 }
 
-// Runs the pipeline: locate(j) finds row j and starts fetching it; arrive(j) works on it kRowsAhead ids later.
-template <class Locate, class Arrive>
-GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, uint32_t count, Locate locate,
-                               Arrive arrive) {
-    for (uint32_t j = 0; j < count + kRowsAhead; ++j) {
-        if (j + kBucketsAhead < count) prefetch_bucket(partition, items[j + kBucketsAhead].home);
-        if (j < count) locate(j);
-        if (j >= kRowsAhead) arrive(j - kRowsAhead);
+// Rows that are one wide part of W columns begin on a line, or on a part of one that holds them whole.
+template <uint32_t W>
+struct OnePart {
+    using At = const float*;
+    static constexpr uint32_t width(const RowLayout&) { return W; }
+    static At locate(const PullCall& call, uint64_t place) {
+        const auto* weights = reinterpret_cast<const float*>(call.shape.at(place).wide);
+        for (uint32_t c = 0; c < W; c += 16) __builtin_prefetch(weights + c);
+        return weights;
     }
-}
+    static void copy(const RowLayout&, At weights, float* out) { copy_floats(out, weights, W); }
+    static bool born(At weights) { return weights != nullptr; }
+};
 
-inline uint32_t find_or_birth(const RowLayout& layout, uint64_t seed, Partition& partition, const Item& item) {
-    uint32_t row = find_row(partition, item.id, item.home);
-    if (__builtin_expect(row == kNoRow, 0)) {
-        row = partition.insert(item.id, item.home);
-        birth_row(layout, seed, item.id, partition.at(row));
+struct AnyParts {
+    using At = RowAt;
+    static uint32_t width(const RowLayout& layout) { return layout.width; }
+    static At locate(const PullCall& call, uint64_t place) {
+        const RowAt row = call.shape.at(place);
+        prefetch_bytes<false>(row.wide, call.layout.wide_weight_bytes);
+        if (call.layout.narrow_weights) prefetch_bytes<false>(row.side, call.layout.side_stride);
+        return row;
     }
-    return row;
-}
+    static void copy(const RowLayout& layout, const At& row, float* out) {
+        for (const PartPlan& part : layout.parts) copy_floats(out + part.column, part.weights.of(row), part.spec.width);
+    }
+    static bool born(const At& row) { return row.side != nullptr; }
+};
 
-GEARSHIFT_INLINE void copy_row(const RowLayout& layout, const RowAt& row, float* out) {
-    for (const PartPlan& part : layout.parts) copy_floats(out + part.column, part.weights.of(row), part.spec.width);
-}
-
-inline void show_unborn(const RowLayout& layout, uint64_t seed, int64_t id, float* out) {
+__attribute__((noinline)) void show_unborn(const RowLayout& layout, uint64_t seed, int64_t id, float* out) {
     const uint64_t row_hash = birth_hash(seed, id);
     for (const PartPlan& part : layout.parts) birth_weights(part, row_hash, out + part.column);
 }
 
-void pull(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
+template <class Rows>
+void pull_rows(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
     const RowLayout& layout = call.layout;
-    RowAt ring[kRing];
-    const auto locate = [&](uint32_t j) {
-        const uint32_t row = call.create ? find_or_birth(layout, call.seed, partition, items[j])
-                                         : find_row(partition, items[j].id, items[j].home);
-        const RowAt at = row == kNoRow ? RowAt{nullptr, nullptr} : partition.at(row);
-        prefetch_bytes<false>(at.wide, layout.wide_weight_bytes);
-        if (layout.narrow_weights) prefetch_bytes<false>(at.side, layout.side_stride);
-        ring[j % kRing] = at;
+    const uint32_t width = Rows::width(layout);
+    const int64_t* const ids_U = call.ids_U;
+    float* const out_UW = call.out_UW;
+    typename Rows::At chunks[2][kChunk];
+    const auto locate = [&](const Item* item, uint32_t n, uint32_t turn) {
+        for (uint32_t j = 0; j < n; ++j) {
+            const int64_t id = ids_U[item[j].position];
+            uint64_t place = find_row(partition, id, item[j].home);
+            if (__builtin_expect(place == kNowhere, 0)) {
+                chunks[turn][j] = {};
+                if (!call.create) continue;
+                place = birth(call, partition, id, item[j].home);
+            }
+            chunks[turn][j] = Rows::locate(call, place);
+            prefetch_bytes<true>(out_UW + std::size_t{item[j].position} * width, width * 4);
+        }
     };
-    const auto arrive = [&](uint32_t j) {
-        const RowAt& at = ring[j % kRing];
-        float* out = call.out_UW + std::size_t{items[j].position} * layout.width;
-        if (__builtin_expect(at.side == nullptr, 0)) return show_unborn(layout, call.seed, items[j].id, out);
-        copy_row(layout, at, out);
+    const auto arrive = [&](const Item* item, uint32_t n, uint32_t turn) {
+        for (uint32_t j = 0; j < n; ++j) {
+            float* out = out_UW + std::size_t{item[j].position} * width;
+            if (__builtin_expect(Rows::born(chunks[turn][j]), 1))
+                Rows::copy(layout, chunks[turn][j], out);
+            else
+                show_unborn(layout, call.seed, ids_U[item[j].position], out);
+        }
     };
     pipeline(partition, items, count, locate, arrive);
 }
 
+void pull(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
+    const RowLayout& layout = call.layout;
+    const bool one_wide = layout.parts.size() == 1 && !layout.narrow_weights;
+    switch (one_wide ? layout.width : 0) {
+        case 8: return pull_rows<OnePart<8>>(call, partition, items, count);
+        case 16: return pull_rows<OnePart<16>>(call, partition, items, count);
+        case 32: return pull_rows<OnePart<32>>(call, partition, items, count);
+        default: return pull_rows<AnyParts>(call, partition, items, count);
+    }
+}
+
+// ---- push ----
+
 GEARSHIFT_INLINE uint32_t saturating_add(uint32_t a, uint32_t b) { return a + b < a ? 0xffffffff : a + b; }
+
+GEARSHIFT_INLINE uint32_t count_push(const PushCall& call, const Item& item, RowMeta& meta) {
+    meta.touches = saturating_add(meta.touches, call.counts_U[item.position]);
+    meta.last_step = call.step;
+    return meta.updates = saturating_add(meta.updates, 1);
+}
 
 void push(const PushCall& call, Partition& partition, const Item* items, uint32_t count) {
     const RowLayout& layout = call.layout;
-    RowAt ring[kRing];
-    uint32_t rows[kRing];
-    const bool cut = partition.cut != nullptr;
-    const auto locate = [&](uint32_t j) {
-        const uint32_t row = find_or_birth(layout, call.seed, partition, items[j]);
-        const RowAt at = partition.at(row);
-        prefetch_bytes<true>(at.wide, layout.wide_stride);
-        prefetch_bytes<true>(at.side, layout.side_stride);
-        prefetch_bytes<false>(call.sums_UW + std::size_t{items[j].position} * layout.width, layout.width * 4);
-        ring[j % kRing] = at;
-        rows[j % kRing] = row;
+    const uint32_t width = layout.width, wide_bytes = layout.wide_stride, side_bytes = layout.side_stride;
+    Located chunks[2];
+    const auto locate = [&](const Item* item, uint32_t n, uint32_t turn) {
+        for (uint32_t j = 0; j < n; ++j) {
+            const int64_t id = call.ids_U[item[j].position];
+            uint64_t place = find_row(partition, id, item[j].home);
+            if (__builtin_expect(place == kNowhere, 0)) place = birth(call, partition, id, item[j].home);
+            const RowAt at = call.shape.at(place);
+            prefetch_lines<true>(at.wide, wide_bytes);
+            if (wide_bytes % 64) __builtin_prefetch(at.wide + wide_bytes - 4, 1);
+            prefetch_bytes<true>(at.side, side_bytes);
+            prefetch_bytes<false>(call.sums_UW + std::size_t{item[j].position} * width, width * 4);
+            chunks[turn].at[j] = at;
+            chunks[turn].place[j] = place;
+        }
     };
-    const auto arrive = [&](uint32_t j) {
-        const Item& item = items[j];
-        const RowAt& at = ring[j % kRing];
-        if (__builtin_expect(cut, 0)) partition.save_before_write(item.id, rows[j % kRing]);
-        RowMeta& meta = at.meta();
-        meta.touches = saturating_add(meta.touches, call.counts_U[item.position]);
-        meta.last_step = call.step;
-        meta.updates = saturating_add(meta.updates, 1);
-        const float* sums = call.sums_UW + std::size_t{item.position} * layout.width;
-        for (const PartStep& part : call.parts) step_part(part, at, sums, call.scale, meta.updates);
+    const auto arrive = [&](const Item* item, uint32_t n, uint32_t turn) {
+        const Located& chunk = chunks[turn];
+        if (__builtin_expect(partition.cut != nullptr, 0))
+            for (uint32_t j = 0; j < n; ++j) partition.save_before_write(call.ids_U[item[j].position], chunk.place[j]);
+        uint32_t updates[kChunk];
+        for (uint32_t j = 0; j < n; ++j) updates[j] = count_push(call, item[j], chunk.at[j].meta());
+        for (const PartStep& part : call.parts) step_part(part, call, {item, chunk.at, updates, n});
     };
     pipeline(partition, items, count, locate, arrive);
 }

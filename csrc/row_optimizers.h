@@ -14,7 +14,7 @@ typedef float Eight __attribute__((vector_size(32)));
 
 GEARSHIFT_INLINE float root(float x) { return __builtin_sqrtf(x); }
 GEARSHIFT_INLINE Eight root(Eight x) {
-#ifdef __AVX2__
+#ifdef GEARSHIFT_AVX2
     return (Eight)_mm256_sqrt_ps((__m256)x);
 #else
     for (int i = 0; i < 8; ++i) x[i] = __builtin_sqrtf(x[i]);
@@ -132,16 +132,38 @@ GEARSHIFT_INLINE void ftrl(const PartStep& p, float* w, float* state, const floa
     }
 }
 
-GEARSHIFT_INLINE void step_part(const PartStep& p, const RowAt& row, const float* sums, float scale, uint32_t t) {
-    float *w = p.weights.of(row), *state = p.state.of(row);
-    sums += p.column;
+struct Chunk {  // some rows of a push, in input order
+    const Item* items;
+    const RowAt* rows;
+    const uint32_t* updates;  // including this one
+    uint32_t count;
+};
+
+// One part of a chunk's rows. `part` is copied, so that no write to a row can be thought to change it.
+GEARSHIFT_INLINE void step_part(const PartStep& part, const PushCall& call, const Chunk& chunk) {
+    const PartStep p = part;
+    const float scale = call.scale;
+    const float* sums_UW = call.sums_UW + p.column;
+    const std::size_t width = call.layout.width;
+    const auto each_row = [&](auto step) {
+        for (uint32_t j = 0; j < chunk.count; ++j)
+            step(p.weights.of(chunk.rows[j]), p.state.of(chunk.rows[j]), sums_UW + chunk.items[j].position * width, j);
+    };
     switch (p.kind) {
-        case OptimizerKind::sgd: return sgd(p, w, sums, scale);
-        case OptimizerKind::momentum: return momentum(p, w, state, sums, scale);
-        case OptimizerKind::adagrad: return adagrad(p, w, state, sums, scale);
-        case OptimizerKind::rowwise_adagrad: return rowwise_adagrad(p, w, state, sums, scale);
-        case OptimizerKind::adam: return adam(p, w, state, sums, scale, t);
-        case OptimizerKind::ftrl: return ftrl(p, w, state, sums, scale);
+        case OptimizerKind::sgd:
+            return each_row([&](float* w, float*, const float* g, uint32_t) { sgd(p, w, g, scale); });
+        case OptimizerKind::momentum:
+            return each_row([&](float* w, float* s, const float* g, uint32_t) { momentum(p, w, s, g, scale); });
+        case OptimizerKind::adagrad:
+            return each_row([&](float* w, float* s, const float* g, uint32_t) { adagrad(p, w, s, g, scale); });
+        case OptimizerKind::rowwise_adagrad:
+            return each_row([&](float* w, float* s, const float* g, uint32_t) { rowwise_adagrad(p, w, s, g, scale); });
+        case OptimizerKind::adam:
+            return each_row([&](float* w, float* s, const float* g, uint32_t j) {
+                adam(p, w, s, g, scale, chunk.updates[j]);
+            });
+        case OptimizerKind::ftrl:
+            return each_row([&](float* w, float* s, const float* g, uint32_t) { ftrl(p, w, s, g, scale); });
     }
 }
 

@@ -1,4 +1,4 @@
-// One of the table's 256 partitions: an index from id to row number, and the rows in slabs that never move.
+// One of the table's 256 partitions: an index from id to the row's place, and the rows in slabs that never move.
 //
 // The index is open addressing over buckets of four 16-byte slots, one cache line each. A search ends at the first bucket
 // with an empty slot. The home bucket is monotone in the hash, so growing is one pass in order over both indexes.
@@ -19,7 +19,7 @@
 namespace gearshift {
 
 constexpr uint32_t kPartitions = 256;
-constexpr uint32_t kNoRow = 0xffffffff;
+constexpr uint64_t kNowhere = 0;  // no row's place
 constexpr int64_t kEmpty = -1;   // ids are 0 or more
 constexpr int64_t kErased = -2;  // a search goes on past it
 
@@ -38,8 +38,26 @@ inline uint32_t home_of(uint64_t mixed) { return static_cast<uint32_t>(mixed >> 
 
 struct alignas(64) Bucket {
     int64_t id[4];
-    uint32_t row[4];
-    uint32_t spare[4];  // kept for a row's place in a colder tier
+    uint64_t place[4];
+};
+
+// Rows lie in slabs of one size, which never move: a short head, the wide records, the side records. A row's place is
+// its slab's address with the row's index in the slab in the top 16 bits, so that no table stands between slot and row.
+struct SlabShape {
+    explicit SlabShape(const RowLayout& layout);
+    RowAt at(uint64_t place) const {
+        auto* slab = reinterpret_cast<std::byte*>(place & kAddress);
+        const uint64_t i = place >> 48;
+        return {slab + kHead + i * wide_stride, slab + side_begin + i * side_stride};
+    }
+    uint32_t number(uint64_t place) const {  // of a row, in its partition
+        return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + static_cast<uint32_t>(place >> 48);
+    }
+    static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
+    static constexpr uint32_t kHead = 64;  // holds the slab's number, and keeps the wide records on lines
+
+    uint32_t wide_stride, side_stride, rows;
+    std::size_t side_begin, bytes;
 };
 
 // The rows of a partition as they were at the cut, kept until the scan has read them.
@@ -56,53 +74,45 @@ struct PartitionCut {
 
 class alignas(64) Partition {
 public:
-    Partition() = default;
-    ~Partition();
-    void open(const RowLayout& layout, RowMemory& memory, uint32_t number);
+    void open(const SlabShape& shape, RowMemory& memory, uint32_t number);
 
-    RowAt at(uint32_t row) const {
-        std::byte* slab = slabs_[row >> slab_shift_];
-        const uint32_t i = row & ((1u << slab_shift_) - 1);
-        return {slab + std::size_t{i} * wide_stride_, slab + side_begin_ + std::size_t{i} * side_stride_};
-    }
     uint32_t home_bucket(uint32_t home) const {
         return static_cast<uint32_t>(uint64_t{home} * bucket_count.load(std::memory_order_relaxed) >> 32);
     }
-    uint32_t find(int64_t id, uint32_t home) const;
-    uint32_t insert(int64_t id, uint32_t home);  // an id that is not there; the row's bytes are not set
+    uint64_t find(int64_t id, uint32_t home) const;  // kNowhere if it is not there
+    uint64_t insert(int64_t id, uint32_t home);      // an id that is not there; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
-    void save_before_write(int64_t id, uint32_t row);  // for the cut, if one needs this row
-    uint32_t begin_cut();                              // takes the lock; rows in the cut
-    std::unique_ptr<PartitionCut> end_cut();           // takes the lock; what was set aside
-    std::size_t overhead_bytes() const;                // outside RowMemory
+    void save_before_write(int64_t id, uint64_t place);  // for the cut, if one needs this row
+    uint32_t begin_cut();                                // takes the lock; rows in the cut
+    std::unique_ptr<PartitionCut> end_cut();             // takes the lock; what was set aside
+    std::size_t overhead_bytes() const;                  // outside RowMemory
 
     template <class Visit>
-    void each(Visit visit) const {  // (id, row)
+    void each(Visit visit) const {  // (id, place)
         const Bucket* bucket = buckets.load(std::memory_order_relaxed);
         const Bucket* end = bucket + bucket_count.load(std::memory_order_relaxed);
         for (; bucket != end; ++bucket)
             for (int s = 0; s < 4; ++s)
-                if (bucket->id[s] >= 0) visit(bucket->id[s], bucket->row[s]);
+                if (bucket->id[s] >= 0) visit(bucket->id[s], bucket->place[s]);
     }
 
+    // What every call visits: one line.
     mutable std::mutex lock;
     std::atomic<Bucket*> buckets{nullptr};
     std::atomic<uint32_t> bucket_count{0};
     std::atomic<uint32_t> live{0};
-    uint32_t row_end = 0;  // row numbers ever used
     std::unique_ptr<PartitionCut> cut;
 
 private:
-    uint32_t new_row();
+    uint64_t new_row();
     void grow();
-    static void place(Bucket* buckets, uint32_t count, uint32_t bucket, int64_t id, uint32_t row);
 
+    const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;
     std::vector<std::byte*> slabs_;
-    std::vector<uint32_t> free_rows_;  // of erased ids; not used again while a cut may need them
-    std::size_t side_begin_ = 0, slab_bytes_ = 0;
-    uint32_t wide_stride_ = 0, side_stride_ = 0, slab_shift_ = 0;
-    uint32_t erased_ = 0;  // slots marked kErased
+    std::vector<uint64_t> free_rows_;  // of erased ids; not used again while a cut may need them
+    uint32_t row_end_ = 0;             // row numbers ever used
+    uint32_t erased_ = 0;              // slots marked kErased
     double phase_ = 0;
     int level_ = 0;
 };

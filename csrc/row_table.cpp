@@ -43,7 +43,7 @@ void group(std::span<const int64_t> ids, Grouping& into) {
     into.begins[kPartitions] = begin;
     for (uint32_t i = 0; i < ids.size(); ++i) {
         const uint64_t mixed = mix(static_cast<uint64_t>(ids[i]));
-        into.items[next[partition_of(mixed)]++] = {ids[i], i, home_of(mixed)};
+        into.items[next[partition_of(mixed)]++] = {i, home_of(mixed)};
     }
 }
 
@@ -93,12 +93,12 @@ void Gate::open() {
 }
 
 RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable)
-    : layout_(parts), seed_(seed), kernels_(portable ? kPortableKernels : best_row_kernels()) {
+    : layout_(parts), shape_(layout_), seed_(seed), kernels_(portable ? kPortableKernels : best_row_kernels()) {
     for (const PartSpec& part : parts) {
         const bool adam = part.kind == OptimizerKind::adam;
         corrections_.push_back(adam ? std::make_unique<AdamCorrections>(part.beta1, part.beta2) : nullptr);
     }
-    for (uint32_t p = 0; p < kPartitions; ++p) partitions_[p].open(layout_, memory_, p);
+    for (uint32_t p = 0; p < kPartitions; ++p) partitions_[p].open(shape_, memory_, p);
 }
 
 std::size_t RowTable::size() const {
@@ -117,12 +117,12 @@ std::size_t RowTable::memory_bytes() const {
 }
 
 void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, seed_, true, out_UW};
+    const PullCall call{layout_, shape_, seed_, true, ids.data(), out_UW};
     each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, seed_, false, out_UW};
+    const PullCall call{layout_, shape_, seed_, false, ids.data(), out_UW};
     each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
 }
 
@@ -130,7 +130,7 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
                     uint32_t step, double lr_scale, uint32_t threads) {
     if (!(examples > 0) || !std::isfinite(examples)) throw std::invalid_argument("examples must be a positive number");
     if (!(lr_scale >= 0) || !std::isfinite(lr_scale)) throw std::invalid_argument("lr_scale must be 0 or more");
-    PushCall call{layout_, seed_, {}, sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
+    PushCall call{layout_, shape_, seed_, {}, ids.data(), sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
     for (std::size_t p = 0; p < layout_.parts.size(); ++p)
         call.parts.push_back(step_of(layout_.parts[p], lr_scale, corrections_[p].get()));
     const std::size_t floats = ids.size() * layout_.width;
@@ -145,7 +145,8 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
 
 void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
     each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (uint32_t j = 0; j < n; ++j) out_U[items[j].position] = partition.find(items[j].id, items[j].home) != kNoRow;
+        for (const Item& item : std::span(items, n))
+            out_U[item.position] = partition.find(ids[item.position], item.home) != kNowhere;
     });
 }
 
@@ -153,7 +154,7 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
     WriterInside inside(gate_);
     each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (uint32_t j = 0; j < n; ++j) erased += partition.erase(items[j].id, items[j].home);
+        for (const Item& item : std::span(items, n)) erased += partition.erase(ids[item.position], item.home);
     });
     return erased;
 }
@@ -161,11 +162,12 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
 void RowTable::load(const RowBlockView& block) {
     WriterInside inside(gate_);
     each_group(block.ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (uint32_t j = 0; j < n; ++j) {
-            uint32_t row = partition.find(items[j].id, items[j].home);
-            if (row == kNoRow) row = partition.insert(items[j].id, items[j].home);
-            partition.save_before_write(items[j].id, row);
-            copy_in(block, items[j].position, partition.at(row));
+        for (const Item& item : std::span(items, n)) {
+            const int64_t id = block.ids[item.position];
+            uint64_t place = partition.find(id, item.home);
+            if (place == kNowhere) place = partition.insert(id, item.home);
+            partition.save_before_write(id, place);
+            copy_in(block, item.position, shape_.at(place));
         }
     });
 }
@@ -197,9 +199,11 @@ void RowTable::run_groups(const Item* items, const uint32_t* begins, uint32_t fi
     };
     std::array<uint32_t, kPartitions> held_by_others;
     uint32_t waiting = 0;
+    for (uint32_t i = 0; i < std::min(span, 2u); ++i) __builtin_prefetch(&partitions_[nth(i)], 1);
     prime(nth(0));
     for (uint32_t i = 0; i < span; ++i) {
         const uint32_t p = nth(i);
+        if (i + 2 < span) __builtin_prefetch(&partitions_[nth(i + 2)], 1);
         if (i + 1 < span) prime(nth(i + 1));
         if (begins[p] == begins[p + 1]) continue;
         std::unique_lock held(partitions_[p].lock, std::try_to_lock);

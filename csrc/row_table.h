@@ -84,6 +84,7 @@ private:
     void copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const;
 
     const RowLayout layout_;
+    const SlabShape shape_;
     const uint64_t seed_;
     const RowKernels& kernels_;
     std::vector<std::unique_ptr<AdamCorrections>> corrections_;  // per part; null unless Adam
