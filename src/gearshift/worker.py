@@ -7,8 +7,10 @@ touches no store: rows reach it as arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
-from gearshift.data.schema import Bag, Schema
+from gearshift.data.schema import Bag, Field, Schema, Sequence
 from gearshift.dense import DenseParameters
 from gearshift.embedding.lookup import FieldGroup, Found, expand, field_groups
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
@@ -162,56 +164,61 @@ def _assemble_ragged(
     batch: Batch,
     leaves: tuple[Leaves, ...],
 ) -> Inputs:
-    offsets = [torch.from_numpy(r.offsets) for r in batch.ragged]
     rows = _segments(groups, batch, [leaf.embedding_ND for leaf in leaves])
     terms = _segments(groups, batch, [leaf.linear_N for leaf in leaves])
-    names: list[str] = []
-    fields: list[Tensor] = []
-    linear: list[Tensor] = []
+    offsets = [torch.from_numpy(r.offsets) for r in batch.ragged]
+    fields: dict[str, Tensor] = {}
     sequences: dict[str, SequenceRows] = {}
-    single = ragged = 0
-    for field in schema.fields:
-        if field in schema.ragged_fields:
-            segment, own_offsets = ("ragged", ragged), offsets[ragged]
-            ragged += 1
-        else:
-            segment, own_offsets = ("single", single), None
-            single += 1
-        pool = field.pool if isinstance(field, Bag) else "mean"
-        if segment in rows:
-            if own_offsets is not None and needs.sequences and not isinstance(field, Bag):
-                sequences[field.name] = pad_rows(rows[segment], own_offsets, field.max_len)  # type: ignore[union-attr]
-            else:
-                names.append(field.name)
-                fields.append(
-                    rows[segment] if own_offsets is None else pool_rows(rows[segment], own_offsets, pool)
-                )
-        if segment in terms:
-            term = terms[segment]
-            linear.append(
-                term if own_offsets is None else pool_rows(term.unsqueeze(1), own_offsets, pool).squeeze(1)
-            )
+    linear: list[Tensor] = []
+
+    def pooled(field: Field, part: Tensor, place: Place) -> Tensor:
+        if place.kind == "single":
+            return part
+        return pool_rows(part, offsets[place.number], field.pool if isinstance(field, Bag) else "mean")
+
+    for field, place in _places(schema):
+        if place in rows and isinstance(field, Sequence) and needs.sequences:
+            sequences[field.name] = pad_rows(rows[place], offsets[place.number], field.max_len)
+        elif place in rows:
+            fields[field.name] = pooled(field, rows[place], place)
+        if place in terms:
+            linear.append(pooled(field, terms[place].unsqueeze(1), place).squeeze(1))
     return Inputs(
         torch.from_numpy(batch.numeric_BN),
-        Fields(tuple(names), fields),
+        Fields(tuple(fields), list(fields.values())),
         sequences,
         torch.stack(linear, 1) if linear else None,
     )
 
 
+class Place(NamedTuple):
+    """Where a field's ids are in a batch: a column of `ids_BF`, or an entry of `ragged`."""
+
+    kind: Literal["single", "ragged"]
+    number: int
+
+
+def _places(schema: Schema) -> Iterator[tuple[Field, Place]]:
+    """The fields in schema order."""
+    single, ragged = itertools.count(), itertools.count()
+    for field in schema.fields:
+        is_ragged = isinstance(field, Bag | Sequence)
+        yield field, Place("ragged", next(ragged)) if is_ragged else Place("single", next(single))
+
+
 def _segments(
     groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
-) -> dict[tuple[str, int], Tensor]:
+) -> dict[Place, Tensor]:
     """Each field's own occurrences, cut out of its store's: [B, D] of a single field, [nnz, D] of a ragged one."""
-    found: dict[tuple[str, int], Tensor] = {}
+    found: dict[Place, Tensor] = {}
     for group, part in zip(groups, parts, strict=True):
         if part is None:
             continue
         end = len(batch) * len(group.singles)
         table = part[:end].view(len(batch), len(group.singles), *part.shape[1:])
         for column, single in enumerate(group.singles):
-            found["single", single] = table[:, column]
+            found[Place("single", single)] = table[:, column]
         for ragged in group.ragged:
             begin, end = end, end + len(batch.ragged[ragged].ids)
-            found["ragged", ragged] = part[begin:end]
+            found[Place("ragged", ragged)] = part[begin:end]
     return found
