@@ -211,8 +211,8 @@ def summary(races: list[Race], climbs: dict[str, Climb], options: argparse.Names
         keys[f"step_vs_dense_{rows // 1_000_000}m"] = _round(dense and 1 / dense)
     for peer in (PYTORCH, TORCHREC, FUXICTR, DEEPCTR):
         keys[f"vs_{peer.name}"] = _round(_worst(races, peer))
-    two = _worst(races, TWO_CALLERS)
-    keys["two_callers_vs_one"] = _round(two and 1 / two)
+    two = [1 / times for race in races if (times := race.times_ours(TWO_CALLERS.name)) is not None]
+    keys["two_callers_vs_one"] = _round(min(two, default=None))
     ways = {name: way.to_dict() for name, way in climbs.items()}
     keys["time_to_auc"] = ways.get(GEARSHIFT.name, {}).get("seconds")
     keys["details"] = {f"{r.model}_{r.rows}": r.to_dict() for r in races}

@@ -1,7 +1,7 @@
 """Plain PyTorch with sparse gradients: one nn.Embedding(sparse=True) under Adagrad, Adam on the rest.
 
-All fields lie in one table, which is quicker than 26, and Adagrad is quicker here than SparseAdam. The
-network is Gearshift's own, so that only the rows differ.
+All fields lie in one table: one lookup and one sparse update instead of 26. The network is Gearshift's own,
+so that only the rows differ.
 """
 
 from __future__ import annotations
