@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
-from gearshift.embedding.lookup import expand, field_groups, find
+from gearshift.embedding.lookup import field_groups, find
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowOptimizer, RowPart
 from gearshift.models.inputs import Inputs, Needs
@@ -81,7 +81,8 @@ class Embeddings(nn.Module):
     def _leaf(self, store: MemoryStore, index: _core.Occurrences) -> Tensor:
         """Each occurrence's whole row; its gradient goes to the store in `backward`."""
         pull = store.pull if self.training else store.peek
-        rows_NW = torch.from_numpy(expand(index, pull(index.unique_U), 0, store.width, self.threads))
+        rows_NW = torch.empty(len(index), store.width)
+        index.expand(pull(index.unique_U), 0, store.width, rows_NW.numpy(), self.threads)
         if not (self.training and torch.is_grad_enabled()):
             return rows_NW
         return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index)  # type: ignore[no-untyped-call,no-any-return]

@@ -90,7 +90,7 @@ def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
     for batch in sample:
         started = time.perf_counter()
         found = learner.find(batch)
-        worker.compute(found, learner.server.peek(found))
+        worker.compute(found, learner.server.peek(found, worker.buffers))
         times.append(time.perf_counter() - started)
     return float(np.median(times)) if times else 0.0
 

@@ -64,14 +64,14 @@ class Learner:
     def step(self, found: Found, *, lr_scale: float = 1.0) -> Push:
         """Pull, compute, apply. The push comes back for its loss and its predictions."""
         seed_dropout(self.model, self.seed + self.server.step)
-        push = self.worker.compute(found, self.server.pull(found))
+        push = self.worker.compute(found, self.server.pull(found, self.worker.buffers))
         refuse_non_finite(push)
         if push.examples > 0:  # a batch of weight 0 teaches nothing
             self.server.apply(push, lr_scale=lr_scale)
         return push
 
     def predict(self, found: Found) -> Floats:
-        return self.worker.predict(found, self.server.peek(found))
+        return self.worker.predict(found, self.server.peek(found, self.worker.buffers))
 
     @property
     def rows(self) -> int:

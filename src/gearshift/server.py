@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gearshift.data.batch import Floats
-from gearshift.embedding.lookup import FieldGroup, Found
+from gearshift.embedding.lookup import Buffers, FieldGroup, Found
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowOptimizer, RowPart, RowStore
 from gearshift.models.inputs import Needs
@@ -65,14 +65,18 @@ class Server:
         self.threads = threads
         self.step = 0
 
-    def pull(self, found: Found) -> tuple[Floats, ...]:
+    def pull(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
+        """The rows of each store, in the caller's buffers; new ids are born."""
         return tuple(
-            store.pull(ids, threads=self.threads) for store, ids in zip(self.stores, found.ids, strict=True)
+            store.pull(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
+            for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
         )
 
-    def peek(self, found: Found) -> tuple[Floats, ...]:
+    def peek(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
+        """The same, but nothing is born."""
         return tuple(
-            store.peek(ids, threads=self.threads) for store, ids in zip(self.stores, found.ids, strict=True)
+            store.peek(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
+            for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
         )
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.schema import Bag, Field, Schema, Sequence
 from gearshift.dense import DenseParameters
-from gearshift.embedding.lookup import FieldGroup, Found, expand, field_groups
+from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # logits [B, T], labels [B, T] -> loss of each example, [B]
@@ -33,7 +33,7 @@ def binary_cross_entropy(logits_BT: Tensor, labels_BT: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RowPush:
-    """Gradients for one store: one line per distinct id of the batch."""
+    """Gradients for one store: one line per distinct id of the batch; valid until the worker's next step."""
 
     ids_U: Ids
     sums_UW: Floats
@@ -69,6 +69,7 @@ class Worker:
         self.needs = Needs.of(model)
         self.groups = field_groups(schema, self.needs.dim)
         self.dense = DenseParameters(model)
+        self.buffers = Buffers()
 
     def compute(self, found: Found, rows: tuple[Floats, ...]) -> Push:
         batch = found.batch
@@ -83,7 +84,7 @@ class Worker:
         loss = loss_B.sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return Push(
-            tuple(self._row_push(*part) for part in zip(found.indices, rows, leaves, strict=True)),
+            tuple(self._row_push(i, *part) for i, part in enumerate(zip(found.indices, leaves, strict=True))),
             self.dense.grad,
             float(len(batch) if batch.weights_B is None else batch.weights_B.sum()),
             float(loss.detach()),
@@ -110,25 +111,30 @@ class Worker:
 
     def _leaves(self, found: Found, rows: tuple[Floats, ...], *, requires_grad: bool) -> tuple[Leaves, ...]:
         leaves = []
-        for group, index, rows_UW in zip(self.groups, found.indices, rows, strict=True):
+        for i, (group, index, rows_UW) in enumerate(zip(self.groups, found.indices, rows, strict=True)):
             wide = group.dim if self.needs.embedding else 0
-            embedding = linear = None
-            if wide:
-                embedding = torch.from_numpy(expand(index, rows_UW, 0, wide, self.threads))
-                embedding.requires_grad_(requires_grad)
+            embedding_ND = self._expand(f"{i} embedding", index, rows_UW, 0, wide) if wide else None
+            linear_N = None
             if self.needs.linear:
-                linear = torch.from_numpy(expand(index, rows_UW, wide, wide + 1, self.threads).reshape(-1))
-                linear.requires_grad_(requires_grad)
-            leaves.append(Leaves(embedding, linear))
+                linear_N = self._expand(f"{i} linear", index, rows_UW, wide, wide + 1).view(-1)
+            for leaf in (embedding_ND, linear_N):
+                if leaf is not None:
+                    leaf.requires_grad_(requires_grad)
+            leaves.append(Leaves(embedding_ND, linear_N))
         return tuple(leaves)
 
-    def _row_push(self, index: _core.Occurrences, rows_UW: Floats, leaves: Leaves) -> RowPush:
-        sums_UW = np.empty_like(rows_UW)
+    def _expand(self, name: str, index: _core.Occurrences, rows_UW: Floats, begin: int, end: int) -> Tensor:
+        """Columns [begin, end) of every occurrence's row."""
+        out_NP = self.buffers.floats(name, len(index), end - begin)
+        index.expand(rows_UW, begin, end, out_NP, self.threads)
+        return torch.from_numpy(out_NP)
+
+    def _row_push(self, i: int, index: _core.Occurrences, leaves: Leaves) -> RowPush:
+        parts = [leaf for leaf in (leaves.embedding_ND, leaves.linear_N) if leaf is not None]
+        widths = [1 if leaf.dim() == 1 else leaf.shape[1] for leaf in parts]
+        sums_UW = self.buffers.floats(f"{i} sums", len(index.unique_U), sum(widths))
         begin = 0
-        for leaf in (leaves.embedding_ND, leaves.linear_N):
-            if leaf is None:
-                continue
-            width = 1 if leaf.dim() == 1 else leaf.shape[1]
+        for leaf, width in zip(parts, widths, strict=True):
             if leaf.grad is None:  # the model left this part out of its graph
                 sums_UW[:, begin : begin + width] = 0.0
             else:

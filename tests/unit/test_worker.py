@@ -50,7 +50,7 @@ def test_a_batch_cut_in_two_pushes_sums_to_the_whole() -> None:
 
     def sums(part: Batch) -> tuple[np.ndarray, dict[int, np.ndarray], float]:
         found = learner.find(part)
-        push = learner.worker.compute(found, learner.server.pull(found))
+        push = learner.worker.compute(found, learner.server.pull(found, learner.worker.buffers))
         by_id = dict(zip(push.rows[0].ids_U.tolist(), push.rows[0].sums_UW.copy(), strict=True))
         return push.dense.numpy().copy(), by_id, push.loss
 
@@ -125,7 +125,7 @@ def test_weights_count_as_copies_of_examples() -> None:
 
     def push(b: Batch):
         found = learner.find(b)
-        result = learner.worker.compute(found, learner.server.pull(found))
+        result = learner.worker.compute(found, learner.server.pull(found, learner.worker.buffers))
         return result.dense.numpy().copy(), result.examples, result.loss
 
     a, b = push(repeated), push(weighted)

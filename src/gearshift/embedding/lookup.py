@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
@@ -71,10 +70,15 @@ def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> Found:
     return Found(batch, tuple(_core.Occurrences(group.occurrences(batch)) for group in groups))
 
 
-def expand(
-    index: _core.Occurrences, rows_UW: Floats, begin: int, end: int, threads: int = 1
-) -> NDArray[np.float32]:
-    """Columns [begin, end) of every occurrence's row, [N, end - begin]."""
-    out = np.empty((len(index), end - begin), np.float32)
-    index.expand(rows_UW, begin, end, out, threads)
-    return out
+class Buffers:
+    """Arrays that are used again for every batch: a fresh large one costs a page fault for every 4 KB."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Floats] = {}
+
+    def floats(self, name: str, rows: int, columns: int) -> Floats:
+        """[rows, columns] of anything, valid until the name is asked for again."""
+        size = rows * columns
+        if name not in self._kept or self._kept[name].size < size:
+            self._kept[name] = np.empty(size + size // 4, np.float32)
+        return self._kept[name][:size].reshape(rows, columns)
