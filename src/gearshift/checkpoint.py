@@ -7,10 +7,10 @@ says what a model's checkpoint holds.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,8 +65,8 @@ def _save(path: Path, arrays: Arrays) -> Path:
     try:
         save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, path)
     except SafetensorError as error:  # its I/O errors arrive as text; give the disk's own back
-        if "os error 28" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         raise
     return path
 
@@ -152,7 +152,7 @@ class Checkpoint:
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        version, _, _ = manifest["format"], manifest["facts"], manifest["files"]
+        version, _, _ = int(manifest["format"]), manifest["facts"], manifest["files"]
     except FileNotFoundError:
         raise UserError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except (ValueError, KeyError, TypeError):
@@ -174,6 +174,9 @@ class CheckpointFolder:
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step}"
+
+    def has(self, step: int) -> bool:
+        return (self.path(step) / MANIFEST).is_file()
 
     def link(self, name: str, target: Path) -> None:
         """Points `last` or `best` to a checkpoint, at once or not at all."""

@@ -51,6 +51,5 @@ def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats
     """For the full log, from a model of one that kept this share of the negatives (He et al. 2014, section 6.3)."""
     if negatives_kept == 1.0:
         return probabilities
-    odds = probabilities / (1.0 - probabilities) * np.float32(negatives_kept)
-    corrected: Floats = odds / (1.0 + odds)
-    return corrected
+    kept = probabilities * np.float32(negatives_kept)
+    return (kept / (kept + (1.0 - probabilities))).astype(np.float32)

@@ -6,8 +6,10 @@ Knows how one step is made and what of it belongs into a checkpoint; knows no da
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
-from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowStore
+from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
@@ -127,24 +129,63 @@ class Learner:
         parts = [f"{p.name}[{p.width}] {p.optimizer}" for s in self.server.stores for p in s.parts]
         return "; ".join([f"dense {self.server.optimizer}", *parts])
 
+    @property
+    def parts(self) -> list[list[tuple[str, int]]]:
+        """(name, width) of the parts of each store's rows."""
+        return [[(part.name, part.width) for part in store.parts] for store in self.server.stores]
+
     def warm_start(self, checkpoint: Checkpoint) -> int:
-        """Takes the embedding rows of another model, where part and width agree; fresh optimizer state."""
+        """Takes the rows of another model, each part where name and width agree; all else is as born."""
         if any(isinstance(part.optimizer, RowFTRL) for store in self.server.stores for part in store.parts):
             raise UserError(
                 "rows moved by ftrl follow from its state and cannot start from other rows; use adagrad"
             )
-        unmoved = [_first_state(store) for store in self._new_stores()]
         taken = 0
-        for i, store in enumerate(self.server.stores):
-            for block in checkpoint.rows(f"rows{i}"):
-                if block.weights_UW.shape[1] == store.width:
-                    store.load(replace(block, state_US=np.repeat(unmoved[i], len(block.ids_U), 0)))
-                    taken += len(block.ids_U)
+        for i, theirs in enumerate(checkpoint.facts["parts"]):
+            for store, unmoved_1S in zip(
+                self.server.stores, map(_first_state, self._new_stores()), strict=True
+            ):
+                columns = _shared_columns(store.parts, theirs)
+                if columns:
+                    taken += _take_rows(store, unmoved_1S, checkpoint.rows(f"rows{i}"), columns)
         if not taken:
             raise UserError(
                 f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants"
             )
         return taken
+
+
+def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:
+    """(our columns, their columns) of each part that both have; none unless the embeddings agree."""
+    places, begin = {}, 0
+    for name, width in theirs:
+        places[name, width] = slice(begin, begin + width)
+        begin += width
+    shared, begin = [], 0
+    for part in ours:
+        if (part.name, part.width) in places:
+            shared.append((slice(begin, begin + part.width), places[part.name, part.width]))
+        elif part.name == "embedding":
+            return []
+        begin += part.width
+    return shared
+
+
+def _take_rows(
+    store: RowStore, unmoved_1S: Floats, blocks: Iterator[RowBlock], columns: list[tuple[slice, slice]]
+) -> int:
+    taken = 0
+    for block in blocks:
+        count = len(block.ids_U)
+        weights_UW = store.peek(block.ids_U)
+        for ours, theirs in columns:
+            weights_UW[:, ours] = block.weights_UW[:, theirs]
+        never = np.zeros(count, np.uint32)
+        store.load(
+            RowBlock(block.ids_U, weights_UW, np.repeat(unmoved_1S, count, 0), block.touches_U, never, never)
+        )
+        taken += count
+    return taken
 
 
 def refuse_non_finite(push: Push) -> None:

@@ -338,13 +338,13 @@ class Slices:
         return self._of.setdefault(key, Measures(self._bins))
 
 
-def day_name(day: int) -> str:
+def day_name(day: int | str) -> str:
     """The date of a day counted from 1970-01-01, as keys of `Slices` are for days (epoch seconds // 86,400).
 
     >>> day_name(20_758)
     '2026-11-01'
     """
-    return str(np.datetime64(day, "D"))
+    return day if isinstance(day, str) else str(np.datetime64(day, "D"))  # a name is `Slices.OTHER`
 
 
 # -- shared by all

@@ -20,8 +20,9 @@ def report(
     training: Training,
     steps: int,
     valid: Evaluation | None,
-    test: Evaluation | None,
-    baseline: Evaluation | None,
+    test: Evaluation | None = None,
+    baseline: Evaluation | None = None,
+    *,
     seconds: float,
 ) -> dict[str, Any]:
     """`steps` were made; the parameters may have gone back to an earlier one that scored best."""
@@ -51,8 +52,9 @@ def report(
         else {},
         "test": test.measures.as_dict() | {"grouped_auc": test.grouped_auc} if test else None,
         "progressive": progress.measures.as_dict(),
-        "progressive_by_day": {day_name(d): m.as_dict() for d, m in sorted(progress.days.measures.items())},
-        "best_step": progress.best_step or steps,
+        "progressive_by_day": {day_name(d): m.as_dict() for d, m in progress.days.measures.items()},
+        "best_step": progress.best_step if training.plan.keep_best and valid else steps,
+        "evaluations": progress.evaluations,
         "baselines": _baselines(training, valid, baseline),
         "staleness": NONE,
         "lag": NONE,
@@ -92,7 +94,10 @@ def closing_lines(figures: dict[str, Any]) -> list[str]:
     if f["test"]:
         lines.append(f"test   {_score_text(f['test'])}")
     if f["best_step"] != f["global_steps"]:
-        lines.append(f"best   step {f['best_step']:,} of {f['global_steps']:,} scored best and was kept")
+        lines.append(
+            f"best   step {f['best_step']:,} of {f['global_steps']:,}: the best of {f['evaluations']} evaluations "
+            "on the validation data, whose figures it therefore flatters a little"
+        )
     if f["skipped_lines"]:
         lines.append(
             f"data   {f['skipped_lines']:,} bad lines were skipped; they are listed in bad_lines.txt"

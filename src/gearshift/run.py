@@ -5,6 +5,7 @@ The run folder is a contract (metrics.jsonl, report.json, checkpoints/): everyth
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.metrics import Measures, Slices, day_name
+from gearshift.optim.schedule import Schedule
 from gearshift.report import closing_lines, report
 from gearshift.saver import Saver
 from gearshift.trained import TrainedModel, model_facts
@@ -78,6 +80,7 @@ class Run:
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._result: Result | None = None
+        self._resumed: Path | None = None
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
 
@@ -86,7 +89,7 @@ class Run:
     def start(self, folder: Path) -> None:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
-        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append)
+        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self._resumed)
         self._thread.start()
 
     @property
@@ -107,7 +110,7 @@ class Run:
             progress.examples / progress.seconds if progress.seconds else 0.0,
             progress.loss,
             progress.measures.auc,
-            day_name(max(progress.days.measures)) if progress.days.measures else None,
+            next(map(day_name, reversed(progress.days.measures)), None),
             self.phase,
         )
 
@@ -124,41 +127,57 @@ class Run:
     # The thread
 
     def _guarded(self) -> None:
+        how: Literal["done", "stopped", "failed"] = "failed"
         try:
             self._train()
-            self.phase = "stopped" if self._stop.is_set() else "done"
+            how = "stopped" if self._stop.is_set() else "done"
         except BaseException as error:
-            self.saver.wait()
-            self._error, self.phase = error, "failed"
-        how: Literal["done", "stopped", "failed"] = self.phase  # type: ignore[assignment]  # set above
+            self._error = error
+            with contextlib.suppress(Exception):  # the first error is the one to tell
+                self.saver.wait()
+        self.phase = how
         run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
 
     def _train(self) -> None:
         training = self.training
         self.phase, self._started = "training", time.monotonic()
         training.run(self)
-        self._save(best=training.valid is None)
+        self.phase = "saving"
+        self._save(best=not training.plan.keep_best or training.valid is None)
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
-        steps = training.step
-        if not self._stop.is_set():
-            self._take_best()
+        self._tell_callbacks_of_checkpoints()
+        self._result = self._stopped_result() if self._stop.is_set() else self._final_result()
+        if skipped := training.train.skipped:
+            run_folder.write_text(self.folder / "bad_lines.txt", "".join(f"{line}\n" for line in skipped))
+
+    def _stopped_result(self) -> Result:
+        """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
+        figures = report(self.training, self.training.step, self.last_evaluation, seconds=self._seconds())
+        return Result(self, figures)
+
+    def _final_result(self) -> Result:
+        training, steps = self.training, self.training.step
         self.phase = "evaluating"
+        self._take_best()
         if self.last_evaluation is None and training.valid is not None:  # resumed after the last one
             self.last_evaluation = evaluate(training.learner, training.valid)
         baseline = training.baseline and training.valid and evaluate(training.baseline, training.valid)
         test = evaluate(training.learner, self.test) if self.test else None
-        seconds = time.monotonic() - self._started
-        figures = report(training, steps, self.last_evaluation, test, baseline or None, seconds)
+        figures = report(
+            training, steps, self.last_evaluation, test, baseline or None, seconds=self._seconds()
+        )
         run_folder.write_json(self.folder / "report.json", figures)
-        if skipped := training.train.skipped:
-            run_folder.write_text(self.folder / "bad_lines.txt", "".join(f"{line}\n" for line in skipped))
-        self._result = Result(self, figures)
+        return Result(self, figures)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
 
     def stepped(self, before: Moment) -> bool:
         for callback in self.callbacks:
             callback.on_step(self)
+        self._tell_callbacks_of_checkpoints()
         every = self.policy.every
         if every and every.due(before, self.training.moment):
             self._save(best=False)
@@ -169,27 +188,34 @@ class Run:
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
         self.last_evaluation = evaluation
         self._log(**{f"valid_{k}": v for k, v in evaluation.measures.as_dict().items()})
-        if is_best:
+        if is_best and self.training.plan.keep_best:
             self._save(best=True)
         for callback in self.callbacks:
             callback.on_eval(self, evaluation)
 
+    def _tell_callbacks_of_checkpoints(self) -> None:
+        for path in self.saver.take_written():
+            for callback in self.callbacks:
+                callback.on_checkpoint(self, path)
+
     def _take_best(self) -> None:
-        """Ends with the parameters that scored best on the validation data, where others came later."""
-        training = self.training
-        if training.valid is not None and training.progress.best_step != training.step:
-            training.learner.restore(
-                Checkpoint.open(self.saver.checkpoints.path(training.progress.best_step))
-            )
-            self.last_evaluation = evaluate(training.learner, training.valid)
+        """With `keep_best`, goes back to the parameters that scored best on the validation data."""
+        training, best = self.training, self.training.progress.best_step
+        if not training.plan.keep_best or training.valid is None or best == training.step:
+            return
+        if not self.saver.has(best):
+            self.messages.append(f"step {best:,} scored best but could not be saved; the last step is kept")
+            return
+        training.learner.restore(Checkpoint.open(self.saver.checkpoints.path(best)))
+        self.last_evaluation = evaluate(training.learner, training.valid)
 
     # Saving and restoring
 
     def _save(self, *, best: bool) -> None:
         training = self.training
-        if self.saver.saved_step == training.step and not self.saver.failure:
+        if self.saver.has(training.step):
             if best:
-                self.saver.mark_best(training.step)
+                self.saver.checkpoints.link("best", self.saver.checkpoints.path(training.step))
             return
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {
@@ -197,8 +223,6 @@ class Run:
             "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
         }
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
-        for callback in self.callbacks:
-            callback.on_checkpoint(self, self.saver.checkpoints.path(training.step))
 
     def facts(self) -> dict[str, Any]:
         training = self.training
@@ -211,18 +235,23 @@ class Run:
             "model": model_facts(training.learner.model),
             "schema": training.learner.schema.to_dict(),
             "settings": training.learner.settings,
+            "parts": training.learner.parts,
+            "plan": _plan_facts(training),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on where the checkpoint was made, bit for bit."""
-        training = self.training
+        training, facts = self.training, checkpoint.facts
+        _refuse_other_plan(training, checkpoint)
         training.learner.restore(checkpoint)
         if training.baseline:
             training.baseline.restore(checkpoint)
-        training.total = checkpoint.facts["total"]
-        training.progress = Progress(**checkpoint.facts["progress"])
+        if facts["plan"]["epochs"] == str(training.plan.epochs):
+            training.total = facts["total"]
+        training.progress = Progress(**facts["progress"])
         _restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
+        self._resumed = checkpoint.path
 
     def _log(self, **numbers: float | None) -> None:
         self._logged_at = time.monotonic()
@@ -260,6 +289,32 @@ class Result(TrainedModel):
         return f"Result(auc={self.auc:.4f}, examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"
 
 
+def _plan_facts(training: Training) -> dict[str, str]:
+    """What must be the same for a resumed run to be the run that was stopped, in the user's words."""
+    plan, server = training.plan, training.learner.server
+    return {
+        "train.global_batch": str(plan.batch),
+        "train.seed": str(plan.seed),
+        "train.shuffle": str(plan.shuffle),
+        "optimizer.schedule": str(plan.schedule),
+        "optimizer.clip_norm": str(server.max_norm),
+        "train.baseline": str(training.baseline is not None),
+        "epochs": str(plan.epochs),
+        "the number of training examples": str(training.train.estimate()),
+    }
+
+
+def _refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
+    saved, asked = checkpoint.facts["plan"], _plan_facts(training)
+    more_epochs_change_nothing = training.plan.schedule == Schedule()
+    for name, value in asked.items():
+        if value != saved[name] and not (name == "epochs" and more_epochs_change_nothing):
+            raise UserError(
+                f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "
+                f"or start a new run with --init-from {checkpoint.path}"
+            )
+
+
 def _measure_arrays(progress: Progress) -> Arrays:
     """The progressive measures as named arrays: `so_far/...`, and `20758/...` for each day."""
     every = {"so_far": progress.measures, **progress.days.measures}
@@ -273,4 +328,4 @@ def _restore_measures(progress: Progress, arrays: Arrays) -> None:
         by_name.setdefault(name, {})[key] = array
     restored = {name: Measures.from_state(state) for name, state in by_name.items()}
     progress.measures = restored.pop("so_far")
-    progress.days = Slices.of({int(day): measures for day, measures in restored.items()})
+    progress.days = Slices.of({day if day == Slices.OTHER else int(day): m for day, m in restored.items()})

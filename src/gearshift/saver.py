@@ -19,17 +19,17 @@ from gearshift.learner import Learner
 
 
 class Saver:
-    def __init__(self, folder: Path, keep: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, keep: int, tell: Callable[[str], None], saved: Path | None = None
+    ) -> None:
+        """`tell` gets sentences for the user; `saved` is the checkpoint that a resumed run comes from."""
         self.checkpoints = CheckpointFolder(folder, keep)
         self.tell = tell
-        self.last: Path | None = None
-        self.saved_step = -1
-        self.failure: str | None = None
-        self._writing: threading.Thread | None = None
-
-    @property
-    def busy(self) -> bool:
-        return self._writing is not None and self._writing.is_alive()
+        self.last = saved
+        self.failure: str | None = None  # of the newest attempt
+        self._fault: Exception | None = None
+        self._written: list[Path] = []
+        self._writing: tuple[int, threading.Thread] | None = None
 
     def save(
         self,
@@ -42,13 +42,12 @@ class Saver:
     ) -> None:
         """Returns once the cut is taken; waits for an earlier one that is still being written."""
         self.wait()
-        self.saved_step = step
         snapshots = [learner.snapshot() for learner in learners]
         everything = {**arrays, **{k: v for s in snapshots for k, v in s.arrays.items()}}
         rows = {k: v for s in snapshots for k, v in s.rows.items()}
+        path = self.checkpoints.path(step)
 
         def write() -> None:
-            path = self.checkpoints.path(step)
             try:
                 checkpoint.write(path, facts, everything, rows)
                 self.checkpoints.link("last", path)
@@ -56,26 +55,36 @@ class Saver:
                     self.checkpoints.link("best", path)
                 self.checkpoints.prune()
                 self.last, self.failure = path, None
+                self._written.append(path)
             except OSError as error:
                 self.failure = self._sentence(path, error)
                 self.tell(self.failure)
+            except Exception as error:  # ours: raised where the run waits
+                self._fault = error
             finally:
                 for snapshot in snapshots:
                     snapshot.close()
 
-        self._writing = threading.Thread(target=write, name="gearshift-saver")
-        self._writing.start()
+        self._writing = step, threading.Thread(target=write, name="gearshift-saver")
+        self._writing[1].start()
 
     def wait(self) -> None:
         if self._writing is not None:
-            self._writing.join()
+            self._writing[1].join()
             self._writing = None
+        if self._fault is not None:
+            raise self._fault
 
-    def mark_best(self, step: int) -> None:
-        """A checkpoint that is already there turned out to be the best."""
-        self.wait()
-        if self.checkpoints.path(step).is_dir():
-            self.checkpoints.link("best", self.checkpoints.path(step))
+    def has(self, step: int) -> bool:
+        """Whether this step is saved, whole; waits if it is being written."""
+        if self._writing is not None and self._writing[0] == step:
+            self.wait()
+        return self.checkpoints.has(step)
+
+    def take_written(self) -> list[Path]:
+        """Checkpoints written since this was last asked."""
+        written, self._written = self._written, []
+        return written
 
     def _sentence(self, path: Path, error: OSError) -> str:
         intact = f"{self.last.name} is intact" if self.last else "there is none before it"

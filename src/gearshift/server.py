@@ -1,7 +1,7 @@
 """Where parameters live and steps are applied: the dense buffer, the row stores and their optimizers.
 
 A server is told which pushes form a step; it never decides. Dense and rows step on
-`sum(S) / sum(n)`: gradients of the summed loss over the number of examples (ARCHITECTURE: the protocol).
+`sum(S) / sum(n)`: gradients of the summed loss over the number of examples.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Server:
         self.stores = stores
         self.optimizer = optimizer
         self.optimizer_state = optimizer.init(flat.numel())
+        self._gradient = torch.empty_like(flat)
         self.max_norm = max_norm
         self.threads = threads
         self.step = 0
@@ -83,7 +84,7 @@ class Server:
     def apply(self, push: Push, *, lr_scale: float) -> None:
         """One step from one push. The push is checked before: nothing here refuses half way."""
         self.step += 1
-        gradient = push.dense.mul_(1.0 / push.examples)
+        gradient = torch.mul(push.dense, 1.0 / push.examples, out=self._gradient)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)

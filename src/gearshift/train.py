@@ -125,7 +125,7 @@ def make_trainer(config: Config) -> Trainer:
         schedule=Schedule(**rates.schedule.model_dump()),
         shuffle=None if train.shuffle == "auto" else train.shuffle,
         eval_every=train.eval_every,
-        best=config.checkpoint.best or "auc",
+        best=config.checkpoint.best,
         early_stopping=EarlyStopping(train.early_stopping.patience) if train.early_stopping else None,
         plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
         baseline=train.baseline,

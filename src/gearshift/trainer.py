@@ -7,8 +7,9 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -47,7 +48,7 @@ class Trainer:
         loss: Loss = binary_cross_entropy,
         shuffle: bool | None = None,
         eval_every: Every | None = None,
-        best: str = "auc",
+        best: Literal["auc", "logloss"] | None = "auc",
         early_stopping: EarlyStopping | None = None,
         plateau: Plateau | None = None,
         baseline: bool = False,
@@ -65,16 +66,17 @@ class Trainer:
             batch=global_batch,
             epochs=epochs,
             seed=seed,
-            shuffle=epochs > 1 if shuffle is None else shuffle,
+            shuffle=bool(shuffle),
             schedule=schedule or Schedule(),
             eval_every=eval_every,
-            best=best,
+            best=best or "auc",
+            keep_best=best is not None and (epochs > 1 or early_stopping is not None),
             early_stopping=early_stopping,
             plateau=plateau,
         )
         self.optimizer = optimizer or Adam()
         self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init)
-        self.clip_norm, self.loss, self.baseline = clip_norm, loss, baseline
+        self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
 
@@ -126,13 +128,18 @@ class Trainer:
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
             raise UserError("early stopping and plateau decay need validation data: give `valid`")
         baseline = self._baseline(train) if self.baseline else None
-        training = Training(self.plan, self._learner(model, train), train, valid, baseline)
+        plan = self.plan if self.shuffle is not None else replace(self.plan, shuffle=self._shuffled(train))
+        training = Training(plan, self._learner(model, train), train, valid, baseline)
         run = Run(training, self.checkpoint, self.callbacks, test)
         if saved is not None:
             run.restore(saved)
         elif init_from is not None:
             training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
         return run
+
+    def _shuffled(self, train: Dataset) -> bool:
+        """By default a log with a time is read once in its order; anything else is shuffled."""
+        return self.plan.epochs > 1 or train.schema.time is None
 
     def _learner(self, model: nn.Module, train: Dataset) -> Learner:
         return Learner(

@@ -7,11 +7,12 @@ nothing: it tells its `Observer`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gearshift.cadence import Every, Moment
 from gearshift.data.dataset import Dataset
@@ -51,9 +52,17 @@ class Plan:
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     eval_every: Every | None = None
-    best: str = "auc"  # the measure by which evaluations are compared: auc or logloss
+    best: Literal["auc", "logloss"] = "auc"  # the measure by which evaluations are compared
+    keep_best: bool = False  # end with the parameters of the best evaluation, not with the last ones
     early_stopping: EarlyStopping | None = None
     plateau: Plateau | None = None
+
+    def __post_init__(self) -> None:
+        if self.best not in ("auc", "logloss"):
+            raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
+        for name in ("batch", "epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}: at least 1")
 
 
 @dataclass
@@ -63,12 +72,14 @@ class Progress:
     epoch: int = 0
     position: int = 0  # examples of this epoch that were trained
     examples: int = 0
-    seconds: float = 0.0  # spent in steps: without evaluations
+    seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
     loss: float = 0.0  # mean of the last step
     rate_factor: float = 1.0  # what plateaus have left of the learning rates
     best: float | None = None
     best_step: int = 0
     without_gain: int = 0  # evaluations since the best
+    evaluations: int = 0
+    evaluated_step: int = -1  # of the last evaluation
     measures: Measures = field(default_factory=Measures)
     days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
 
@@ -106,38 +117,47 @@ class Training:
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
-        while self.progress.epoch < self.plan.epochs:
+        while self.progress.epoch < self.plan.epochs and not self._out_of_patience():
             if not self._run_epoch(observer):
                 return
             self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
             self._evaluate(observer)
-            stopping = self.plan.early_stopping
-            if stopping and self.progress.without_gain >= stopping.patience:
-                return
 
     def _run_epoch(self, observer: Observer) -> bool:
-        progress = self.progress
+        """False if the run ends within this epoch."""
+        progress, every = self.progress, self.plan.eval_every
         with closing(self._found(progress.epoch, progress.position)) as batches:
+            mark = time.perf_counter()
             for found in batches:
                 before = self.moment
                 self._step(found)
-                if not observer.stepped(before):
-                    return False
-                every, at_end = self.plan.eval_every, progress.examples >= self.total
-                if every and not at_end and every.due(before, self.moment):
+                progress.seconds += time.perf_counter() - mark
+                if every and progress.examples < self.total and every.due(before, self.moment):
                     self._evaluate(observer)
+                if not observer.stepped(before) or self._out_of_patience():
+                    return False
+                mark = time.perf_counter()
         if progress.examples == 0:
             raise UserError(f"there is nothing to train on: {self.train.describe()} has no examples")
         return True
 
+    def _out_of_patience(self) -> bool:
+        stopping = self.plan.early_stopping
+        return stopping is not None and self.progress.without_gain >= stopping.patience
+
     def _found(self, epoch: int, start: int) -> Generator[Found]:
-        """Deduplicated batches, one ahead of the training step."""
+        """Deduplicated batches, read and found ahead of the training step."""
         shuffle = (self.plan.seed, epoch) if self.plan.shuffle else None
-        batches = self.train.batches(self.plan.batch, start=start, shuffle=shuffle)
-        return prefetched(map(self.learner.find, batches), depth=2)
+
+        def find() -> Generator[Found]:
+            with closing(self.train.batches(self.plan.batch, start=start, shuffle=shuffle)) as batches:
+                for batch in batches:
+                    yield self.learner.find(batch)
+
+        return prefetched(find(), depth=2)
 
     def _step(self, found: Found) -> None:
-        started, progress, batch = time.perf_counter(), self.progress, found.batch
+        progress, batch = self.progress, found.batch
         share = min(1.0, (progress.examples + len(batch)) / self.total)  # at the end of this step
         scale = self.plan.schedule.factor(share) * progress.rate_factor
         try:
@@ -145,7 +165,7 @@ class Training:
         except FloatingPointError as error:
             raise self._non_finite(str(error), batch.first, len(batch)) from None
         if self.baseline and progress.epoch == 0:
-            self.baseline.step(self.baseline.find(batch), lr_scale=scale)
+            self._step_baseline(found, scale)
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         progress.measures.update(labels, probabilities, batch.weights_B)
         if batch.times_B is not None:
@@ -153,7 +173,15 @@ class Training:
         progress.position += len(batch)
         progress.examples += len(batch)
         progress.loss = push.loss / max(push.examples, 1e-12)
-        progress.seconds += time.perf_counter() - started
+
+    def _step_baseline(self, found: Found, scale: float) -> None:
+        assert self.baseline is not None
+        if not self.baseline.worker.finds_like(self.learner.worker):
+            found = self.baseline.find(found.batch)
+        try:
+            self.baseline.step(found, lr_scale=scale)
+        except FloatingPointError:
+            self.baseline = None  # a yardstick that broke is no reason to stop
 
     def _non_finite(self, what: str, first: int, count: int) -> UserError:
         where = (
@@ -167,14 +195,14 @@ class Training:
         )
 
     def _evaluate(self, observer: Observer) -> None:
-        if self.valid is None:
-            return
         progress = self.progress
+        if self.valid is None or progress.evaluated_step == self.step:
+            return
         evaluation = evaluate(self.learner, self.valid)
-        value = getattr(evaluation.measures, self.plan.best)
-        gain = progress.best is None or (
-            value > progress.best if self.plan.best == "auc" else value < progress.best
-        )
+        value = float(getattr(evaluation.measures, self.plan.best))
+        gain = self._is_better(value)
+        progress.evaluations += 1
+        progress.evaluated_step = self.step
         if gain:
             progress.best, progress.best_step, progress.without_gain = value, self.step, 0
         else:
@@ -183,3 +211,9 @@ class Training:
             if plateau and progress.without_gain % plateau.patience == 0:
                 progress.rate_factor *= plateau.factor
         observer.evaluated(evaluation, gain)
+
+    def _is_better(self, value: float) -> bool:
+        best = self.progress.best
+        if best is None or math.isnan(best):
+            return True
+        return value > best if self.plan.best == "auc" else value < best

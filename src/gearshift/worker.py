@@ -71,6 +71,10 @@ class Worker:
         self.dense = DenseParameters(model)
         self.buffers = Buffers()
 
+    def finds_like(self, other: Worker) -> bool:
+        """Whether both lay out a batch's ids in the same way, so that what one found serves the other."""
+        return [(g.singles, g.ragged) for g in self.groups] == [(g.singles, g.ragged) for g in other.groups]
+
     def compute(self, found: Found, rows: tuple[Floats, ...]) -> Push:
         batch = found.batch
         self.model.train()
@@ -79,6 +83,11 @@ class Worker:
         labels_BT = torch.from_numpy(batch.labels_BT)
         logits_BT = self._logits(batch, leaves)
         loss_B = self.loss(logits_BT, labels_BT)
+        if loss_B.shape != (len(batch),):
+            raise ValueError(
+                f"the loss returned {list(loss_B.shape)} for a batch of {len(batch)} examples; return the loss of "
+                f"each example, [{len(batch)}], without a mean or sum over them"
+            )
         if batch.weights_B is not None:
             loss_B = loss_B * torch.from_numpy(batch.weights_B)
         loss = loss_B.sum()

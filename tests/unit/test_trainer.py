@@ -58,11 +58,16 @@ class StopAt(gs.Callback):
             run.stop()
 
 
-@pytest.mark.parametrize("settings", [{}, {"epochs": 3, "shuffle": True}, {"baseline": True}])
-@pytest.mark.parametrize("stop_at", [1, 7, 23])
+PLATEAU = {"epochs": 3, "plateau": gs.Plateau(0.5, 1), "embeddings": gs.RowAdagrad(lr=2.0)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"epochs": 3, "shuffle": True}, {"baseline": True}, PLATEAU])
+@pytest.mark.parametrize(
+    "stop_at", [1, 7, 10, 20, 23]
+)  # evaluations fall on 10 and 20, an epoch ends with 20
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, settings: dict, stop_at: int) -> None:
     train, valid = data(), data(500, seed=9)
-    settings |= {"schedule": gs.Schedule(warmup=0.1, decay="cosine"), "eval_every": Every(steps=10)}
+    settings = settings | {"schedule": gs.Schedule(warmup=0.1, decay="cosine"), "eval_every": Every(steps=10)}
     whole = trainer(tmp_path / "whole", **settings).fit(model(dropout=0.2, batch_norm=True), train, valid)
     stopped = trainer(tmp_path / "cut", callbacks=[StopAt(stop_at)], **settings)
     folder = stopped.fit(model(dropout=0.2, batch_norm=True), train, valid).folder
@@ -124,7 +129,7 @@ def test_a_number_that_is_not_finite_stops_the_run_with_its_place(tmp_path: Path
     batch = make_batch(PLAIN, 500)
     batch.numeric_BN[321, 0] = np.inf
     with pytest.raises(UserError, match=r"at step 4 .*300"):
-        trainer(tmp_path).fit(model(), gs.read(batch, PLAIN))
+        trainer(tmp_path, shuffle=False).fit(model(), gs.read(batch, PLAIN))
 
 
 def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:
@@ -175,6 +180,85 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
         trainer(tmp_path, embeddings=gs.RowAdam()).start(model(), data(), resume=folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"global_batch": 50}, "global_batch"), ({"seed": 2}, "seed"), ({"shuffle": False}, "shuffle")],
+)
+def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: str) -> None:
+    folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+    with pytest.raises(UserError, match=rf"made with train\.{name}="):
+        trainer(tmp_path, **change).start(model(), data(), resume=folder)
+    with pytest.raises(UserError, match="number of training examples=2000, this asks 1000"):
+        trainer(tmp_path).start(model(), data(1000), resume=folder)
+
+
+def test_more_epochs_may_follow_where_no_schedule_depends_on_their_number(tmp_path: Path) -> None:
+    folder = trainer(tmp_path, epochs=2).fit(model(), data(400)).folder
+    longer = trainer(tmp_path, epochs=3).fit(model(), data(400), resume=folder)
+    assert longer.report["global_steps"] == 12
+    with pytest.raises(UserError, match="epochs=3, this asks 4"):
+        trainer(tmp_path, epochs=4, schedule=gs.Schedule(decay="linear")).start(
+            model(),
+            data(400),
+            resume=trainer(tmp_path, epochs=3, schedule=gs.Schedule(decay="linear"))
+            .fit(model(), data(400))
+            .folder,
+        )
+
+
+def test_a_stopped_run_does_not_evaluate_any_more(tmp_path: Path) -> None:
+    result = trainer(tmp_path, callbacks=[StopAt(2)]).fit(model(), data(), data(100))
+    assert result.report["measured_on"] != "valid" and not (result.folder / "report.json").exists()
+
+
+def test_early_stopping_within_an_epoch(tmp_path: Path) -> None:
+    result = trainer(
+        tmp_path,
+        embeddings=gs.RowSGD(lr=0.0),
+        optimizer=gs.SGD(lr=0.0),
+        eval_every=Every(steps=2),
+        early_stopping=gs.EarlyStopping(1),
+    ).fit(model(), data(), data(100))
+    assert result.report["global_steps"] == 4  # the second evaluation was no better
+
+
+def test_one_pass_ends_with_its_last_parameters(tmp_path: Path) -> None:
+    settings = {"embeddings": gs.RowAdagrad(lr=3.0), "eval_every": Every(steps=1)}
+    result = trainer(tmp_path, **settings).fit(model(), data(), data(300, seed=7))
+    assert result.report["best_step"] == result.report["global_steps"] == 20
+    assert (result.folder / "checkpoints" / "best").resolve().name == "step-20"
+
+
+def test_a_log_of_many_years_is_measured_by_day(tmp_path: Path) -> None:
+    one = make_batch(PLAIN, 3000)
+    times = np.arange(3000, dtype=np.int64) * 86_400
+    log = Batch(0, one.labels_BT, one.numeric_BN, one.ids_BF, times_B=times)
+    schema = gs.Schema(PLAIN.features, PLAIN.labels, time="ts")
+    run = trainer(tmp_path, callbacks=[StopAt(25)]).start(model(), gs.read(log, schema))
+    folder = run.wait(60).folder
+    assert run.status().day is not None
+    days = trainer(tmp_path).fit(model(), gs.read(log, schema), resume=folder).report["progressive_by_day"]
+    assert len(days) == 1001 and days["1970-01-02"]["examples"] == 1
+
+
+def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="return the loss of each example"):
+        trainer(tmp_path, loss=lambda logits, labels: (logits - labels).square().mean()).fit(model(), data())
+
+
+def test_wrong_settings_are_told_at_once(tmp_path: Path) -> None:
+    for settings in ({"best": "calibration"}, {"epochs": 0}, {"global_batch": 0}):
+        with pytest.raises(UserError):
+            trainer(tmp_path, **settings)
+
+
+def test_predictions_are_corrected_for_negatives_left_out() -> None:
+    from gearshift.evaluate import correct_for_sampling
+
+    p = np.array([0.0, 0.5, 1.0], np.float32)
+    np.testing.assert_allclose(correct_for_sampling(p, 0.1), [0.0, 0.1 / 1.1, 1.0], rtol=1e-6)
+
+
 def test_several_tasks_are_trained_and_measured(tmp_path: Path) -> None:
     schema = gs.Schema(PLAIN.features, labels=(gs.Label("click", task="click"), gs.Label("buy", task="buy")))
     one = make_batch(PLAIN, 1000)
@@ -209,12 +293,13 @@ def test_callbacks_see_steps_evaluations_and_checkpoints(tmp_path: Path) -> None
             seen.append("eval")
 
         def on_checkpoint(self, run: gs.Run, path: Path) -> None:
+            assert (path / "manifest.json").is_file()
             seen.append(path.name)
 
     trainer(tmp_path, callbacks=[Watch()], checkpoint=gs.CheckpointPolicy(Every(steps=2), path=tmp_path)).fit(
         model(), data(400), data(100)
     )
-    assert seen == ["step", "step", "step-2", "step", "step", "step-4", "eval"]
+    assert sorted(seen) == ["eval", "step", "step", "step", "step", "step-2", "step-4"]
 
 
 def test_a_run_can_be_watched_stopped_and_has_no_thread_left(tmp_path: Path) -> None:

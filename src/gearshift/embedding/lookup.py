@@ -2,8 +2,7 @@
 
 All fields of one width share one store. A batch's ids of that store are laid out as *occurrences*: the single
 fields as [B, F] row by row, then each bag or sequence. `find` deduplicates them (before and apart from any
-training, so that it can run ahead in another thread); `Found.expand` and `Found.sum` go between the store's
-unique rows and the occurrences. Knows no model and no optimizer.
+training, so that it can run ahead in another thread). Knows no model and no optimizer.
 """
 
 from __future__ import annotations
