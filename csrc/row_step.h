@@ -56,7 +56,9 @@ struct PartStep {
 inline PartStep step_of(const PartPlan& plan, double lr_scale, const AdamCorrections* corrections) {
     const PartSpec& s = plan.spec;
     const auto f = [](double x) { return static_cast<float>(x); };
-    return {s.kind,        s.width,    plan.column,      plan.weights, plan.state,       f(s.lr * lr_scale),
+    // FTRL's weights follow from all gradients so far and one rate: another rate would move rows that learned nothing.
+    const double lr = s.kind == OptimizerKind::ftrl && lr_scale > 0 ? s.lr : s.lr * lr_scale;
+    return {s.kind,        s.width,    plan.column,      plan.weights, plan.state,       f(lr),
             f(s.l1),       f(s.l2),    f(s.eps),         f(s.beta),    f(s.beta1),       f(1.0 - s.beta1),
             f(s.beta2),    f(1.0 - s.beta2), corrections};
 }

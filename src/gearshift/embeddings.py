@@ -23,7 +23,7 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import field_groups, find
 from gearshift.embedding.memory import MemoryStore
-from gearshift.embedding.store import RowAdagrad, RowOptimizer, RowPart
+from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart
 from gearshift.models.inputs import Inputs, Needs
 from gearshift.worker import Leaves, assemble
 
@@ -93,8 +93,24 @@ class Embeddings(nn.Module):
         self.step += 1
         store.push(index.unique_U, sums_UW, index.counts_U, examples=1.0, step=self.step)
 
+    def get_extra_state(self) -> dict[str, Any]:
+        """The rows, for `state_dict()`: an array of each kind, per store."""
+        blocks = [[vars(block) for block in store.blocks()] for store in self.stores]
+        return {"step": self.step, "rows": [_joined(of_store) for of_store in blocks]}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.step = int(state["step"])
+        for store, rows in zip(self.stores, state["rows"], strict=True):
+            if rows:
+                store.load(RowBlock(**{name: tensor.numpy() for name, tensor in rows.items()}))
+
     def extra_repr(self) -> str:
         return f"dim={self.needs.dim}, rows={sum(map(len, self.stores)):,}"
+
+
+def _joined(blocks: list[dict[str, Any]]) -> dict[str, Tensor]:
+    names = blocks[0] if blocks else ()
+    return {name: torch.from_numpy(np.concatenate([block[name] for block in blocks])) for name in names}
 
 
 class _PushOnBackward(torch.autograd.Function):

@@ -63,7 +63,10 @@ class RowAdam:
 
 @dataclass(frozen=True)
 class RowFTRL:
-    """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights."""
+    """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
+
+    Its rate falls by itself with the gradients seen; a schedule's factor does not apply to it, but for 0: nothing moves.
+    """
 
     lr: float = 0.05
     beta: float = 1.0

@@ -71,7 +71,8 @@ def mean_square(g: np.ndarray) -> np.float32:
 
 def move(part: RowPart, w: np.ndarray, s: np.ndarray, g: np.ndarray, t: int, lr_scale: float) -> None:
     """One step of one part of a row, in place; t counts from 1."""
-    o, lr = part.optimizer, f32(part.optimizer.lr * lr_scale)
+    o = part.optimizer
+    lr = f32(o.lr if isinstance(o, RowFTRL) and lr_scale > 0 else o.lr * lr_scale)
     n = part.width
     if not isinstance(o, RowFTRL):
         g = g + f32(o.l2) * w

@@ -342,3 +342,12 @@ def test_memory_is_counted_and_stays_near_what_the_rows_need(width) -> None:
     store.pull(ids)
     least = (2 * width * 4 + 12 + 16) * len(ids)  # weights, state, counts, slots
     assert least < store.memory_bytes() < 1.25 * least + 256 * 100_000
+
+
+def test_a_schedule_does_not_move_ftrl_rows_that_learn_nothing() -> None:
+    store = MemoryStore([RowPart("linear", 1, RowFTRL(lr=0.5))], seed=1)
+    ids, one = np.array([7]), np.ones(1, np.uint32)
+    store.push(ids, np.full((1, 1), 3.0, np.float32), one, examples=1, step=1)
+    before = store.pull(ids)
+    store.push(ids, np.zeros((1, 1), np.float32), one, examples=1, step=2, lr_scale=0.1)
+    np.testing.assert_array_equal(store.pull(ids), before)
