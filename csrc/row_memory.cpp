@@ -6,6 +6,13 @@
 #include <cstdint>
 #include <new>
 
+#ifdef __SANITIZE_ADDRESS__  // a touch of a hole is an error there, as with malloc
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)0)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)0)
+#endif
+
 namespace gearshift {
 namespace {
 
@@ -19,42 +26,58 @@ std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / 
 }  // namespace
 
 RowMemory::~RowMemory() {
-    for (auto [base, bytes] : mappings_) munmap(base, bytes);
+    for (auto [base, bytes] : mappings_) {
+        ASAN_UNPOISON_MEMORY_REGION(base, bytes);
+        munmap(base, bytes);
+    }
 }
 
 std::byte* RowMemory::allocate(std::size_t bytes) {
     bytes = round_up(bytes, kLine);
     std::lock_guard guard(lock_);
-    const auto fits = [bytes](const auto& hole) { return hole.second >= bytes; };
-    auto hole = std::find_if(holes_.begin(), holes_.end(), fits);
-    if (hole == holes_.end()) {
+    auto fits = holes_by_size_.lower_bound({bytes, nullptr});
+    if (fits == holes_by_size_.end()) {
         map_more(bytes);
-        hole = std::find_if(holes_.begin(), holes_.end(), fits);
+        fits = holes_by_size_.lower_bound({bytes, nullptr});
     }
-    auto [base, size] = *hole;
-    holes_.erase(hole);
-    if (size > bytes) holes_.emplace(base + bytes, size - bytes);
+    const auto [size, base] = *fits;
+    remove_hole(base, size);
+    if (size > bytes) add_hole(base + bytes, size - bytes);
     allocated_ += bytes;
+    ASAN_UNPOISON_MEMORY_REGION(base, bytes);
     return base;
 }
 
 void RowMemory::release(std::byte* piece, std::size_t bytes) {
     bytes = round_up(bytes, kLine);
     std::lock_guard guard(lock_);
+    ASAN_POISON_MEMORY_REGION(piece, bytes);
     allocated_ -= bytes;
     auto next = holes_.upper_bound(piece);
-    if (next != holes_.end() && piece + bytes == next->first) {
-        bytes += next->second;
-        next = holes_.erase(next);
-    }
     if (next != holes_.begin()) {
-        auto before = std::prev(next);
-        if (before->first + before->second == piece) {
-            before->second += bytes;
-            return;
+        const auto [before, size] = *std::prev(next);
+        if (before + size == piece) {
+            remove_hole(before, size);
+            piece = before;
+            bytes += size;
         }
     }
-    holes_.emplace(piece, bytes);
+    if (next != holes_.end() && piece + bytes == next->first) {
+        const auto [after, size] = *next;
+        remove_hole(after, size);
+        bytes += size;
+    }
+    add_hole(piece, bytes);
+}
+
+void RowMemory::add_hole(std::byte* base, std::size_t bytes) {
+    holes_.emplace(base, bytes);
+    holes_by_size_.emplace(bytes, base);
+}
+
+void RowMemory::remove_hole(std::byte* base, std::size_t bytes) {
+    holes_.erase(base);
+    holes_by_size_.erase({bytes, base});
 }
 
 std::size_t RowMemory::allocated() const {
@@ -77,8 +100,9 @@ void RowMemory::map_more(std::size_t bytes) {
 #ifdef MADV_HUGEPAGE
     if (mapped_ + size > kSmallTable) madvise(base, size, MADV_HUGEPAGE);  // advice: refusal costs only speed
 #endif
+    ASAN_POISON_MEMORY_REGION(base, size);
     mappings_.emplace_back(base, size);
-    holes_.emplace(base, size);
+    add_hole(base, size);
     mapped_ += size;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,9 +25,12 @@ public:
 
 private:
     void map_more(std::size_t bytes);
+    void add_hole(std::byte* base, std::size_t bytes);
+    void remove_hole(std::byte* base, std::size_t bytes);
 
     mutable std::mutex lock_;
-    std::map<std::byte*, std::size_t> holes_;  // address -> bytes, neighbours joined
+    std::map<std::byte*, std::size_t> holes_;                    // address -> bytes, neighbours joined
+    std::set<std::pair<std::size_t, std::byte*>> holes_by_size_;  // the same: the smallest that fits is taken
     std::vector<std::pair<std::byte*, std::size_t>> mappings_;
     std::size_t mapped_ = 0, allocated_ = 0;
 };

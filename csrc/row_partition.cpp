@@ -9,7 +9,7 @@ namespace gearshift {
 namespace {
 
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
-constexpr std::size_t kSlabBytes = 64 << 10;
+constexpr std::size_t kSlabBytes = 16 << 10;  // small, to fit the holes that outgrown indexes leave
 constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;
 
 uint32_t buckets_at(double level) { return static_cast<uint32_t>(kFirstBuckets * std::pow(kGrowth, level)); }

@@ -1,0 +1,118 @@
+// Threads pull, push, erase, load, cut and scan one table while it grows, with checks that need no order between them. Compiled
+// by test_sanitizers.py with AddressSanitizer + UndefinedBehaviorSanitizer, and with ThreadSanitizer; prints "ok" at the end.
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "occurrences.h"
+#include "row_table.h"
+
+using namespace gearshift;
+
+namespace {
+
+constexpr uint32_t kWidth = 17;
+
+void require(bool holds, const char* what) {
+    if (!holds) {
+        std::fprintf(stderr, "broken: %s\n", what);
+        std::exit(1);
+    }
+}
+
+PartSpec part(OptimizerKind kind, uint32_t width) {
+    PartSpec spec;
+    spec.kind = kind;
+    spec.width = width;
+    spec.init = 0.01;
+    spec.lr = 0.1;
+    spec.eps = 1e-8;
+    spec.beta = 1.0;
+    spec.beta1 = 0.9;
+    spec.beta2 = 0.999;
+    return spec;
+}
+
+std::vector<int64_t> some_ids(std::mt19937_64& random, std::size_t count, uint64_t range) {
+    std::vector<int64_t> ids(count);
+    for (int64_t& id : ids) id = static_cast<int64_t>(random() % range);
+    return ids;
+}
+
+// One trainer's calls, over a range of ids that widens so that the table grows.
+void train(RowTable& table, uint32_t number, int calls, std::atomic<uint64_t>& touches) {
+    std::mt19937_64 random(number);
+    for (int call = 0; call < calls; ++call) {
+        const auto ids = some_ids(random, 1 + random() % 5000, 500 + 400 * static_cast<uint64_t>(call));
+        const Occurrences index(ids);
+        const std::size_t unique = index.unique().size();
+        std::vector<float> rows(unique * kWidth), grads(ids.size() * kWidth, 0.5f), sums(unique * kWidth);
+        table.pull(index.unique(), rows.data(), 1 + call % 3);
+        for (float value : rows) require(std::isfinite(value), "a pulled weight is finite");
+        std::vector<float> expanded(ids.size() * kWidth);
+        index.expand(rows.data(), kWidth, 0, kWidth, expanded.data(), 2);
+        index.sum(grads.data(), kWidth, 0, kWidth, sums.data(), 2);
+        table.push(index.unique(), sums.data(), index.counts().data(), 100.0, static_cast<uint32_t>(call), 1.0,
+                   1 + call % 2);
+        touches += ids.size();
+        table.peek(index.unique(), rows.data(), 1);
+    }
+}
+
+// Ids that come and go, outside the trainers' range.
+void churn(RowTable& table, int calls) {
+    std::mt19937_64 random(99);
+    for (int call = 0; call < calls; ++call) {
+        auto ids = some_ids(random, 2000, 20000);
+        for (int64_t& id : ids) id += int64_t{1} << 40;
+        std::vector<float> rows(ids.size() * kWidth);
+        table.pull(ids, rows.data(), 1);
+        table.erase(std::span(ids).first(1500));
+        table.memory_bytes();
+    }
+}
+
+void scan(RowTable& table, int cuts) {
+    RowTable copy({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, false);
+    for (int c = 0; c < cuts; ++c) {
+        table.begin_cut();
+        std::size_t rows = 0;
+        for (uint32_t p = 0; p < kPartitions; ++p) {
+            const RowBlockData block = table.read_cut_partition(p);
+            rows += block.ids.size();
+            copy.load({block.ids, block.weights.data(), block.state.data(), block.touches.data(), block.last_step.data(),
+                       block.updates.data()});
+        }
+        require(rows == table.cut_size(), "a cut has as many rows as it said");
+        table.end_cut();
+        table.read_partition(static_cast<uint32_t>(c) % kPartitions);
+    }
+}
+
+uint64_t touches_in(RowTable& table) {
+    uint64_t total = 0;
+    for (uint32_t p = 0; p < kPartitions; ++p)
+        for (uint32_t touches : table.read_partition(p).touches) total += touches;
+    return total;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int calls = argc > 1 ? std::atoi(argv[1]) : 60;
+    for (bool portable : {false, true}) {
+        RowTable table({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, portable);
+        std::atomic<uint64_t> touches{0};
+        std::vector<std::thread> threads;
+        for (uint32_t n = 0; n < 3; ++n) threads.emplace_back([&, n] { train(table, n, calls, touches); });
+        threads.emplace_back([&] { churn(table, calls); });
+        threads.emplace_back([&] { scan(table, calls / 6); });
+        for (std::thread& thread : threads) thread.join();
+        require(touches_in(table) == touches, "no push was lost");
+    }
+    std::puts("ok");
+}
