@@ -102,29 +102,41 @@ def list_runs(root: str | Path) -> list[RunRecord]:
     return sorted((read(folder) for folder in folders), key=lambda record: -record.started)
 
 
-def find(run: str | Path, root: str | Path = "runs") -> Path:
-    """The folder of a run: its path, `last`, or the beginning of its name if that is unique."""
+def find(run: str | Path, *roots: str | Path) -> Path:
+    """The folder of a run: its path, `last`, or the beginning of its name if that is unique.
+
+    Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides.
+    """
     path = Path(run)
     if _is_run(path):
         return path
     if path.exists():
         raise UserError(f"{path} is not a run folder (it has no {RUN})")
-    records = list_runs(root)
-    if not records:
+    distinct = {Path(root).resolve(): Path(root) for root in reversed(roots or ("runs",))}
+    looked_in = list(reversed(distinct.values()))
+    names: list[str] = []
+    for root in looked_in:
+        records = list_runs(root)
+        if records and str(run) == LAST:
+            return _last(root, records)
+        if fitting := _named(str(run), records):
+            return fitting
+        names += [record.name for record in records]
+    places = " or ".join(f"{root}/" for root in looked_in)
+    if not names:
         raise UserError(
-            f"no run `{run}`: there are no runs in {root}/ yet; start one: gearshift train CONFIG"
+            f"no run `{run}`: there are no runs in {places} yet; start one: gearshift train CONFIG"
         )
-    if str(run) == LAST:
-        return _last(Path(root), records)
-    names = [record.name for record in records]
-    fits = [name for name in names if name == str(run)] or [n for n in names if n.startswith(str(run))]
-    if len(fits) == 1:
-        return Path(root) / fits[0]
-    if fits:
-        raise UserError(
-            f"`{run}` is the beginning of {len(fits)} runs; name one: {', '.join(sorted(fits)[:5])}"
-        )
-    raise UserError(f"no run `{run}` in {root}/; newest: {', '.join(names[:3])} (all: gearshift runs)")
+    raise UserError(f"no run `{run}` in {places}; newest: {', '.join(names[:3])} (all: gearshift runs)")
+
+
+def _named(name: str, records: list[RunRecord]) -> Path | None:
+    exact = [record.folder for record in records if record.name == name]
+    fits = exact or [record.folder for record in records if record.name.startswith(name)]
+    if len(fits) > 1:
+        some = ", ".join(sorted(folder.name for folder in fits)[:5])
+        raise UserError(f"`{name}` is the beginning of {len(fits)} runs; name one: {some}")
+    return fits[0] if fits else None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,9 +53,21 @@ def is_model(name: str) -> bool:
     return False
 
 
-def find_model(name: str) -> Path:
-    """A run (path, `last`, beginning of its name), a checkpoint or a saved model."""
-    return Path(name) if (Path(name) / MANIFEST).is_file() else run_folder.find(name)
+def find_model(name: str, *roots: str | Path) -> Path:
+    """A run (path, `last`, beginning of its name in one of `roots`), a checkpoint or a saved model."""
+    path = Path(name)
+    if not (path / MANIFEST).is_file():
+        return run_folder.find(name, *roots)
+    if is_prepared(path):
+        raise UserError(f"{path} is prepared data, not a model; name a run first, such as: last {path}")
+    return path
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a folder's manifest is that of prepared data; one that is damaged is nobody's."""
+    with suppress(ValueError, AttributeError):
+        return json.loads((path / MANIFEST).read_text()).get("format") == "gearshift-prepared"
+    return False
 
 
 def open_model(name: str) -> Opened:

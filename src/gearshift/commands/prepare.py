@@ -34,9 +34,14 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
 
 
 def prepared_config(config: Config, output: Path, parts: list[str]) -> Config:
-    """The same run on the converted data, which bring their own schema."""
+    """The same run on the converted data, which bring their own schema.
+
+    A split that is not by time gives parts that overlap in time, which only the split itself can justify.
+    """
+    split = config.data.split
+    overlap = config.data.allow_overlap or (split is not None and split.by != "time")
     values = config.values()
     gone = {"split", "synthetic", "features", "csv", "bad_lines"}
     data = {key: value for key, value in values["data"].items() if key not in gone}
-    data |= {"format": "prepared"} | {part: str(output / part) for part in parts}
+    data |= {"format": "prepared", "allow_overlap": overlap} | {part: str(output / part) for part in parts}
     return config_from({**values, "data": data, "features": None})

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from gearshift import run_folder
 from gearshift.commands import terminal
+from gearshift.commands.opening import find_model
 from gearshift.commands.progress import Progress, Status, progress
 from gearshift.config import Config, check_files, load_config
 from gearshift.errors import UserError
@@ -65,7 +66,7 @@ def train(
     check_writable(json_file)
     asked, folder = configured(config, settings, resume)
     check_files(asked)
-    warm = run_folder.find(init_from, asked.checkpoint.path) if init_from is not None else None
+    warm = find_model(init_from, asked.checkpoint.path, "runs") if init_from is not None else None
 
     from gearshift.train import start
 
@@ -82,8 +83,11 @@ def configured(config: str | None, settings: list[str], resume: str | None) -> t
         if config is None:
             raise UserError("name a config: gearshift train clicks.yaml (gearshift init FILE writes one)")
         return load_config(config, settings), None
-    folder = run_folder.find(resume)
-    return load_config(config or folder / run_folder.CONFIG, settings), folder
+    if config is None:
+        folder = run_folder.find(resume)
+        return load_config(folder / run_folder.CONFIG, settings), folder
+    asked = load_config(config, settings)
+    return asked, run_folder.find(resume, asked.checkpoint.path, "runs")
 
 
 def is_setting(argument: str) -> bool:

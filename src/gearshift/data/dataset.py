@@ -46,7 +46,7 @@ def read(
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
     pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines`
     lines that cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the
-    label columns may be absent.
+    label columns may be absent and are not looked at.
     """
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
@@ -55,7 +55,7 @@ def read(
     if isinstance(source, list) and len(source) == 1:
         source = source[0]
     if format == "prepared" or (format == "auto" and is_prepared(source)):
-        return Dataset(PreparedExamples(prepared_folder(source), schema))
+        return Dataset(PreparedExamples(prepared_folder(source), schema, labelled=labelled))
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
     if schema is None:

@@ -36,7 +36,7 @@ class RawBlock:
 
 
 class Encoder:
-    """Turns raw blocks into batches. `labelled=False`: for prediction, absent labels are NaN."""
+    """Turns raw blocks into batches. `labelled=False`: for prediction, labels are not looked at and NaN."""
 
     def __init__(self, schema: Schema, bad_lines: BadLines, *, labelled: bool = True) -> None:
         unfitted = [f.name for f in schema.features if needs_fit(f)]
@@ -65,10 +65,9 @@ class Encoder:
 
     def _labels(self, block: RawBlock, refused: _Refused) -> Floats:
         out = np.full((block.size, len(self.schema.labels)), np.nan, np.float32)
-        for task, label in enumerate(self.schema.labels):
-            if self.labelled or label.column in block.columns:
-                column = block.columns[label.column]
-                out[:, task] = raw.labels(column, label.positive, refused.label(label))
+        for task, label in enumerate(self.schema.labels if self.labelled else ()):
+            column = block.columns[label.column]
+            out[:, task] = raw.labels(column, label.positive, refused.label(label))
         return out
 
     def _numeric(self, block: RawBlock, refused: _Refused) -> Floats:

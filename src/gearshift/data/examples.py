@@ -102,8 +102,7 @@ class RawExamples:
         self.labelled = labelled
         self.seekable = source.seekable
         self._marks = Marks(None)
-        present = [label.column for label in schema.labels if label.column in source.columns]
-        self.wanted = tuple(dict.fromkeys([*wanted_columns(schema, labelled=labelled), *present]))
+        self.wanted = wanted_columns(schema, labelled=labelled)
 
     def count(self) -> int | None:
         return self.source.count() if self.bad_lines.allowed == 0 else None

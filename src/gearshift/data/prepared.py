@@ -25,8 +25,13 @@ from gearshift.errors import UserError
 
 
 def is_prepared(source: object) -> bool:
-    """Is this the path of a folder that `prepare` wrote?"""
-    return isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file()
+    """Is this the path of a folder that `prepare` wrote? Models have a manifest too, which says `facts`."""
+    if not isinstance(source, str | Path) or not (Path(source) / MANIFEST).is_file():
+        return False
+    try:
+        return "facts" not in json.loads((Path(source) / MANIFEST).read_text())
+    except ValueError:  # damaged: reading it says so
+        return True
 
 
 def prepared_folder(source: object) -> Path:
@@ -47,17 +52,21 @@ class PreparedExamples:
 
     seekable = True
 
-    def __init__(self, folder: Path, schema: Schema | None) -> None:
+    def __init__(self, folder: Path, schema: Schema | None, *, labelled: bool = True) -> None:
         self.folder = folder
+        self.labelled = labelled
         manifest = _load_manifest(folder)
         self._prepared = Schema.from_dict(manifest["schema"])
-        self.schema = self._prepared if schema is None else _matching(folder, self._prepared, schema)
+        self.schema = self._prepared if schema is None else self._matching(schema)
         counts = [file["examples"] for file in manifest["files"]]
         firsts = accumulate(counts, initial=0)
         self._parts = [
             _Part(folder / file["name"], first, file["examples"])
             for file, first in zip(manifest["files"], firsts, strict=False)
         ]
+        for part in self._parts:
+            if not part.path.is_file():
+                raise UserError(f"{part.path} is missing; copy the folder again, or prepare the data again.")
         self._count: int = manifest["examples"]
         self._time_range: list[int] | None = manifest["time_range"]
 
@@ -75,16 +84,21 @@ class PreparedExamples:
             yield from self._part_blocks(part, max(first - part.first, 0))
 
     def _part_blocks(self, part: _Part, skip: int) -> Iterator[Batch]:
-        columns = _column_names(self.schema)
-        with pq.ParquetFile(part.path) as parquet:
-            for group in range(skip // GROUP_EXAMPLES, parquet.metadata.num_row_groups):
-                table = parquet.read_row_group(group, columns=columns, use_threads=False)
-                batch = _to_batch(table, self.schema, part.first + group * GROUP_EXAMPLES)
-                before = max(part.first + skip - batch.first, 0)
-                yield batch.slice(before, len(batch)) if before else batch
+        for number, table in _row_groups(part.path, skip // GROUP_EXAMPLES, self._columns()):
+            batch = _to_batch(table, self.schema, part.first + number * GROUP_EXAMPLES)
+            before = max(part.first + skip - batch.first, 0)
+            yield batch.slice(before, len(batch)) if before else batch
+
+    def _columns(self) -> list[str]:
+        labels = [f"label.{label.task}" for label in self.schema.labels] if self.labelled else []
+        return labels + _column_names(self.schema)
+
+    def _matching(self, asked: Schema) -> Schema:
+        known = self._prepared if self.labelled else replace(self._prepared, labels=asked.labels)
+        return _matching(self.folder, known, asked)
 
     def with_schema(self, schema: Schema) -> PreparedExamples:
-        return PreparedExamples(self.folder, schema)
+        return PreparedExamples(self.folder, schema, labelled=self.labelled)
 
     def time_range(self) -> tuple[int, int] | None:
         span = self._time_range
@@ -92,6 +106,17 @@ class PreparedExamples:
 
     def describe(self) -> tuple[str, str]:
         return f"{self.folder}, {self._count:,} prepared examples", ""
+
+
+def _row_groups(path: Path, first: int, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    try:
+        with pq.ParquetFile(path) as parquet:
+            for number in range(first, parquet.metadata.num_row_groups):
+                yield number, parquet.read_row_group(number, columns=columns, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); copy it again, or prepare the data again."
+        ) from None
 
 
 def _load_manifest(folder: Path) -> dict[str, Any]:
@@ -154,8 +179,7 @@ def _encoding(feature: Feature) -> Feature:
 
 
 def _column_names(schema: Schema) -> list[str]:
-    names = [f"label.{label.task}" for label in schema.labels]
-    names += [f"{'vector' if isinstance(f, Vector) else 'numeric'}.{f.name}" for f in schema.numerics]
+    names = [f"{'vector' if isinstance(f, Vector) else 'numeric'}.{f.name}" for f in schema.numerics]
     names += [f"id.{f.name}" for f in schema.single_fields] + [f"ids.{f.name}" for f in schema.ragged_fields]
     names += [name for name in ("time", "weight", "group") if getattr(schema, name) is not None]
     return names + [f"keep.{name}" for name in schema.keep]
@@ -166,12 +190,13 @@ def _to_batch(table: pa.Table, schema: Schema, first: int) -> Batch:
         return table.column(name).combine_chunks()
 
     def optional(name: str) -> Any:
-        return column(name).to_numpy() if getattr(schema, name) is not None else None
+        return np.array(column(name)) if getattr(schema, name) is not None else None
 
     size = table.num_rows
-    labels: Floats = np.empty((size, len(schema.labels)), np.float32)
+    labels: Floats = np.full((size, len(schema.labels)), np.nan, np.float32)
     for task, label in enumerate(schema.labels):
-        labels[:, task] = column(f"label.{label.task}")
+        if (name := f"label.{label.task}") in table.column_names:
+            labels[:, task] = column(name)
     ids: Ids = np.empty((size, len(schema.single_fields)), np.int64)
     for i, field in enumerate(schema.single_fields):
         ids[:, i] = column(f"id.{field.name}")

@@ -141,3 +141,15 @@ def test_an_older_or_foreign_folder_is_refused(raw: Dataset, tmp_path: Path) -> 
     manifest.write_text("{")
     with pytest.raises(UserError, match="damaged"):
         read(tmp_path / "ready")
+
+
+def test_a_missing_or_damaged_part_is_one_sentence(raw: Dataset, tmp_path: Path) -> None:
+    prepare(raw, tmp_path / "ready")
+    part = tmp_path / "ready" / "part-00000.parquet"
+    whole = part.read_bytes()
+    part.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"part-00000\.parquet cannot be read"):
+        list(read(tmp_path / "ready").batches(100))
+    part.unlink()
+    with pytest.raises(UserError, match=r"part-00000\.parquet is missing; copy the folder again"):
+        read(tmp_path / "ready")

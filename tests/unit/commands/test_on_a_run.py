@@ -1,0 +1,110 @@
+"""evaluate, predict and prepare on a small run that was really trained, in this process."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from pyarrow import csv as arrow_csv
+
+from gearshift import cli
+
+from .conftest import Shell
+
+CONFIG = """\
+data:
+  train: clicks.csv
+  label: {click: click, buy: buy}
+  time: ts
+  group: user
+  weight: w
+  split: {by: hash(user), valid: 20%}
+  bad_lines: {skip: 5}
+features:
+  - {name: user, type: categorical}
+  - {name: price, type: numeric}
+model: {name: deepfm, dim: 4, hidden: [8]}
+train: {global_batch: 128, baseline: false}
+"""
+ROWS = 600
+
+
+def write_log(path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    lines = ["click,buy,ts,user,price,w"]
+    for i in range(ROWS):
+        user, price = draw.randrange(30), round(draw.uniform(0, 5), 2)
+        click = int(draw.random() < (0.7 if user % 3 else 0.1))
+        buy = int(click and draw.random() < 0.5)
+        lines.append(f"{click},{buy},{1_761_955_200 + 100 * i},u{user},{price},{draw.choice([1, 5])}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("shop.yaml").write_text(CONFIG)
+        write_log(Path("clicks.csv"), 1)
+        write_log(Path("later.csv"), 2)
+        assert cli.run(["train", "shop.yaml"]) == 0
+        assert cli.run(["prepare", "shop.yaml", "prep"]) == 0
+    return folder
+
+
+@pytest.fixture
+def gearshift(shell: Shell, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(trained)
+    return shell
+
+
+def test_a_prepared_folder_is_data_not_a_model(gearshift: Shell) -> None:
+    code, out, err = gearshift("evaluate", "last", "prep/valid")
+    assert (code, err) == (0, "")
+    assert "AUC" in out
+    code, _, err = gearshift("evaluate", "prep/valid")
+    assert (code, err) == (
+        2,
+        "prep/valid is prepared data, not a model; name a run first, such as: last prep/valid\n",
+    )
+
+
+def test_a_prepared_hash_split_may_overlap_in_time_as_the_raw_one(gearshift: Shell) -> None:
+    assert "allow_overlap: true" in Path("prep/config.yaml").read_text()
+    code, _, err = gearshift("train", "prep/config.yaml", "checkpoint.path=other")
+    assert (code, err) == (0, "")
+
+
+def test_predict_does_not_look_at_the_label(gearshift: Shell) -> None:
+    lines = Path("later.csv").read_text().splitlines()
+    text = [lines[0], *(f",maybe,{line.split(',', 2)[2]}" for line in lines[1:])]
+    Path("unlabelled.csv").write_text("\n".join(text))
+    code, out, err = gearshift("predict", "last", "unlabelled.csv", "-o", "scores.csv")
+    assert (code, err) == (0, "")
+    assert arrow_csv.read_csv("scores.csv").num_rows == ROWS
+    gearshift("predict", "last", "later.csv", "-o", "with_label.csv")
+    assert Path("with_label.csv").read_bytes() == Path("scores.csv").read_bytes()
+
+
+def test_predict_on_prepared_data_reads_no_label(gearshift: Shell) -> None:
+    code, out, err = gearshift("predict", "last", "prep/valid", "-o", "ready.csv")
+    assert (code, err) == (0, "")
+    count = json.loads(Path("prep/valid/manifest.json").read_text())["examples"]
+    assert arrow_csv.read_csv("ready.csv").num_rows == count
+
+
+@pytest.mark.parametrize("name", ["last", "runs/last/checkpoints/last", "runs/last"])
+def test_init_from_takes_a_checkpoint_or_a_run(gearshift: Shell, name: str) -> None:
+    code, _, err = gearshift("train", "shop.yaml", "--init-from", name, "checkpoint.path=warm")
+    assert (code, err) == (0, "")
+
+
+def test_resume_looks_where_the_config_puts_its_runs(gearshift: Shell) -> None:
+    gearshift("train", "shop.yaml", "checkpoint.path=apart", "name=far")
+    code, _, err = gearshift("train", "shop.yaml", "checkpoint.path=apart", "--resume", "far")
+    assert (code, err) == (0, "")
+    assert (
+        "no run `nix` in apart/ or runs/; newest: far-"
+        in (gearshift("train", "shop.yaml", "checkpoint.path=apart", "--resume", "nix")[2])
+    )
