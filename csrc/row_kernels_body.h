@@ -9,7 +9,8 @@
 namespace gearshift {
 namespace GEARSHIFT_KERNELS {
 
-constexpr uint32_t kChunk = 8, kChunksAhead = 3;
+constexpr uint32_t kPullChunk = 8, kPushChunk = 4;  // a push fetches more lines a row
+constexpr uint32_t kBucketsAhead = 24;
 
 GEARSHIFT_INLINE uint64_t find_row(const Partition& partition, int64_t id, uint32_t home) {
 #ifdef GEARSHIFT_AVX2
@@ -43,7 +44,7 @@ GEARSHIFT_INLINE void prefetch_bytes(const void* begin, uint32_t bytes) {
 // Three chunks are under way at a time: the buckets of one are being fetched, then its rows are found and being fetched
 // (locate), then they are worked on (arrive). Chunks and not single ids, because small loops keep their values in registers:
 // spilled ones would wait in the store queue behind the rows written. The caller has prefetched the first kChunk buckets.
-template <class Locate, class Arrive>
+template <uint32_t kChunk, class Locate, class Arrive>
 GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, uint32_t count, Locate locate,
                                Arrive arrive) {
     const auto fetch = [&](uint32_t begin) {
@@ -51,19 +52,14 @@ GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, ui
         for (uint32_t j = begin; j < end; ++j) prefetch_bucket(partition, items[j].home);
     };
     const auto size = [&](uint32_t begin) { return begin >= count ? 0 : count - begin < kChunk ? count - begin : kChunk; };
-    for (uint32_t c = 1; c < kChunksAhead; ++c) fetch(c * kChunk);
+    for (uint32_t begin = kChunk; begin < kBucketsAhead; begin += kChunk) fetch(begin);
     locate(items, size(0), 0);
     for (uint32_t begin = 0, turn = 0; begin < count; begin += kChunk, turn ^= 1) {
-        fetch(begin + kChunksAhead * kChunk);
+        fetch(begin + kBucketsAhead);
         locate(items + begin + kChunk, size(begin + kChunk), turn ^ 1);
         arrive(items + begin, size(begin), turn);
     }
 }
-
-struct Located {  // the rows of one chunk
-    RowAt at[kChunk];
-    uint64_t place[kChunk];
-};
 
 template <class Call>
 __attribute__((noinline)) uint64_t birth(const Call& call, Partition& partition, int64_t id, uint32_t home) {
@@ -118,7 +114,7 @@ void pull_rows(const PullCall& call, Partition& partition, const Item* items, ui
     const uint32_t width = Rows::width(layout);
     const int64_t* const ids_U = call.ids_U;
     float* const out_UW = call.out_UW;
-    typename Rows::At chunks[2][kChunk];
+    typename Rows::At chunks[2][kPullChunk];
     const auto locate = [&](const Item* item, uint32_t n, uint32_t turn) {
         for (uint32_t j = 0; j < n; ++j) {
             const int64_t id = ids_U[item[j].position];
@@ -141,7 +137,7 @@ void pull_rows(const PullCall& call, Partition& partition, const Item* items, ui
                 show_unborn(layout, call.seed, ids_U[item[j].position], out);
         }
     };
-    pipeline(partition, items, count, locate, arrive);
+    pipeline<kPullChunk>(partition, items, count, locate, arrive);
 }
 
 void pull(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
@@ -156,6 +152,11 @@ void pull(const PullCall& call, Partition& partition, const Item* items, uint32_
 }
 
 // ---- push ----
+
+struct Located {  // the rows of one chunk
+    RowAt at[kPushChunk];
+    uint64_t place[kPushChunk];
+};
 
 GEARSHIFT_INLINE uint32_t saturating_add(uint32_t a, uint32_t b) { return a + b < a ? 0xffffffff : a + b; }
 
@@ -187,11 +188,11 @@ void push(const PushCall& call, Partition& partition, const Item* items, uint32_
         const Located& chunk = chunks[turn];
         if (__builtin_expect(partition.cut != nullptr, 0))
             for (uint32_t j = 0; j < n; ++j) partition.save_before_write(call.ids_U[item[j].position], chunk.place[j]);
-        uint32_t updates[kChunk];
+        uint32_t updates[kPushChunk];
         for (uint32_t j = 0; j < n; ++j) updates[j] = count_push(call, item[j], chunk.at[j].meta());
         for (const PartStep& part : call.parts) step_part(part, call, {item, chunk.at, updates, n});
     };
-    pipeline(partition, items, count, locate, arrive);
+    pipeline<kPushChunk>(partition, items, count, locate, arrive);
 }
 
 // x * 0 is 0 for every finite x and NaN for others, so a block is clean iff its sum of (g * g) * 0 is 0.

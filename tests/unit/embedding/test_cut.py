@@ -81,7 +81,7 @@ def test_after_a_cut_erased_places_are_used_again() -> None:
         store.pull(ids + (turn + 1) * 50_000)
         if turn == 1:
             steady = store.memory_bytes()
-    assert store.memory_bytes() < 1.1 * steady
+    assert store.memory_bytes() < 1.4 * steady
 
 
 def test_a_cut_is_read_once_and_not_after_closing() -> None:
