@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearshift import run_folder
+from gearshift.commands import terminal
 from gearshift.config import Config, load_config
 from gearshift.config.files import exists, hint
 from gearshift.data.schema import Schema
@@ -66,7 +67,7 @@ def find_model(name: str, *roots: str | Path) -> Path:
 def is_prepared(path: Path) -> bool:
     """Whether a folder's manifest is that of prepared data; one that is damaged is nobody's."""
     with suppress(ValueError, AttributeError):
-        return json.loads((path / MANIFEST).read_text()).get("format") == "gearshift-prepared"
+        return bool(json.loads((path / MANIFEST).read_text()).get("format") == "gearshift-prepared")
     return False
 
 
@@ -85,21 +86,43 @@ def config_of(path: Path) -> Config | None:
     return None
 
 
-def open_files(paths: Sequence[str], schema: Schema, config: Config | None, *, labelled: bool = True) -> Any:
-    """Data that the user names, read like those the model was trained on."""
+def open_files(
+    paths: Sequence[str],
+    schema: Schema,
+    config: Config | None,
+    *,
+    labelled: bool = True,
+    why_all: str | None = None,
+) -> Any:
+    """Data that the user names, read like those the model was trained on.
+
+    `why_all` says why no line may be left out, whatever the run's own config allows.
+    """
+    from gearshift.data.bad_lines import BadLines
     from gearshift.data.dataset import CsvFormat, read
 
     for path in paths:
         if not exists(path):
             raise UserError(f"no such file: {path}{hint(path)}")
     source = paths[0] if len(paths) == 1 else list(paths)
+    all_lines = BadLines(advice=f"Fix the line, or remove it: {why_all}" if why_all else None)
     if config is None or config.data.synthetic is not None:
-        return read(source, schema, labelled=labelled)
+        return read(source, schema, bad_lines=all_lines, labelled=labelled)
     data = config.data
+    bad_lines = all_lines if why_all else data.bad_lines.skip
     csv = CsvFormat(**data.csv.settings())
     # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
     form = "auto" if data.format == "prepared" else data.format
-    return read(source, schema, format=form, csv=csv, bad_lines=data.bad_lines.skip, labelled=labelled)
+    return read(source, schema, format=form, csv=csv, bad_lines=bad_lines, labelled=labelled)
+
+
+def tell_skipped(dataset: Any) -> None:
+    """Lines that were left out, on stderr: the figures are not of all the data."""
+    skipped = dataset.skipped
+    if skipped:
+        some = "; ".join(str(line) for line in skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
+        lines = "1 bad line was" if len(skipped) == 1 else f"{terminal.count(len(skipped))} bad lines were"
+        terminal.warn(f"{lines} skipped (data.bad_lines of the run's config): {some}")
 
 
 def own_data(opened: Opened, schema: Schema) -> Any:

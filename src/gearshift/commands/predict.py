@@ -23,7 +23,8 @@ def predict(run: str, paths: list[str], output: Path, *, keep: list[str]) -> Non
     check_output(output)
     opened = open_model(run)
     schema = dataclasses.replace(keeping(opened.schema, *keep), time=None, group=None, weight=None)
-    dataset = open_files(paths, schema, opened.config, labelled=False)
+    why_all = "each example gets a score"
+    dataset = open_files(paths, schema, opened.config, labelled=False, why_all=why_all)
     names = score_names(opened, schema.keep)
     count = 0
     with writing(output) as writer:

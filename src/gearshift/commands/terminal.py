@@ -10,6 +10,10 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 

@@ -34,15 +34,19 @@ class BadLine:
 
 @dataclass
 class BadLines:
-    """Counts each bad line once, however often the data are read."""
+    """Counts each bad line once, however often the data are read.
+
+    `advice` replaces what the reader would advise, where none can be left out.
+    """
 
     allowed: int = 0
+    advice: str | None = None
     _seen: dict[Place, BadLine] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def refuse(self, place: Place, reason: str, advice: str) -> None:
         """Raises UserError unless one more bad line is allowed."""
-        line = BadLine(place, reason)
+        line, advice = BadLine(place, reason), self.advice or advice
         with self._lock:
             self._seen.setdefault(place, line)
             count = len(self._seen)

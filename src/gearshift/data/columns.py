@@ -46,6 +46,10 @@ class TextColumn:
 RawColumn: TypeAlias = TextColumn | pa.Array
 
 
+def value_text(column: RawColumn, i: int) -> str:
+    return column.text(i) if isinstance(column, TextColumn) else str(column[i].as_py())
+
+
 def slice_column(column: RawColumn, start: int, stop: int) -> RawColumn:
     return column.slice(start, stop) if isinstance(column, TextColumn) else column.slice(start, stop - start)
 
@@ -175,18 +179,35 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
             lambda begin: _core.parse_floats(text.data, text.spans, begin, text.decimal, parsed), text, refuse
         )
         return parsed
+    if _refused_nested(column, refuse):
+        return np.full(len(column), np.nan)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(column.type):
         column = times_of_arrow(column)
-    values = column.cast(pa.float64()) if not pa.types.is_boolean(column.type) else column.cast(pa.uint8())
-    out: NDArray[np.float64] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    # Not `safe`: an integer beyond 2^53 is rounded, as it is when it is read from text.
+    out: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
+    out[missing] = np.nan
     for i in np.flatnonzero(np.isinf(out)):
         refuse(int(i), str(out[i]))
     return out
 
 
+def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
+    """Refuses every value of a column of lists or structs where one number is expected."""
+    if not pa.types.is_nested(column.type):
+        return False
+    for i in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
+        refuse(int(i), value_text(column, int(i)))
+    return True
+
+
 def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
     column = plain(column)
     if not isinstance(column, TextColumn):
+        if _refused_nested(column, refuse):
+            return np.zeros(len(column), np.float32)
         column = plain(number_text(column))
     assert isinstance(column, TextColumn)
     text, out = column, np.zeros(len(column), np.float32)
@@ -211,8 +232,14 @@ def times(column: RawColumn, refuse: Refuse) -> NDArray[np.int64]:
         text, out = column, np.zeros(len(column), np.int64)
         _each_bad(lambda begin: _core.parse_times(text.data, text.spans, begin, out), text, refuse)
         return out
+    if _refused_nested(column, refuse):
+        return np.zeros(len(column), np.int64)
     for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
         refuse(int(i), "")
+    if pa.types.is_floating(column.type):
+        endless = pc.invert(pc.is_finite(column)).fill_null(False).to_numpy(zero_copy_only=False)
+        for i in np.flatnonzero(endless):
+            refuse(int(i), value_text(column, int(i)))
     seconds: NDArray[np.int64] = times_of_arrow(column).to_numpy(zero_copy_only=False)
     return seconds
 
@@ -226,7 +253,9 @@ def times_of_arrow(column: pa.Array) -> pa.Array:
             else column.cast(pa.timestamp("s", "UTC"), safe=False)
         )
         return pc.fill_null(column.cast(pa.int64()), 0)
-    numbers = pc.fill_null(pc.floor(column.cast(pa.float64())).cast(pa.int64()), 0)
+    whole = pc.floor(column) if pa.types.is_floating(column.type) else column
+    # Integers never go through floats, which would round nanoseconds; NaN was refused before.
+    numbers = pc.fill_null(whole.cast(pa.int64(), safe=False), 0)
     out = np.empty(len(numbers), np.int64)
     _core.epoch_seconds(numbers.to_numpy(zero_copy_only=False), out)
     return pa.array(out)
@@ -247,14 +276,20 @@ def write_vectors(column: RawColumn, separator: str, out_BW: Floats, refuse: Ref
             refuse,
         )
         return
+    out_BW[:] = np.nan
+    if not is_list(column.type):
+        for i in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
+            refuse(int(i), value_text(column, int(i)))
+        return
     width = out_BW.shape[1]
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     for i in np.flatnonzero((lengths != width) & (lengths != 0)):
         refuse(int(i), f"{lengths[i]} numbers")
     good = np.flatnonzero(lengths == width)
-    out_BW[:] = np.nan
-    values = column.take(pa.array(good)).flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
-    out_BW[good] = values.reshape(-1, width)
+    parts = column.take(pa.array(good)).flatten()
+    values = floats(parts, lambda part, text: refuse(int(good[part // width]), text))
+    with np.errstate(over="ignore"):
+        out_BW[good] = values.reshape(-1, width)
 
 
 def as_arrow(column: RawColumn) -> pa.Array:

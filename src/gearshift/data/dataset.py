@@ -37,7 +37,7 @@ def read(
     *,
     format: str = "auto",
     csv: CsvFormat = CsvFormat(),
-    bad_lines: int = 0,
+    bad_lines: int | BadLines = 0,
     labelled: bool = True,
 ) -> Dataset:
     """Examples of files, of a DataFrame or of an Arrow table, read as `schema` says.
@@ -60,7 +60,8 @@ def read(
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
     if schema is None:
         schema = _stated(builtin_schema(found, raw.columns), found)
-    return Dataset(RawExamples(raw, schema, BadLines(bad_lines), labelled=labelled))
+    lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
+    return Dataset(RawExamples(raw, schema, lines, labelled=labelled))
 
 
 def _stated(schema: Schema | None, kind: str) -> Schema:

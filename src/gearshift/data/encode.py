@@ -81,11 +81,23 @@ class Encoder:
                 refuse = refused.feature(feature, start)
                 if isinstance(feature, Vector):
                     raw.write_vectors(column, feature.separator, out, refuse)
-                    np.nan_to_num(out, copy=False)
+                    out[np.isnan(out)] = 0.0
                 else:
                     out[:, 0] = transformed(feature, raw.floats(column, refuse))
                 at += width
+        self._refuse_overflow(block, out_BN, refused)
         return out_BN
+
+    def _refuse_overflow(self, block: RawBlock, numeric_BN: Floats, refused: _Refused) -> None:
+        """Numbers that are finite but too large for a float32."""
+        if not np.isinf(numeric_BN).any():
+            return
+        widths = [f.size if isinstance(f, Vector) else 1 for f in self.schema.numerics]
+        owner_N = np.repeat(np.arange(len(widths)), widths)
+        for example, column in np.argwhere(np.isinf(numeric_BN)):
+            feature = self.schema.numerics[owner_N[column]]
+            refuse = refused.feature(feature, 0)
+            refuse(int(example), raw.value_text(block.columns[feature.name], int(example)))
 
     def _ids(self, block: RawBlock, refused: _Refused) -> Ids:
         fields = self.schema.single_fields
@@ -153,7 +165,7 @@ class _Refused:
         return refuse
 
     def feature(self, feature: Numeric | Bucketized | Vector, start: int) -> raw.Refuse:
-        expected = f"{feature.size} numbers" if isinstance(feature, Vector) else "a finite number"
+        expected = f"{feature.size} finite numbers" if isinstance(feature, Vector) else "a finite number"
         return self.value(f"feature `{feature.name}`", expected, start=start)
 
     def label(self, label: Label) -> raw.Refuse:
@@ -187,7 +199,8 @@ def transformed(feature: Numeric, values: NDArray[np.float64]) -> Floats:
         assert feature.fit is not None
         values = (values - feature.fit.mean) / feature.fit.std
         fill = 0.0 if feature.missing == "mean" else fill
-    return np.where(np.isnan(values), fill, values).astype(np.float32)
+    with np.errstate(over="ignore"):  # who encodes refuses what became infinite
+        return np.where(np.isnan(values), fill, values).astype(np.float32)
 
 
 def bucket_indices(field: Bucketized, values: NDArray[np.float64]) -> pa.Array:

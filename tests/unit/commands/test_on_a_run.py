@@ -80,7 +80,7 @@ def test_predict_does_not_look_at_the_label(gearshift: Shell) -> None:
     lines = Path("later.csv").read_text().splitlines()
     text = [lines[0], *(f",maybe,{line.split(',', 2)[2]}" for line in lines[1:])]
     Path("unlabelled.csv").write_text("\n".join(text))
-    code, out, err = gearshift("predict", "last", "unlabelled.csv", "-o", "scores.csv")
+    code, _, err = gearshift("predict", "last", "unlabelled.csv", "-o", "scores.csv")
     assert (code, err) == (0, "")
     assert arrow_csv.read_csv("scores.csv").num_rows == ROWS
     gearshift("predict", "last", "later.csv", "-o", "with_label.csv")
@@ -88,7 +88,7 @@ def test_predict_does_not_look_at_the_label(gearshift: Shell) -> None:
 
 
 def test_predict_on_prepared_data_reads_no_label(gearshift: Shell) -> None:
-    code, out, err = gearshift("predict", "last", "prep/valid", "-o", "ready.csv")
+    code, _, err = gearshift("predict", "last", "prep/valid", "-o", "ready.csv")
     assert (code, err) == (0, "")
     count = json.loads(Path("prep/valid/manifest.json").read_text())["examples"]
     assert arrow_csv.read_csv("ready.csv").num_rows == count
@@ -108,3 +108,56 @@ def test_resume_looks_where_the_config_puts_its_runs(gearshift: Shell) -> None:
         "no run `nix` in apart/ or runs/; newest: far-"
         in (gearshift("train", "shop.yaml", "checkpoint.path=apart", "--resume", "nix")[2])
     )
+
+
+def with_bad_lines(name: str) -> None:
+    lines = Path("later.csv").read_text().splitlines()
+    lines[3] = "1,0,1761955400,u1,cheap,1"
+    lines[5] = "1,0,1761955400"
+    Path(name).write_text("\n".join(lines))
+
+
+def test_evaluate_says_which_lines_it_left_out(gearshift: Shell) -> None:
+    with_bad_lines("bad.csv")
+    code, out, err = gearshift("evaluate", "last", "bad.csv")
+    assert code == 0 and f" {ROWS - 2} " in out
+    assert err.startswith("2 bad lines were skipped (data.bad_lines of the run's config): bad.csv line ")
+    assert "bad.csv line 4: feature `price` is 'cheap'" in err and "bad.csv line 6: 3 columns" in err
+    assert err.count("\n") == 1
+
+
+def test_predict_and_compare_leave_no_line_out(gearshift: Shell) -> None:
+    with_bad_lines("bad.csv")
+    code, _, err = gearshift("predict", "last", "bad.csv", "-o", "none.csv")
+    assert code == 2 and not Path("none.csv").exists()
+    assert err.startswith("bad.csv line ")
+    assert err.endswith(". Fix the line, or remove it: each example gets a score\n")
+    code, _, err = gearshift("evaluate", "last", "runs/last", "bad.csv")
+    assert code == 2
+    assert err.endswith(". Fix the line, or remove it: two runs are compared on the same examples\n")
+
+
+def test_evaluate_shows_the_weighted_rate_the_grouped_auc_and_every_task(gearshift: Shell) -> None:
+    code, out, _ = gearshift("evaluate", "last", "later.csv", "--json", "e.json")
+    assert code == 0
+    found = {entry["task"]: entry for entry in json.loads(Path("e.json").read_text())}
+    assert list(found) == ["click", "buy"]
+    table = arrow_csv.read_csv("later.csv")
+    weights = table["w"].to_numpy()
+    lines = out.splitlines()
+    assert [line for line in lines if line.startswith("task")] == ["task click", "task buy"]
+    for at, (task, entry) in enumerate(found.items()):
+        rate = (table[task].to_numpy() * weights).sum() / weights.sum()
+        assert entry["mean_label"] == pytest.approx(rate)
+        assert f" {100 * rate:.1f} % " in lines[2 + 4 * at]
+        assert 0 < entry["grouped_auc"] < 1
+        assert "gAUC" in lines[1 + 4 * at]
+
+
+def test_two_runs_are_compared_task_by_task(gearshift: Shell) -> None:
+    code, out, err = gearshift("evaluate", "last", "runs/last", "later.csv", "--json", "pair.json")
+    assert code == 0, err
+    assert out.count("paired on the same examples") == 2
+    figures = json.loads(Path("pair.json").read_text())
+    assert [entry["task"] for entry in figures] == ["click"] * 3 + ["buy"] * 3
+    assert figures[2]["auc_difference"] == figures[5]["auc_difference"] == 0

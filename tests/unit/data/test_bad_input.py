@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gearshift.data.dataset import read
-from gearshift.data.schema import Categorical, Label, Numeric, Schema, Sequence
+from gearshift.data.schema import Categorical, Label, Numeric, Schema, Sequence, Vector
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.split import check_no_leak
 from gearshift.errors import UserError
@@ -268,3 +268,61 @@ def test_the_stated_columns_are_named_when_lines_have_others(tmp_path: Path) -> 
     assert "line 1: 3 columns where data.csv.columns has 4" in refusal(path, csv=four)
     criteo = file(tmp_path, "1\t2\t3\n", "day_0.tsv")
     assert "3 columns where Criteo's format has 40" in refusal(criteo, None, format="criteo")  # type: ignore[arg-type]
+
+
+NUMBERS = Schema((Numeric("n"),), (Label("click"),), time="ts")
+VECTOR = Schema((Vector("v", 2),), (Label("click"),))
+CLICKS = pa.array([1, 0, 1])
+
+
+def test_integers_beyond_what_a_float_holds() -> None:
+    nanoseconds = [1_793_491_200_123_456_789, 1_793_491_200_999_999_999, 1_793_491_201_000_000_000]
+    table = pa.table({"click": CLICKS, "n": [2**53 + 1, -(2**60) - 1, None], "ts": nanoseconds})
+    batch = read(table, NUMBERS).read(0, 3)
+    assert batch.times_B is not None
+    assert batch.times_B.tolist() == [1_793_491_200, 1_793_491_200, 1_793_491_201]
+    np.testing.assert_array_equal(batch.numeric_BN[:, 0], np.float32([2**53, -(2**60), 0]))
+
+
+def test_times_that_are_no_numbers() -> None:
+    table = pa.table({"click": CLICKS, "n": CLICKS, "ts": [1.7e9, float("nan"), float("inf")]})
+    assert refusal(table, NUMBERS).startswith("table example 2: time `ts` is 'nan'; expected epoch seconds")
+    batch = read(table, NUMBERS, bad_lines=2).read(0, 3)
+    assert batch.times_B is not None and batch.times_B.tolist() == [1_700_000_000]
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        (pa.array([0.5, 1.5, None]), "table example 1: feature `v` is '0.5'; expected 2 finite numbers"),
+        (pa.array([[1.0, 2.0], [1.0, float("inf")], None]), "table example 2: feature `v` is 'inf'; expected"),
+        (pa.array([[1.0, 2.0], [1.0, 1e300], None]), "table example 2: feature `v` is '[1.0, 1e+300]'; expected"),
+        (pa.array([["1", "2"], None, ["1", "x"]]), "table example 3: feature `v` is 'x'; expected"),
+        (pa.array(["1|2", "1|inf", ""]), "table example 2: feature `v` is '1|inf'; expected"),
+        (pa.array(["1|2", "", "1|1e300"]), "table example 3: feature `v` is '1|1e300'; expected"),
+    ],
+)  # fmt: skip
+def test_what_is_no_vector_of_finite_numbers(column: pa.Array, sentence: str) -> None:
+    table = pa.table({"click": CLICKS, "v": column})
+    assert refusal(table, VECTOR).startswith(sentence)
+
+
+def test_a_vector_of_large_integers_is_rounded() -> None:
+    table = pa.table({"click": CLICKS, "v": [[2**53 + 1, 1], None, [3, 4]]})
+    expected = np.float32([[2**53, 1], [0, 0], [3, 4]])
+    np.testing.assert_array_equal(read(table, VECTOR).read(0, 3).numeric_BN, expected)
+
+
+def test_lists_where_one_number_is_expected_and_numbers_too_large() -> None:
+    lists = pa.table({"click": CLICKS, "n": [[1], [2], [3]], "ts": CLICKS})
+    assert refusal(lists, NUMBERS).startswith("table example 1: feature `n` is '[1]'; expected a finite")
+    large = pa.table({"click": CLICKS, "n": [1.0, 2.0, 1e300], "ts": CLICKS})
+    assert refusal(large, NUMBERS).startswith("table example 3: feature `n` is '1e+300'; expected a finite")
+
+
+def test_a_missing_timestamp_is_a_missing_number() -> None:
+    times = pa.array([60, None, 120], pa.timestamp("s"))
+    schema = Schema((Numeric("n", missing=-1.0),), (Label("click"),))
+    assert read(pa.table({"click": CLICKS, "n": times}), schema).read(0, 3).numeric_BN[:, 0].tolist() == [
+        *(60, -1, 120)
+    ]
