@@ -65,7 +65,8 @@ class RowAdam:
 class RowFTRL:
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
 
-    Its rate falls by itself with the gradients seen; a schedule's factor does not apply to it, but for 0: nothing moves.
+    Its rate falls by itself with the gradients seen. A schedule's factor does not apply to it, but for 0, at
+    which nothing moves.
     """
 
     lr: float = 0.05
