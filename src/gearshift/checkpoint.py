@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from gearshift.embedding.store import RowBlock
 from gearshift.errors import UserError
@@ -43,7 +42,8 @@ def write(
         files = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
         for name, blocks in rows.items():
             files += _save_rows(beside, name, blocks)
-        manifest = {"format": FORMAT, "facts": dict(facts), "files": {f.name: _fingerprint(f) for f in files}}
+        content = {"format": FORMAT, "facts": dict(facts), "files": {f.name: _fingerprint(f) for f in files}}
+        manifest = content | {"sha256": _digest(content)}
         (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         _sync(beside)
         _put_in_place(beside, path)
@@ -62,12 +62,8 @@ def _put_in_place(beside: Path, path: Path) -> None:
 
 
 def _save(path: Path, arrays: Arrays) -> Path:
-    try:
-        save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, path)
-    except SafetensorError as error:  # its I/O errors arrive as text; give the disk's own back
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-        raise
+    """Through Python's own file, so that the disk's errors and the user's umask are as for any other."""
+    path.write_bytes(save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
     return path
 
 
@@ -95,6 +91,12 @@ def _block_arrays(blocks: list[RowBlock]) -> Arrays:
         "last_step": np.concatenate([b.last_step_U for b in blocks]),
         "updates": np.concatenate([b.updates_U for b in blocks]),
     }
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Of the manifest itself; JSON turns tuples into lists, so it goes there and back first."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -162,6 +164,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(
             f"checkpoint {path} has format {version}, {age} than this version of Gearshift reads ({FORMAT}); "
             f"load it with the version that wrote it"
+        )
+    if manifest.pop("sha256", None) != _digest(manifest):
+        raise UserError(
+            f"checkpoint {path}: {MANIFEST} is corrupt (its checksum differs); use another checkpoint"
         )
     return dict(manifest)
 

@@ -23,7 +23,7 @@ from gearshift.training import Training
 from gearshift.worker import Worker
 
 SAMPLE = 65_536  # examples looked at
-TIMED_STEPS = 3
+TIMED_STEPS = 4
 FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
 
 
@@ -40,8 +40,8 @@ class Estimate:
         minutes = self.seconds / 60
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
         return (
-            f"Memory {self.rows / 1e6:.2f} M embedding rows expected ({each}) = {self.row_bytes / 1e9:.2f} GB "
-            f"of {self.memory / 1e9:.0f} GB. Estimated time {length}."
+            f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
+            f"of {size_text(self.memory)}. Estimated time {length}."
         )
 
 
@@ -82,7 +82,7 @@ def expected_rows(learner: Learner, sample: list[Batch], store: int, total: int)
 
 
 def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
-    """The median time of a step on a copy of the network, rows only looked at."""
+    """The time of a step on a copy of the network, rows only looked at."""
     worker = Worker(
         copy.deepcopy(learner.model), learner.schema, loss=learner.worker.loss, threads=learner.worker.threads
     )
@@ -92,7 +92,18 @@ def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
         found = learner.find(batch)
         worker.compute(found, learner.server.peek(found, worker.buffers))
         times.append(time.perf_counter() - started)
-    return float(np.median(times)) if times else 0.0
+    return min(times, default=0.0)  # the first ones warm up
+
+
+def count_text(count: int) -> str:
+    return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:.1f} M"
+
+
+def size_text(size: int) -> str:
+    for unit, bytes_of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= bytes_of:
+            return f"{size / bytes_of:.1f} {unit}"
+    return f"{size} B"
 
 
 def available_memory() -> int:
@@ -112,7 +123,7 @@ def refuse_too_large(estimate: Estimate, training: Training) -> None:
         for store in training.learner.server.stores
     )
     raise UserError(
-        f"needs about {estimate.row_bytes / 1e9:.0f} GB for {estimate.rows / 1e6:.0f} M embedding rows "
-        f"({estimate.memory / 1e9:.0f} GB here). Options: optimizer.embeddings.name=rowwise_adagrad "
-        f"({smaller / 1e9:.0f} GB), a smaller model.dim, fewer id features, or memory=... if the estimate is wrong"
+        f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows "
+        f"({size_text(estimate.memory)} here). Options: optimizer.embeddings.name=rowwise_adagrad "
+        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory=... if the estimate is wrong"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
+from pathlib import Path
 from typing import Any
 
 from gearshift.evaluate import Evaluation
@@ -82,7 +83,8 @@ def cross_entropy(truth: float, guess: float) -> float:
     return -(truth * math.log(guess) + (1 - truth) * math.log(1 - guess))
 
 
-def closing_lines(figures: dict[str, Any]) -> list[str]:
+def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
+    """What a person wants to read at the end; +- is a 95 % interval."""
     f = figures
     seconds = f["wall_seconds"]
     done = (
@@ -91,6 +93,10 @@ def closing_lines(figures: dict[str, Any]) -> list[str]:
     )
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
+    if f["measured_on"] == "valid":
+        lines.append(
+            f"so far {_score_text(f['progressive'])}     (each training example, before it was trained)"
+        )
     if f["test"]:
         lines.append(f"test   {_score_text(f['test'])}")
     if f["best_step"] != f["global_steps"]:
@@ -100,8 +106,9 @@ def closing_lines(figures: dict[str, Any]) -> list[str]:
         )
     if f["skipped_lines"]:
         lines.append(
-            f"data   {f['skipped_lines']:,} bad lines were skipped; they are listed in bad_lines.txt"
+            f"data   {f['skipped_lines']:,} bad line(s) were skipped; they are listed in {folder}/bad_lines.txt"
         )
+    lines.append(f"saved  {folder}/checkpoints/best")
     return lines
 
 

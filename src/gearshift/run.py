@@ -283,7 +283,7 @@ class Result(TrainedModel):
     @property
     def lines(self) -> list[str]:
         """What a person wants to read at the end."""
-        return closing_lines(self.report)
+        return closing_lines(self.report, self.folder)
 
     def __repr__(self) -> str:
         return f"Result(auc={self.auc:.4f}, examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"

@@ -58,7 +58,7 @@ class Saver:
                 self._written.append(path)
             except OSError as error:
                 self.failure = self._sentence(path, error)
-                self.tell(self.failure)
+                self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
             except Exception as error:  # ours: raised where the run waits
                 self._fault = error
             finally:
@@ -92,6 +92,6 @@ class Saver:
             free = shutil.disk_usage(path.parent).free
             return (
                 f"no space left on {path.parent} ({free / 1e9:.1f} GB free): checkpoint {path.name} was not "
-                f"written, {intact}. Free some space; training goes on and tries again at the next checkpoint"
+                f"written, {intact}. Free some space"
             )
-        return f"checkpoint {path.name} was not written ({error}), {intact}; training goes on and tries again"
+        return f"checkpoint {path.name} was not written ({error}), {intact}"

@@ -127,6 +127,9 @@ class Trainer:
         test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
             raise UserError("early stopping and plateau decay need validation data: give `valid`")
+        for dataset, purpose in ((train, "train"), (valid, "validate"), (test, "test")):
+            if dataset is not None and not dataset.has_examples():
+                raise UserError(f"there is nothing to {purpose} on: {dataset.describe()} has no examples")
         baseline = self._baseline(train) if self.baseline else None
         plan = self.plan if self.shuffle is not None else replace(self.plan, shuffle=self._shuffled(train))
         training = Training(plan, self._learner(model, train), train, valid, baseline)

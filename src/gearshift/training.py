@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gearshift.cadence import Every, Moment
+from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
@@ -23,6 +24,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.worker import Push
 
 DAY = 86_400  # seconds
 
@@ -137,8 +139,6 @@ class Training:
                 if not observer.stepped(before) or self._out_of_patience():
                     return False
                 mark = time.perf_counter()
-        if progress.examples == 0:
-            raise UserError(f"there is nothing to train on: {self.train.describe()} has no examples")
         return True
 
     def _out_of_patience(self) -> bool:
@@ -166,13 +166,17 @@ class Training:
             raise self._non_finite(str(error), batch.first, len(batch)) from None
         if self.baseline and progress.epoch == 0:
             self._step_baseline(found, scale)
-        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
-        progress.measures.update(labels, probabilities, batch.weights_B)
-        if batch.times_B is not None:
-            progress.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+        if progress.epoch == 0:  # later the model has seen them
+            self._measure(batch, push)
         progress.position += len(batch)
         progress.examples += len(batch)
         progress.loss = push.loss / max(push.examples, 1e-12)
+
+    def _measure(self, batch: Batch, push: Push) -> None:
+        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
+        self.progress.measures.update(labels, probabilities, batch.weights_B)
+        if batch.times_B is not None:
+            self.progress.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
 
     def _step_baseline(self, found: Found, scale: float) -> None:
         assert self.baseline is not None
@@ -214,6 +218,6 @@ class Training:
 
     def _is_better(self, value: float) -> bool:
         best = self.progress.best
-        if best is None or math.isnan(best):
+        if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest is as good as any
             return True
         return value > best if self.plan.best == "auc" else value < best

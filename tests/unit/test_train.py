@@ -41,7 +41,7 @@ def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
     run = start(configured(tmp_path, ", split: {by: time, valid: 20%}"), command="test")
     result = run.wait(120)
     assert result.report["examples"] + result.report["measured_examples"] == 600
-    assert result.report["baselines"]["lr"]["auc"] > 0.4
+    assert result.report["baselines"]["lr"]["examples"] == result.report["measured_examples"]
     assert (run.folder / "config.yaml").is_file() and (run.folder / "report.json").is_file()
     assert any("embedding rows expected" in line for line in run.header)
     assert str(run.folder) in run.header[0]

@@ -8,6 +8,7 @@ keep their order). A batch's `first` is its position in the epoch's order, so `s
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from threading import Lock
 
 import numpy as np
@@ -98,6 +99,10 @@ class Dataset:
         """The count, or a guess from the size of the files."""
         count = self.count()
         return self.examples.estimate() if count is None else count
+
+    def has_examples(self) -> bool:
+        with closing(self.batches(1)) as batches:
+            return next(batches, None) is not None
 
     def counted(self) -> int:
         """The exact count; reads through the data once if it has to."""

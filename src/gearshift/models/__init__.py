@@ -16,6 +16,7 @@ from torch import nn
 
 from gearshift import names
 from gearshift.data.schema import Schema
+from gearshift.errors import UserError
 from gearshift.models.cross import DCN, DCNv2
 from gearshift.models.deep import DNN, DeepFM, WideDeep
 from gearshift.models.din import DIN
@@ -80,6 +81,10 @@ def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) 
     known = parameters(name)
     for param in params:
         if param not in known:
+            if not known:
+                raise UserError(
+                    f"model {name} has no `{param}`: leave it out, or say model={name} for its defaults"
+                )
             raise names.unknown(f"parameter of model {name}:", param, known)
     if seed is None:
         return MODELS[name](schema, **params)

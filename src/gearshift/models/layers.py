@@ -198,7 +198,10 @@ class LinearTerm(nn.Module):
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         tasks = len(schema.labels)
-        self.numeric = output_linear(schema.numeric_width, tasks) if schema.numeric_width else None
+        self.numeric = nn.Linear(schema.numeric_width, tasks) if schema.numeric_width else None
+        if self.numeric:  # like the rows' linear parts: a random start would have to be unlearned first
+            nn.init.zeros_(self.numeric.weight)
+            nn.init.zeros_(self.numeric.bias)
         self.bias = None if self.numeric else nn.Parameter(torch.zeros(tasks))
         self.fields = TaskSum(len(schema.fields), tasks) if schema.fields else None
 
