@@ -61,6 +61,28 @@ void with_columns(uint32_t columns, Run run) {
     }
 }
 
+// The rows order[first, last) of grads, added up from the first to the last. A fixed width is summed in registers.
+template <uint32_t Fixed>
+void sum_rows(const float* grads, const uint32_t* order, std::size_t first, std::size_t last, std::size_t all,
+              uint32_t columns, float* out) {
+    constexpr std::size_t kAhead = 16;
+    float registers[Fixed ? Fixed : 1];
+    float* total = Fixed ? registers : out;
+    for (std::size_t k = first; k < last; ++k) {
+        if (k + kAhead < all) {
+            const float* later = grads + std::size_t{order[k + kAhead]} * columns;
+            __builtin_prefetch(later);
+            __builtin_prefetch(later + columns - 1);
+        }
+        const float* grad = grads + std::size_t{order[k]} * columns;
+        if (k == first)
+            std::memcpy(total, grad, columns * sizeof(float));
+        else
+            for (uint32_t c = 0; c < columns; ++c) total[c] += grad[c];
+    }
+    if (Fixed) std::memcpy(out, total, columns * sizeof(float));
+}
+
 }  // namespace
 
 Occurrences::Occurrences(std::span<const int64_t> ids) : buffers_(shelf().take()), occurrences_(ids.size()) {
@@ -138,18 +160,10 @@ void Occurrences::sum(const float* grads_NP, uint32_t width, uint32_t begin, uin
     const uint32_t* order = buffers_->order.data();
     const std::size_t occurrences = occurrences_;
     const auto sum_range = [=](auto fixed, std::size_t first, std::size_t last) {
-        constexpr std::size_t kAhead = 8;
         const uint32_t count = fixed.value ? fixed.value : columns;
         for (std::size_t u = first; u < last; ++u) {
-            float* out = out_UW + u * width + begin;
-            for (uint32_t k = begins[u]; k < begins[u + 1]; ++k) {
-                if (k + kAhead < occurrences) __builtin_prefetch(grads_NP + std::size_t{order[k + kAhead]} * count);
-                const float* grad = grads_NP + std::size_t{order[k]} * count;
-                if (k == begins[u])
-                    for (uint32_t c = 0; c < count; ++c) out[c] = grad[c];
-                else
-                    for (uint32_t c = 0; c < count; ++c) out[c] += grad[c];
-            }
+            const std::size_t end = begins[u + 1];
+            sum_rows<fixed.value>(grads_NP, order, begins[u], end, occurrences, count, out_UW + u * width + begin);
         }
     };
     // Ranges of ids with about equally many occurrences.
