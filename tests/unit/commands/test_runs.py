@@ -24,6 +24,12 @@ def test_runs_shows_state_and_newest_figures(shell: Shell) -> None:
     assert oldest.endswith("loss became NaN")
 
 
+def test_init_into_a_folder_that_is_not_there(shell: Shell) -> None:
+    Path("log.csv").write_text("click,user\n" + "".join(f"{i % 2},u{i % 9}\n" for i in range(100)))
+    code, _, err = shell("init", "log.csv", "-o", "nodir/x.yaml")
+    assert (code, err) == (2, "cannot write nodir/x.yaml: there is no folder nodir/\n")
+
+
 def test_no_runs(shell: Shell) -> None:
     assert shell("runs") == (2, "", "there is no folder runs/ with runs; start one: gearshift train CONFIG\n")
     Path("runs").mkdir()
