@@ -140,3 +140,14 @@ def test_a_split_by_hash_may_overlap_in_time(log: Path) -> None:
     check_no_leak(early, late)
     with pytest.raises(UserError, match="would leak the future"):
         check_no_leak(late, early)
+
+
+def test_places_of_a_part(log: Path) -> None:
+    data = read(log, SCHEMA)
+    _, valid = data.split(time="2026-11-08")
+    assert valid.locate(10, 3) == f"{log} line 712-714"
+    train, _ = data.split(hash="user", valid="30%")
+    for first in (0, 137):
+        these = [int(n) for n in train.read(first, 20).numeric_BN[:, 0]]
+        assert train.locate(first, 20) == f"{log} line {these[0] + 2}-{these[-1] + 2}"
+    assert train.locate(10_000, 2) == "examples 10,000-10,001"
