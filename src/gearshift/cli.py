@@ -169,6 +169,8 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except BrokenPipeError:  # `gearshift runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a full disk, a folder that is not there, no permission
+        return _complain(_machine(error), error if debug else None)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
@@ -182,8 +184,15 @@ def _complain(sentence: str, error: BaseException | None = None) -> int:
     return 2
 
 
+def _machine(error: OSError) -> str:
+    """What the system refused, and for which file. Libraries put both into their own text."""
+    if error.strerror is None or error.filename is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    return f"cannot use {error.filename}: {error.strerror}; check that it is there, writable, and the disk not full"
+
+
 def _fault(error: Exception, debug: bool) -> int:
-    """Not the user's mistake: ours, or the machine's."""
+    """Not the user's mistake: ours."""
     if debug:
         traceback.print_exception(error)
     where = traceback.extract_tb(error.__traceback__)[-1]

@@ -4,11 +4,12 @@
       run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
       report.json   final figures, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}
+      run.lock      there while a process owns the run
     runs/last       a link to the newest
 
 Files appear whole or not at all (written beside and renamed); metrics.jsonl only grows. A run that says it is
-running is believed only while its process lives: the same pid with the same start time. Knows no torch, no
-model and no data.
+running is believed only while its process lives: the same pid with the same start time; so is its lock, of
+which only one can be made. Knows no torch, no model and no data.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +29,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from gearshift import run_owner
 from gearshift.errors import UserError
 
-State = Literal["running", "ended", "stopped", "failed", "unknown"]
+State = Literal["running", "ended", "stopped", "failed", "unknown", "damaged"]
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
 
 
@@ -62,22 +65,21 @@ def create(root: str | Path, name: str, *, command: str = "") -> Path:
 
 
 def claim(folder: Path, *, command: str = "") -> None:
-    """This process runs `folder` from now on (a new run, or one that is resumed)."""
-    if (folder / RUN).exists() and (record := read(folder)).state == "running" and not _is_mine(folder):
-        owner = json.loads((folder / RUN).read_text())["pid"]
-        raise UserError(f"run {record.name} is still running (process {owner}); stop it before resuming it")
-    pid = os.getpid()
-    write_json(
-        folder / RUN,
-        {
-            "state": "running",
-            "pid": pid,
-            "process_start": _process_start(pid),
-            "host": platform.node(),
-            "command": command,
-            "started": time.time(),
-        },
-    )
+    """This run is ours from now on, until `finish` (a new run, or one that is resumed)."""
+    run_owner.lock(folder)
+    _clear_leftovers(folder / "checkpoints")
+    said = {"state": "running", **run_owner.this_process(), "command": command, "started": time.time()}
+    write_json(folder / RUN, said)
+
+
+def _clear_leftovers(checkpoints: Path) -> None:
+    """What a process that died left half done: it goes, or back to its place if it is the only copy."""
+    for path in checkpoints.glob(".*.old"):
+        whole = checkpoints / path.name[1:].rsplit(".", 2)[0]
+        if not whole.exists():
+            path.rename(whole)
+    for path in [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def finish(folder: Path, how: Literal["done", "stopped", "failed"], reason: str | None = None) -> None:
@@ -85,21 +87,30 @@ def finish(folder: Path, how: Literal["done", "stopped", "failed"], reason: str 
     said = json.loads((folder / RUN).read_text())
     state = "ended" if how == "done" else how
     write_json(folder / RUN, {**said, "state": state, "ended": time.time(), "reason": reason or ""})
+    run_owner.unlock(folder)
 
 
 def read(folder: Path) -> RunRecord:
     try:
         said = json.loads((folder / RUN).read_text())
         state, reason = _state_now(said)
-        return RunRecord(folder, state, said["command"], said["started"], said.get("ended"), reason)
+        return RunRecord(folder, state, said["command"], float(said["started"]), said.get("ended"), reason)
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / RUN} is damaged; the run's checkpoints may still be intact") from None
 
 
 def list_runs(root: str | Path) -> list[RunRecord]:
-    """All runs below `root`, newest first."""
+    """All runs below `root`, newest first; one whose record cannot be read hides no other."""
     folders = [path.parent for path in Path(root).glob(f"*/{RUN}") if not path.parent.is_symlink()]
-    return sorted((read(folder) for folder in folders), key=lambda record: -record.started)
+    return sorted((_read_or_damaged(folder) for folder in folders), key=lambda record: -record.started)
+
+
+def _read_or_damaged(folder: Path) -> RunRecord:
+    try:
+        return read(folder)
+    except (UserError, OSError) as error:
+        changed = folder.stat().st_mtime
+        return RunRecord(folder, "damaged", "", changed, reason=str(error).removeprefix(f"{folder}/"))
 
 
 def find(run: str | Path, *roots: str | Path) -> Path:
@@ -190,10 +201,11 @@ def metrics(folder: Path) -> Iterator[dict[str, Any]]:
     path = folder / METRICS
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError):
-                yield json.loads(line)
+                if isinstance(numbers := json.loads(line), dict):
+                    yield numbers
 
 
 def versions() -> str:
@@ -251,29 +263,12 @@ def _is_run(path: Path) -> bool:
     return (path / RUN).is_file()
 
 
-def _is_mine(folder: Path) -> bool:
-    said = json.loads((folder / RUN).read_text())
-    return bool(said["pid"] == os.getpid() and said["process_start"] == _process_start(os.getpid()))
-
-
 def _state_now(said: Mapping[str, Any]) -> tuple[State, str]:
     state: State = said["state"]
     if state != "running":
         return state, said.get("reason", "")
     if said["host"] != platform.node():
         return "unknown", f"started on {said['host']}"
-    if _process_start(said["pid"]) == said["process_start"]:
+    if run_owner.lives(said):
         return "running", ""
     return "failed", "its process is gone (killed, or the machine restarted)"
-
-
-def _process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; none if there is no such process.
-
-    Field 22 of /proc/PID/stat (proc(5)); the name before it may hold spaces and brackets.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])

@@ -84,6 +84,27 @@ def test_a_fault_of_ours_says_so_and_is_not_exit_2(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(28, "No space left on device", "x.csv"), "cannot use x.csv: No space left on device; check"),
+        (PermissionError(13, "Permission denied", "x"), "cannot use x: Permission denied; check"),
+        (OSError("Opening HDFS file failed.\nDetail: none"), "Opening HDFS file failed. Detail: none"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_sentence(
+    error: OSError, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("gearshift.commands.runs.runs", broken)
+    assert cli.run(["runs"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
 def test_a_closed_pipe_is_quiet() -> None:
     code = "from gearshift.cli import main; import sys; sys.argv = ['gearshift', '--help']; main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

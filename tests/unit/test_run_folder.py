@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -195,3 +196,83 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     with pytest.raises(UserError, match=r"cannot make a run folder in .*/runs/: .*; set checkpoint\.path"):
         run_folder.create(tmp_path / "runs", "a")
+
+
+def test_of_many_threads_that_claim_a_run_one_gets_it(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    run_folder.finish(folder, "stopped")
+    ready, claimed, refused = threading.Barrier(8), [], []
+
+    def claim() -> None:
+        ready.wait()
+        try:
+            run_folder.claim(folder)
+            claimed.append(1)
+        except UserError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(claimed), len(refused)) == (1, 7)
+    assert refused[0].startswith(f"run {folder.name} is still running (process {os.getpid()})")
+    run_folder.finish(folder, "done")
+    assert not (folder / "run.lock").exists()
+    run_folder.claim(folder)
+
+
+def test_of_many_processes_that_take_over_a_dead_run_one_gets_it(tmp_path: Path) -> None:
+    process = other_process(tmp_path, "")
+    process.wait()
+    (record,) = run_folder.list_runs(tmp_path)
+    assert (record.folder / "run.lock").exists()
+    code = (
+        "import sys, time; from pathlib import Path; from gearshift import run_folder\n"
+        "sys.stdin.readline()\n"
+        "try: run_folder.claim(Path(sys.argv[1])); print('mine', flush=True)\n"
+        "except Exception as error: print(error, flush=True)\n"
+        "sys.stdin.readline()"
+    )
+    command = [sys.executable, "-c", code, str(record.folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    rivals = [subprocess.Popen(command, **pipes) for _ in range(4)]  # type: ignore[call-overload]
+    for rival in rivals:
+        rival.stdin.write("go\n")
+        rival.stdin.flush()
+    said = sorted(rival.stdout.readline() for rival in rivals)
+    for rival in rivals:
+        rival.communicate("end\n", timeout=30)
+    assert said[0] == "mine\n"
+    assert all("is still running" in line for line in said[1:])
+
+
+def test_a_lock_cut_short_or_of_another_machine_holds_nobody_off(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    for text in ("", '{"pid": 1, "proc', '{"pid": 1, "process_start": 2, "host": "elsewhere"}'):
+        (folder / "run.lock").write_text(text)
+        run_folder.claim(folder)
+
+
+def test_what_a_dead_process_left_half_done_is_cleared(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    run_folder.finish(folder, "failed")
+    checkpoints = folder / "checkpoints"
+    for name in (".step-30.99.part", ".step-20.99.old", "step-20", ".step-10.99.old"):
+        (checkpoints / name).mkdir()
+        (checkpoints / name / "manifest.json").write_text(name)
+    run_folder.claim(folder)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-10", "step-20"]
+    assert (checkpoints / "step-20" / "manifest.json").read_text() == "step-20"
+    assert (checkpoints / "step-10" / "manifest.json").read_text() == ".step-10.99.old"  # the only copy
+
+
+def test_a_damaged_record_hides_no_other(tmp_path: Path) -> None:
+    good, bad = run_folder.create(tmp_path, "good"), run_folder.create(tmp_path, "bad")
+    (bad / "run.json").write_text('{"state": "running", "started": "yesterday"}')
+    assert {record.name: record.state for record in run_folder.list_runs(tmp_path)} == {
+        good.name: "running",
+        bad.name: "damaged",
+    }
+    assert run_folder.find("good", tmp_path) == good

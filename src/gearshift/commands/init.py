@@ -7,6 +7,7 @@ from pathlib import Path
 from gearshift import run_folder
 from gearshift.commands import terminal
 from gearshift.commands.guessed_config import Extent, written
+from gearshift.commands.train import check_writable
 from gearshift.config.files import exists, hint
 from gearshift.config.load import DATA_ENDINGS
 from gearshift.errors import UserError
@@ -16,6 +17,7 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     target = output or Path(f"{stem(data)}.yaml")
     if not exists(str(data)):
         raise UserError(f"no such file: {data}{hint(str(data))}")
+    check_writable(target)
     if target.exists() and not force:
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 

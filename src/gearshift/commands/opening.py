@@ -116,13 +116,13 @@ def open_files(
     return read(source, schema, format=form, csv=csv, bad_lines=bad_lines, labelled=labelled)
 
 
-def tell_skipped(dataset: Any) -> None:
-    """Lines that were left out, on stderr: the figures are not of all the data."""
-    skipped = dataset.skipped
+def tell_skipped(*datasets: Any) -> None:
+    """Lines that were left out, on stderr: the result is not of all the data. Parts may share them."""
+    skipped = list(dict.fromkeys(line for dataset in datasets for line in dataset.skipped))
     if skipped:
         some = "; ".join(str(line) for line in skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
         lines = "1 bad line was" if len(skipped) == 1 else f"{terminal.count(len(skipped))} bad lines were"
-        terminal.warn(f"{lines} skipped (data.bad_lines of the run's config): {some}")
+        terminal.warn(f"{lines} skipped (data.bad_lines of the config): {some}")
 
 
 def own_data(opened: Opened, schema: Schema) -> Any:

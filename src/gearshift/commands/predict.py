@@ -100,11 +100,14 @@ class Writer:
 @contextmanager
 def writing(output: Path) -> Iterator[Writer]:
     """Writes beside `output` and renames; nothing is left behind when it fails."""
+    from gearshift.data.prepare import sync
+
     beside = output.with_name(f".{output.name}.{os.getpid()}.part")
     writer = Writer(beside, output)
     try:
         yield writer
         writer.close()
+        sync(beside)
         beside.replace(output)
     except BaseException:
         writer.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 from gearshift import run_folder
 from gearshift.commands import terminal
+from gearshift.commands.opening import tell_skipped
 from gearshift.config import Config, check_files, config_from, load_config
 from gearshift.errors import UserError
 
@@ -16,21 +20,33 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
         raise UserError(f"{output} exists and is not empty; choose another folder, or remove it")
     check_files(asked)
 
-    from gearshift.data.prepare import prepare as convert
+    from gearshift.data.prepare import put_in_place
     from gearshift.train import datasets
 
     data = datasets(asked)
     train = data.train.fitted()
     parts = {"train": train, "valid": data.valid, "test": data.test}
-    for name, dataset in parts.items():
-        if dataset is not None:
-            info = convert(dataset.fitted(train), output / name)
-            terminal.say(
-                f"{output / name}: {terminal.count(info.examples)} examples, {terminal.size(info.bytes)}"
-            )
-    there = [name for name, dataset in parts.items() if dataset is not None]
-    run_folder.write_text(output / "config.yaml", prepared_config(asked, output, there).to_yaml())
+    there = {name: dataset.fitted(train) for name, dataset in parts.items() if dataset is not None}
+    beside = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        _convert(there, beside, output)
+        config_text = prepared_config(asked, output, list(there)).to_yaml()
+        run_folder.write_text(beside / "config.yaml", config_text)
+        put_in_place(beside, output)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    tell_skipped(*there.values())
     terminal.say(f"Wrote {output / 'config.yaml'}. Next: gearshift train {output / 'config.yaml'}")
+
+
+def _convert(parts: dict[str, Any], folder: Path, output: Path) -> None:
+    """Writes each part below `folder`, which will become `output`."""
+    from gearshift.data.prepare import prepare as convert
+
+    for name, dataset in parts.items():
+        info = convert(dataset, folder / name)
+        size = f"{terminal.count(info.examples)} examples, {terminal.size(info.bytes)}"
+        terminal.say(f"{output / name}: {size}")
 
 
 def prepared_config(config: Config, output: Path, parts: list[str]) -> Config:

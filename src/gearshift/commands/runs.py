@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gearshift import run_folder
 from gearshift.commands import terminal
 from gearshift.errors import UserError
 
+_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best that is known
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
 
 
@@ -33,7 +35,7 @@ def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
         str(known.get("strategy", "-")),
         terminal.count(known["step"]) if "step" in known else "-",
         terminal.count(speed) if speed is not None else "-",
-        terminal.figure(known.get("auc")),
+        terminal.figure(next((known[key] for key in _AUCS if key in known), None)),
         terminal.ago(now - record.started),
         record.reason,
     )
@@ -42,11 +44,20 @@ def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
 def figures(folder: Path) -> dict[str, Any]:
     """The newest that is known: the report of a run that ended, else its last measurements."""
     known: dict[str, Any] = {}
+    before: dict[str, Any] = {}
     for line in run_folder.metrics(folder):
-        known.update((key, value) for key, value in line.items() if value is not None)
-    report = folder / run_folder.REPORT
-    if report.exists():
-        final = json.loads(report.read_text())
+        known |= {key: value for key, value in {**_speed(before, line), **line}.items() if value is not None}
+        before = line
+    with suppress(OSError, ValueError):  # not there yet, or damaged
+        final = json.loads((folder / run_folder.REPORT).read_text())
         known |= {key: value for key, value in final.items() if value is not None}
         known["step"] = final.get("global_steps", known.get("step", 0))
     return known
+
+
+def _speed(before: dict[str, Any], line: dict[str, Any]) -> dict[str, float]:
+    """Examples per second between two measurements."""
+    if not {"time", "examples"} <= before.keys() & line.keys() or line["time"] <= before["time"]:
+        return {}
+    examples = line["examples"] - before["examples"]
+    return {"examples_per_second": examples / (line["time"] - before["time"])} if examples > 0 else {}

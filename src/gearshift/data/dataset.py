@@ -7,16 +7,25 @@ keep their order). A batch's `first` is its position in the epoch's order, so `s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
-from gearshift.data.examples import Examples, HeadExamples, MemoryExamples, RawExamples, count_examples
+from gearshift.data.examples import (
+    Examples,
+    HeadExamples,
+    MemoryExamples,
+    RawExamples,
+    count_examples,
+    locate,
+)
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
 from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
@@ -79,6 +88,7 @@ class Dataset:
         self._memory: Batch | None = None
         self._counted: int | None = None
         self._too_large = False
+        self._order: tuple[tuple[int, int] | None, NDArray[np.int64]] = (None, np.empty(0, np.int64))
         self._loading = Lock()
 
     @property
@@ -124,9 +134,12 @@ class Dataset:
         blocks = self._ordered(start) if shuffle is None else self._shuffled(start, shuffle)
         return prefetched(cut(blocks, size), PREFETCH_BATCHES)
 
-    def read(self, first: int, count: int) -> Batch:
-        """Examples [first, first + count), fewer at the end. Compressed text is read again from the start."""
-        blocks = self._ordered(first)
+    def read(self, first: int, count: int, *, shuffle: tuple[int, int] | None = None) -> Batch:
+        """Examples [first, first + count), fewer at the end; of a shuffled epoch as `batches` gives them.
+
+        Compressed text is read again from the start; of what is shuffled in blocks, all that are mixed.
+        """
+        blocks = self._ordered(first) if shuffle is None else self._shuffled(first, shuffle, count)
         for batch in cut(blocks, count):
             return batch
         raise IndexError(f"there is no example {first}: the data end before it")
@@ -167,8 +180,7 @@ class Dataset:
 
     def locate(self, first: int, count: int) -> str:
         """Where examples come from, in words: file and lines where that is known."""
-        locate = getattr(self.examples, "locate", None)
-        return str(locate(first, count)) if locate else f"examples {first:,}-{first + count - 1:,}"
+        return locate(self.examples, first, count)
 
     def time_range(self) -> tuple[int, int] | None:
         """First and last epoch second, from the ends of the files; None without a time column."""
@@ -188,17 +200,28 @@ class Dataset:
             return MemoryExamples(self._memory, self.schema).blocks(start)
         return self.examples.blocks(start)
 
-    def _shuffled(self, start: int, shuffle: tuple[int, int]) -> Iterator[Batch]:
+    def _shuffled(self, start: int, shuffle: tuple[int, int], most: int = sys.maxsize) -> Iterator[Batch]:
+        """In blocks of at most `most` examples, for who wants no more."""
+        size = min(most, BLOCK_EXAMPLES)
         if self._fits_memory():
             assert self._memory is not None
-            order = np.random.default_rng(shuffle).permutation(len(self._memory))
-            for first in range(start, len(order), BLOCK_EXAMPLES):
-                yield self._memory.take(order[first : first + BLOCK_EXAMPLES]).moved(first)
+            order = self._permutation(shuffle)
+            for first in range(start, len(order), size):
+                yield self._memory.take(order[first : first + size]).moved(first)
             return
         for position, window in self._windows(start, shuffle):
             order = np.random.default_rng((*shuffle, position)).permutation(len(window))
-            for first in range(max(start - position, 0), len(order), BLOCK_EXAMPLES):
-                yield window.take(order[first : first + BLOCK_EXAMPLES]).moved(position + first)
+            for first in range(max(start - position, 0), len(order), size):
+                yield window.take(order[first : first + size]).moved(position + first)
+
+    def _permutation(self, shuffle: tuple[int, int]) -> NDArray[np.int64]:
+        """Of all examples in memory; kept, because an epoch is read range by range too."""
+        known, order = self._order
+        if known != shuffle:
+            assert self._memory is not None
+            order = np.random.default_rng(shuffle).permutation(len(self._memory))
+            self._order = (shuffle, order)
+        return order
 
     def _windows(self, start: int, shuffle: tuple[int, int]) -> Iterator[tuple[int, Batch]]:
         """(position in the order, examples) of the blocks that are mixed; not those before `start`."""

@@ -48,6 +48,10 @@ class Encoder:
         self._seeds = {f.name: _core.table_seed(schema.table(f)) for f in schema.fields}
 
     def encode(self, block: RawBlock, first: int = 0) -> Batch:
+        return self.encode_some(block, first)[0]
+
+    def encode_some(self, block: RawBlock, first: int = 0) -> tuple[Batch, NDArray[np.int64] | None]:
+        """(batch, which examples of the block are in it); None: all of them."""
         schema, refused = self.schema, _Refused(block, self.bad_lines)
         batch = Batch(
             first,
@@ -61,7 +65,7 @@ class Encoder:
             self._kept(block),
         )
         good = refused.survivors()
-        return batch if good is None else batch.take(good)
+        return (batch if good is None else batch.take(good)), good
 
     def _labels(self, block: RawBlock, refused: _Refused) -> Floats:
         out = np.full((block.size, len(self.schema.labels)), np.nan, np.float32)

@@ -137,12 +137,22 @@ class RawExamples:
         """File and lines of these examples (of their first block), for messages; reads them again."""
         position, mark = self._start(first)
         for block, _ in self.raw_blocks(mark):
-            if first < position + block.size:
-                begin = first - position
-                end = min(begin + count, block.size) - 1
-                return f"{block.place(begin)}-{block.place(end).number:,}"
-            position += block.size
-        return f"examples {first:,}-{first + count - 1:,}"
+            good = self._survivors(block)
+            if first < position + len(good):
+                chosen = good[first - position : first - position + count]
+                return f"{block.place(int(chosen[0]))}-{block.place(int(chosen[-1])).number:,}"
+            position += len(good)
+        return in_words(first, count)
+
+    def _survivors(self, block: RawBlock) -> NDArray[np.int64]:
+        """The examples of a block that are not left out as bad lines."""
+        good = None
+        if self.bad_lines.allowed:
+            from gearshift.data.fit import plain_schema
+
+            encoder = Encoder(plain_schema(self.schema), self.bad_lines, labelled=self.labelled)
+            _, good = encoder.encode_some(block)
+        return np.arange(block.size) if good is None else good
 
     def count_by_reading(self) -> int:
         """Counts without converting, unless lines may have to be left out; learns where reading can start."""
@@ -177,6 +187,16 @@ class RawExamples:
         ignored = [name for name in self.source.columns if name not in self.wanted]
         what = _files_and_size(files) if files else f"a table of {self.source.estimate():,} examples"
         return what, f"Ignored columns: {', '.join(ignored)}" if ignored else ""
+
+
+def in_words(first: int, count: int) -> str:
+    return f"examples {first:,}-{first + count - 1:,}"
+
+
+def locate(examples: Examples, first: int, count: int) -> str:
+    """Where examples come from: file and lines where that is known."""
+    known = getattr(examples, "locate", None)
+    return str(known(first, count)) if known else in_words(first, count)
 
 
 def count_examples(examples: Examples) -> int:
@@ -273,6 +293,9 @@ class HeadExamples:
             if len(block) >= left:
                 return
 
+    def locate(self, first: int, count: int) -> str:
+        return locate(self.inner, first, count)
+
     def with_schema(self, schema: Schema) -> HeadExamples:
         return HeadExamples(self.inner.with_schema(schema), self.limit)
 
@@ -335,6 +358,17 @@ class FilteredExamples:
             if position > first and len(batch):
                 skip = max(first - batch.first, 0)
                 yield batch.slice(skip, len(batch)) if skip else batch
+
+    def locate(self, first: int, count: int) -> str:
+        """From the first to the last of these (of the first block); others may lie between them."""
+        position, inner_position = self._marks.before(first)
+        for block in self._read.blocks(inner_position):
+            chosen = np.flatnonzero(self.choice.select(block, self.schema))
+            if first < position + len(chosen):
+                these = block.first + chosen[first - position : first - position + count]
+                return locate(self.inner, int(these[0]), int(these[-1] - these[0]) + 1)
+            position += len(chosen)
+        return in_words(first, count)
 
     def with_schema(self, schema: Schema) -> FilteredExamples:
         return FilteredExamples(self.inner.with_schema(schema), self.choice)

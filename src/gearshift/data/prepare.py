@@ -57,7 +57,7 @@ def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) ->
     try:
         manifest = _write_parts(fitted.examples, beside)
         (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        _replace_folder(beside, target)
+        put_in_place(beside, target)
     except OSError as error:
         raise UserError(
             f"cannot write {target}: {error.strerror or error}; nothing was left behind."
@@ -68,12 +68,25 @@ def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) ->
     return PreparedInfo(target, manifest["examples"], size, len(fitted.skipped))
 
 
-def _replace_folder(new: Path, target: Path) -> None:
+def put_in_place(new: Path, target: Path) -> None:
+    """A folder that was written beside `target` becomes it, once all of it is on the disk."""
+    for path in [*new.rglob("*"), new]:
+        sync(path)
     old = target.parent / f".{target.name}.{os.getpid()}.old"
     if target.exists():
         target.rename(old)
     new.rename(target)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """What was written to a file, or the names in a folder, survive a machine that stops."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _write_parts(examples: Examples, folder: Path) -> dict[str, Any]:

@@ -143,6 +143,11 @@ class Schema:
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding
         return shared or feature.name
 
+    def row_width(self, feature: Field, dim: int) -> int:
+        """How wide its rows are: its own `dim` or the model's; all rows of a shared table as its owner's."""
+        owner = next((f for f in self.fields if f.name == self.table(feature)), feature)
+        return owner.dim or dim
+
     @staticmethod
     def load(path: str | Path) -> Schema:
         """The schema that a config file describes."""

@@ -1,9 +1,10 @@
-"""Training and validation from one log: by time, by the hash of a column, or its end; and the leak check."""
+"""Training and validation from one log: by time, by the hash of a column, or its end; and the check of parts."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 from gearshift import _core
 from gearshift.data.batch import Batch, Ids
 from gearshift.data.columns import write_ids
-from gearshift.data.examples import Choice, FilteredExamples, MemoryExamples
+from gearshift.data.examples import (
+    Choice,
+    Examples,
+    FilteredExamples,
+    HeadExamples,
+    MemoryExamples,
+    RawExamples,
+)
+from gearshift.data.prepared import PreparedExamples
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
@@ -21,7 +30,8 @@ if TYPE_CHECKING:
 
 Mask = NDArray[np.bool_]
 TIME_STEP = 16  # of the times, one in so many is looked at to find a quantile
-UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+DAY = 86_400
+UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": DAY, "w": 7 * DAY}
 
 
 def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
@@ -103,25 +113,81 @@ def _time_at(dataset: Dataset, share: float) -> int:
     return int(np.quantile(times, share, method="higher"))
 
 
+def check_parts(
+    train: Dataset, valid: Dataset | None, test: Dataset | None, allow_overlap: bool = False
+) -> None:
+    """Refuses parts that have a file in common, and a later part that starts before an earlier one ends.
+
+    Parts that were cut from one log may overlap in time (a hash split); they have no example in common.
+    """
+    if allow_overlap:
+        return
+    named = [(name, part) for name, part in (("train", train), ("valid", valid), ("test", test)) if part]
+    for i, (later, after) in enumerate(named):
+        for earlier, before in named[:i]:
+            if not _are_cut_from_one_log(before, after):
+                _check_files(earlier, before, later, after)
+            elif _is_cut_across_time(before) and _is_cut_across_time(after):
+                continue
+            _check_times(earlier, before, later, after)
+
+
 def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -> None:
-    """Refuses validation data that start before the training data end; a hash split may overlap."""
-    train_span, valid_span = train.time_range(), valid.time_range()
-    if allow_overlap or train_span is None or valid_span is None or valid_span[0] >= train_span[1]:
+    """`check_parts` of two."""
+    check_parts(train, valid, None, allow_overlap)
+
+
+def _check_files(earlier: str, before: Dataset, later: str, after: Dataset) -> None:
+    files = _files(before.examples)
+    shared = sorted(path for path in _files(after.examples) if path in files)
+    if shared:
+        raise UserError(
+            f"{Path(shared[0]).name} is in data.{earlier} and in data.{later}: the score would be of examples "
+            "that were trained. Name other files, set data.split, or say data.allow_overlap=true"
+        )
+
+
+def _check_times(earlier: str, before: Dataset, later: str, after: Dataset) -> None:
+    span, later_span = before.time_range(), after.time_range()
+    if span is None or later_span is None or later_span[0] >= span[1]:
         return
-    if _is_cut_across_time(train) or _is_cut_across_time(valid):
-        return
-    starts, ends = _day(valid_span[0]), _day(train_span[1])
+    starts, ends = _day(later_span[0]), _day(span[1])
     if starts == ends:
-        starts, ends = _moment_words(valid_span[0]), _moment_words(train_span[1])
+        starts, ends = _moment_words(later_span[0]), _moment_words(span[1])
     raise UserError(
-        f"valid starts {starts}, before train ends {ends}: the score would leak the future. "
+        f"{later} starts {starts}, before {earlier} ends {ends}: the score would leak the future. "
         "Move the split, or say data.allow_overlap=true"
     )
+
+
+def _are_cut_from_one_log(a: Dataset, b: Dataset) -> bool:
+    both = isinstance(a.examples, FilteredExamples) and isinstance(b.examples, FilteredExamples)
+    return both and _log(a.examples) == _log(b.examples)
 
 
 def _is_cut_across_time(dataset: Dataset) -> bool:
     examples = dataset.examples
     return isinstance(examples, FilteredExamples) and examples.choice.bounds == (None, None)
+
+
+def _log(examples: Examples) -> object:
+    """What the examples were cut from: the same value for all parts of it."""
+    if isinstance(examples, FilteredExamples | HeadExamples):
+        return _log(examples.inner)
+    return _files(examples) or id(getattr(examples, "source", examples))
+
+
+def _files(examples: Examples) -> frozenset[str]:
+    """The files that examples are read from, each by one name."""
+    if isinstance(examples, FilteredExamples | HeadExamples):
+        return _files(examples.inner)
+    if isinstance(examples, RawExamples):
+        return frozenset(_one_name(file.path) for file in examples.source.files)
+    return frozenset({_one_name(examples.folder)} if isinstance(examples, PreparedExamples) else ())
+
+
+def _one_name(path: str | Path) -> str:
+    return str(path) if "://" in str(path) else str(Path(path).expanduser().resolve())
 
 
 def parse_moment(text: str) -> int:
@@ -166,7 +232,7 @@ def _day(seconds: int) -> str:
 
 def _moment_words(seconds: int) -> str:
     moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%d" if seconds % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
+    return moment.strftime("%Y-%m-%d" if seconds % DAY == 0 else "%Y-%m-%d %H:%M:%S")
 
 
 def _times(batch: Batch) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
-from gearshift.data.schema import Field, Schema
+from gearshift.data.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class FieldGroup:
 
 def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
     """Groups by width, widest use first; `dim` is the width of fields that do not name their own."""
-    singles = [row_width(schema, f, dim) for f in schema.single_fields]
-    ragged = [row_width(schema, f, dim) for f in schema.ragged_fields]
+    singles = [schema.row_width(f, dim) for f in schema.single_fields]
+    ragged = [schema.row_width(f, dim) for f in schema.ragged_fields]
     widths = sorted({*singles, *ragged}, key=lambda w: (w != dim, w))
     return tuple(
         FieldGroup(
@@ -45,12 +45,6 @@ def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
         )
         for width in widths
     )
-
-
-def row_width(schema: Schema, field: Field, dim: int) -> int:
-    """A field that shares a table has the width of the field that gave the table its name."""
-    owner = next((f for f in schema.fields if f.name == schema.table(field)), field)
-    return owner.dim or dim
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,8 @@ def input_fields(schema: Schema, *, sequences: bool = False) -> tuple[columns.Fi
 
 
 def row_width(schema: Schema, feature: columns.Field, dim: int) -> int:
-    """The feature's own `dim`, else that of the table it shares, else the model's."""
-    if feature.dim is not None:
-        return feature.dim
-    owners = [f for f in schema.fields if f.name == schema.table(feature)]
-    return (owners[0].dim if owners else None) or dim
+    """The same for stores and models: `Schema.row_width`."""
+    return schema.row_width(feature, dim)
 
 
 class Fields:

@@ -90,8 +90,9 @@ def module(**settings: Any) -> types.ModuleType:
         config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
     ) -> Run:
         stand_in.calls.append((config, resume, init_from))
-        folder = resume or run_folder.create(config.checkpoint.path, config.name or "run")
-        run_folder.claim(folder, command=command)
+        folder = resume or run_folder.create(config.checkpoint.path, config.name or "run", command=command)
+        if resume:
+            run_folder.claim(folder, command=command)
         run_folder.write_config(folder, config, command)
         return Run(config, folder, **settings)
 

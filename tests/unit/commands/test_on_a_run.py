@@ -1,8 +1,10 @@
 """evaluate, predict and prepare on a small run that was really trained, in this process."""
 
 import json
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import csv as arrow_csv
@@ -121,7 +123,7 @@ def test_evaluate_says_which_lines_it_left_out(gearshift: Shell) -> None:
     with_bad_lines("bad.csv")
     code, out, err = gearshift("evaluate", "last", "bad.csv")
     assert code == 0 and f" {ROWS - 2} " in out
-    assert err.startswith("2 bad lines were skipped (data.bad_lines of the run's config): bad.csv line ")
+    assert err.startswith("2 bad lines were skipped (data.bad_lines of the config): bad.csv line ")
     assert "bad.csv line 4: feature `price` is 'cheap'" in err and "bad.csv line 6: 3 columns" in err
     assert err.count("\n") == 1
 
@@ -161,3 +163,56 @@ def test_two_runs_are_compared_task_by_task(gearshift: Shell) -> None:
     figures = json.loads(Path("pair.json").read_text())
     assert [entry["task"] for entry in figures] == ["click"] * 3 + ["buy"] * 3
     assert figures[2]["auc_difference"] == figures[5]["auc_difference"] == 0
+
+
+def test_prepare_is_there_with_all_its_parts_or_not_at_all(
+    gearshift: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gearshift.data import prepare as module
+
+    whole, written = module.prepare, []
+
+    def second_fails(dataset: Any, folder: Path) -> object:
+        written.append(folder)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device", str(folder))
+        return whole(dataset, folder)
+
+    monkeypatch.setattr(module, "prepare", second_fails)
+    before = sorted(path.name for path in Path().iterdir())
+    code, _, err = gearshift("prepare", "shop.yaml", "half")
+    assert code == 2 and "No space left on device" in err
+    assert len(written) == 2
+    assert sorted(path.name for path in Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        (("predict", "last", "later.csv", "-o", "synced.csv"), "synced.csv"),
+        (("prepare", "shop.yaml", "synced"), "synced"),
+    ],
+)
+def test_what_is_renamed_is_on_the_disk(
+    gearshift: Shell, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], target: str
+) -> None:
+    """Every file of the result was synced before it got its name."""
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        assert not Path(target).exists() or Path(target).parent.samefile(f"/proc/self/fd/{handle}")
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    assert gearshift(*command)[0] == 0
+    files = [path for path in [Path(target), *Path(target).rglob("*")] if path.is_file()]
+    assert files and {path.stat().st_ino for path in files} <= synced
+
+
+def test_prepare_says_once_which_lines_it_left_out(gearshift: Shell) -> None:
+    with_bad_lines("bad.csv")
+    code, _, err = gearshift("prepare", "shop.yaml", "partial", "data.train=bad.csv")
+    assert code == 0
+    assert err.startswith("2 bad lines were skipped") and err.count("\n") == 1

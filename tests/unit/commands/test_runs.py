@@ -24,6 +24,34 @@ def test_runs_shows_state_and_newest_figures(shell: Shell) -> None:
     assert oldest.endswith("loss became NaN")
 
 
+def test_a_live_run_shows_its_newest_measurements(shell: Shell) -> None:
+    folder = run_folder.create("runs", "apple")
+    run_folder.append_metrics(folder, {"step": 10, "time": 100.0, "examples": 1000, "auc_so_far": 0.6})
+    run_folder.append_metrics(folder, {"step": 20, "time": 102.0, "examples": 2000, "auc_so_far": 0.61})
+    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["running", "-", "20", "500", ".6100"]
+    run_folder.append_metrics(folder, {"step": 20, "time": 103.0, "examples": 2000, "valid_auc": 0.7})
+    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["running", "-", "20", "500", ".7000"]
+
+
+def test_a_damaged_run_hides_no_other(shell: Shell) -> None:
+    run_folder.create("runs", "apple")
+    broken = run_folder.create("runs", "banana")
+    (broken / "run.json").write_text('{"state": "ru')
+    (broken / "report.json").write_text("{")
+    code, out, err = shell("runs")
+    assert (code, err) == (0, "")
+    states = {line.split()[0]: line for line in out.splitlines()}
+    assert states[broken.name].split()[1] == "damaged"
+    assert states[broken.name].endswith("run.json is damaged; the run's checkpoints may still be intact")
+    assert "running" in next(line for name, line in states.items() if name.startswith("apple"))
+
+
+def test_init_into_a_folder_that_is_not_there(shell: Shell) -> None:
+    Path("log.csv").write_text("click,user\n" + "".join(f"{i % 2},u{i % 9}\n" for i in range(100)))
+    code, _, err = shell("init", "log.csv", "-o", "nodir/x.yaml")
+    assert (code, err) == (2, "cannot write nodir/x.yaml: there is no folder nodir/\n")
+
+
 def test_no_runs(shell: Shell) -> None:
     assert shell("runs") == (2, "", "there is no folder runs/ with runs; start one: gearshift train CONFIG\n")
     Path("runs").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +119,42 @@ def test_describe_names_files_days_and_ignored_columns(log: Path) -> None:
     schema = Schema((Categorical("user"),), (Label("click"),), time="ts")
     words = read(log, schema).describe()
     assert words.endswith("kB; 2025-11-01. Ignored columns: price, tags")
+
+
+@pytest.mark.parametrize("kind", ["memory", "blocks", "compressed", "part"])
+def test_a_range_of_a_shuffled_epoch_can_be_read_again(
+    log: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if kind != "memory":
+        monkeypatch.setattr(dataset_module, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(dataset_module, "BLOCK_EXAMPLES", 64)
+        monkeypatch.setattr(dataset_module, "BLOCKS_MIXED", 3)
+    path = log
+    if kind == "compressed":
+        path = tmp_path / "clicks.csv.gz"
+        path.write_bytes(gzip.compress(log.read_bytes()))
+    data = read(path, SCHEMA)
+    data = data.split(hash="user", valid="30%")[0] if kind == "part" else data
+    for shuffle in ((1, 0), (1, 1), (1, 0)):
+        for batch in data.batches(150, shuffle=shuffle):
+            again = data.read(batch.first, 150, shuffle=shuffle)
+            assert again.first == batch.first
+            assert rows([again]) == rows([batch])
+    last = data.counted()
+    assert len(data.read(last - 10, 150, shuffle=(1, 0))) == 10
+    with pytest.raises(IndexError):
+        data.read(last, 1, shuffle=(1, 0))
+
+
+def test_places_of_examples_with_bad_lines_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    lines = [f"{'maybe' if i in (2, 5) else i % 2},{i},u{i % 3},{i}.5,a" for i in range(10)]
+    lines[7] = "1,7"
+    path.write_text("\n".join(["click,ts,user,price,tags", *lines]))
+    data = read(path, SCHEMA, bad_lines=3)
+    assert data.read(2, 1).numeric_BN[0, 0] == 3.5
+    assert data.locate(2, 1) == f"{path} line 5-5"
+    assert data.locate(1, 4) == f"{path} line 3-8"
+    assert data.locate(6, 1) == f"{path} line 11-11"
+    assert data.locate(7, 2) == "examples 7-8"
+    assert data.head(5).locate(2, 1) == data.locate(2, 1)

@@ -46,3 +46,13 @@ def test_fields_and_their_tables() -> None:
     assert [f.name for f in FULL.ragged_fields] == ["tags", "recent"]
     assert FULL.numeric_width == 130
     assert [FULL.table(f) for f in FULL.fields] == ["age", "height", "other", "tags", "user"]
+
+
+def test_all_rows_of_a_shared_table_are_as_wide_as_its_owners() -> None:
+    owner, wide = Categorical("item"), Categorical("user", dim=4)
+    sharers = Sequence("recent", share_embedding="item", dim=8), Bag("liked", share_embedding="user")
+    schema = Schema((owner, wide, *sharers))
+    assert [schema.row_width(f, 16) for f in schema.fields] == [16, 4, 16, 4]
+    from gearshift.models import row_width
+
+    assert [row_width(schema, f, 16) for f in schema.fields] == [16, 4, 16, 4]

@@ -11,7 +11,14 @@ import pytest
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.prepare import prepare
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
-from gearshift.data.split import check_no_leak, days_in_words, parse_duration, parse_moment, parse_share
+from gearshift.data.split import (
+    check_no_leak,
+    check_parts,
+    days_in_words,
+    parse_duration,
+    parse_moment,
+    parse_share,
+)
 from gearshift.errors import UserError
 
 DAY = 86_400
@@ -140,3 +147,61 @@ def test_a_split_by_hash_may_overlap_in_time(log: Path) -> None:
     check_no_leak(early, late)
     with pytest.raises(UserError, match="would leak the future"):
         check_no_leak(late, early)
+
+
+def test_places_of_a_part(log: Path) -> None:
+    data = read(log, SCHEMA)
+    _, valid = data.split(time="2026-11-08")
+    assert valid.locate(10, 3) == f"{log} line 712-714"
+    train, _ = data.split(hash="user", valid="30%")
+    for first in (0, 137):
+        these = [int(n) for n in train.read(first, 20).numeric_BN[:, 0]]
+        assert train.locate(first, 20) == f"{log} line {these[0] + 2}-{these[-1] + 2}"
+    assert train.locate(10_000, 2) == "examples 10,000-10,001"
+
+
+def days(folder: Path, name: str, first: int, last: int) -> Dataset:
+    lines = (f"{i % 2},{START + i * DAY // 10},{i},u{i % 7},i{i % 9}\n" for i in range(10 * first, 10 * last))
+    path = folder / name
+    path.write_text("click,ts,n,user,item\n" + "".join(lines))
+    return read(path, SCHEMA)
+
+
+def test_the_same_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = days(tmp_path, "a.csv", 0, 4)
+    untimed = replace(SCHEMA, time=None)
+    for same in (train, read("a.csv", SCHEMA), train.with_schema(untimed), read("./a.csv", untimed)):
+        with pytest.raises(UserError, match=r"a\.csv is in data\.train and in data\.valid: the score would"):
+            check_parts(train.with_schema(untimed), same, None)
+    later = days(tmp_path, "b.csv", 4, 6)
+    with pytest.raises(UserError, match=r"b\.csv is in data\.valid and in data\.test"):
+        check_parts(train, later, read(["b.csv"], SCHEMA))
+    check_parts(train, train, train, allow_overlap=True)
+
+
+def test_a_file_that_was_split_is_not_tested_on(tmp_path: Path) -> None:
+    whole = days(tmp_path, "a.csv", 0, 4)
+    train, valid = whole.split(hash="user", valid="30%")
+    check_parts(train, valid, None)
+    check_parts(train.fitted(), valid.fitted(), None)
+    with pytest.raises(UserError, match=r"a\.csv is in data\.train and in data\.test"):
+        check_parts(train, valid, whole)
+
+
+def test_the_same_prepared_folder_twice(tmp_path: Path) -> None:
+    prepare(days(tmp_path, "a.csv", 0, 4), tmp_path / "ready")
+    with pytest.raises(UserError, match=r"ready is in data\.train and in data\.valid"):
+        check_parts(read(tmp_path / "ready"), read(str(tmp_path / "ready")), None)
+
+
+def test_the_order_of_train_valid_and_test(tmp_path: Path) -> None:
+    first, second, third = (days(tmp_path, f"{i}.csv", 3 * i, 3 * i + 3) for i in range(3))
+    check_parts(first, second, third)
+    with pytest.raises(UserError, match="test starts 2026-11-01, before train ends 2026-11-06"):
+        check_parts(second, None, first)
+    with pytest.raises(UserError, match="test starts 2026-11-04, before valid ends 2026-11-09"):
+        check_parts(first, third, second)
+    users, others = second.split(hash="user", valid="30%")
+    with pytest.raises(UserError, match="test starts 2026-11-01, before train ends 2026-11-06"):
+        check_parts(users, others, first)
