@@ -12,7 +12,7 @@ from gearshift.config import Config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
-from gearshift.data.split import by_hash, by_position, check_no_leak
+from gearshift.data.split import by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -77,8 +77,7 @@ def datasets(config: Config) -> Data:
     if settings.split:
         train, valid, cut_off = _split(train, settings.split)
         test = test if cut_off is None else cut_off
-    elif valid is not None:
-        check_no_leak(train, valid, settings.allow_overlap)
+    check_parts(train, valid, test, settings.allow_overlap)
     return Data(train, valid, test)
 
 

@@ -20,7 +20,7 @@ _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
 
 
 def predict(run: str, paths: list[str], output: Path, *, keep: list[str]) -> None:
-    check_output(output)
+    check_output(output, paths)
     opened = open_model(run)
     schema = dataclasses.replace(keeping(opened.schema, *keep), time=None, group=None, weight=None)
     why_all = "each example gets a score"
@@ -55,10 +55,12 @@ def _table(kept: pa.Table | None, names: list[str], probabilities_BT: Any) -> pa
     return pa.table({**columns, **scores})
 
 
-def check_output(output: Path) -> None:
+def check_output(output: Path, inputs: list[str]) -> None:
     """Before the model is loaded rather than after it."""
     if _ending(output) not in (".csv", ".parquet"):
         raise UserError(f"cannot write {output}: name a .csv, .csv.gz, .csv.zst or .parquet file")
+    if any(output.resolve() == Path(path).resolve() for path in inputs):
+        raise UserError(f"cannot write {output}: it is the data itself; name another file")
     if not output.absolute().parent.is_dir():
         raise UserError(f"cannot write {output}: there is no folder {output.parent}/")
 

@@ -216,3 +216,10 @@ def test_prepare_says_once_which_lines_it_left_out(gearshift: Shell) -> None:
     code, _, err = gearshift("prepare", "shop.yaml", "partial", "data.train=bad.csv")
     assert code == 0
     assert err.startswith("2 bad lines were skipped") and err.count("\n") == 1
+
+
+def test_predict_does_not_overwrite_its_data(gearshift: Shell) -> None:
+    before = Path("later.csv").read_bytes()
+    code, _, err = gearshift("predict", "last", "later.csv", "-o", "later.csv")
+    assert code == 2 and "it is the data itself" in err
+    assert Path("later.csv").read_bytes() == before
