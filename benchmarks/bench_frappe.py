@@ -40,8 +40,8 @@ def deep(model: Callable[..., nn.Module]) -> Callable[[gs.Schema], nn.Module]:
 ARMS = {
     "lr": Arm(lambda schema: gs.models.LR(schema), gs.RowAdam(lr=5e-3, l2=1e-6), batch=1024),
     "fm": Arm(lambda schema: gs.models.FM(schema, dim=10), gs.RowAdam(lr=5e-3, l2=1e-5)),
-    "deepfm": Arm(deep(gs.models.DeepFM), gs.RowAdam(lr=5e-3, l2=1e-5)),
-    "dcnv2": Arm(deep(gs.models.DCNv2), gs.RowAdam(lr=5e-3, l2=1e-5)),
+    "deepfm": Arm(deep(gs.models.DeepFM), gs.RowAdam(lr=1e-3, l2=5e-2)),
+    "dcnv2": Arm(deep(gs.models.DCNv2), gs.RowAdam(lr=1e-3, l2=5e-2)),
 }
 
 
