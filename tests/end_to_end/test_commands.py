@@ -6,6 +6,9 @@ import csv
 import json
 import os
 import random
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import pytest
 pytest.importorskip("gearshift.train")
 
 ROWS = 3000
+DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 KEYS = {
     *(
         "strategy",
@@ -177,6 +181,25 @@ def test_ctrl_c_saves_and_resume_goes_to_the_end() -> None:
     assert "stopped" in gearshift("runs")
     gearshift(*command, "epochs=1")  # the saved step is past one epoch already, so this ends soon
     assert "stopped" not in gearshift("runs")
+
+
+def test_the_commands_of_the_document_run(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line of docs/cli.md, in its order and its names; `demo` has a test of its own."""
+    blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.S)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    assert len(lines) >= 12 and all(line.startswith("gearshift ") for line in lines)
+    for name in ("clicks.csv", "clicks-2026-11-09.csv", "new.csv"):
+        shutil.copy(workplace / "clicks.csv", tmp_path / name)
+    config = (workplace / "clicks.yaml").read_text()
+    (tmp_path / "new.yaml").write_text(re.sub(r"^model:.*$", "model: dcnv2", config, flags=re.M))
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        shutil.copytree((workplace / "runs" / "last").resolve(), Path("runs") / name, symlinks=True)
+    for line in lines:
+        if line != "gearshift demo":
+            gearshift(*shlex.split(line)[1:])
 
 
 def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
