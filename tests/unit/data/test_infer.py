@@ -130,6 +130,23 @@ def test_spaces_after_commas_and_words_as_labels(tmp_path: Path) -> None:
     assert why(inferred, "c3") == "ignored: always '?'"
 
 
+def test_single_quotes_around_commas(tmp_path: Path) -> None:
+    rows = each(lambda i: f"'OFFER, {i % 9}', {i % 7}, {'Y' if i % 5 == 0 else 'N'}")
+    inferred = looked_at(write(tmp_path / "telco.txt", ["OFFER, CELL, CLICK_FLAG", *rows]))
+    assert (inferred.csv.delimiter, inferred.csv.quote, inferred.csv.trim) == (",", "'", True)
+    assert features(inferred) == {"OFFER": Categorical, "CELL": Categorical}
+
+
+def test_a_file_whose_lines_do_not_fit_its_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "wide.csv", ["click,price,city", *each(lambda i: f"{i % 2},{i},5,Bonn")])
+    with pytest.raises(UserError) as error:
+        infer(path)
+    assert str(error.value) == (
+        f"{path}: no line has the header's 3 columns; line 2: 4 columns where the header has 3; "
+        "see data.csv.quote and data.csv.delimiter"
+    )
+
+
 def test_the_index_column_that_pandas_writes(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"target": [i % 2 for i in range(EXAMPLES)], "color": random.choices("rgb", k=EXAMPLES)}
