@@ -7,7 +7,7 @@ the reasons and corrects what is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.data.bad_lines import BadLine
@@ -15,6 +15,7 @@ from gearshift.data.examples import RawSource
 from gearshift.data.guess_feature import Guess, Role, guess_column, ignored, share_embedding
 from gearshift.data.guess_label import find_label
 from gearshift.data.guess_leak import gives_label_away, label_values
+from gearshift.data.guess_missing import find_missing_markers
 from gearshift.data.guess_time import find_time
 from gearshift.data.profile import Profile, sample_profiles
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
@@ -51,6 +52,11 @@ def infer(
 ) -> Inferred:
     raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
     profiles, examples, unreadable = sample_profiles(raw)
+    markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()
+    if markers:
+        csv = replace(_csv_format(raw, csv), null=("", *markers))
+        raw, format = open_source(source, csv=csv, format=format)
+        profiles, examples, unreadable = sample_profiles(raw)
     name = str(source) if isinstance(source, str | Path) else raw.files[0].path if raw.files else "table"
     if examples == 0:
         raise UserError(_why_no_examples(name, raw, unreadable))
