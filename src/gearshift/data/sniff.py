@@ -34,7 +34,7 @@ MAGIC = {
     b"\x1f\x8b": "is gzip-compressed; let its name end in .gz.",
     b"\x28\xb5\x2f\xfd": "is zstd-compressed; let its name end in .zst.",
     b"PK\x03\x04": "is a zip archive; unpack it first.",
-    b"PAR1": "is a Parquet file; let its name end in .parquet, or say data.format=parquet.",
+    b"PAR1": "is a Parquet file; say data.format=parquet",
 }
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
