@@ -78,7 +78,9 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
     if found.format != "parquet":
         lines.append(f"format: {found.format}")
     if found.format == "csv":
-        lines.append(f"csv: {dump_flow(_csv_settings(found.csv))}")
+        lines.append(
+            _commented(f"csv: {dump_flow(_csv_settings(found.csv))}", _missing_words(found.csv.null))
+        )
     label = schema.labels[0]
     given = label.column if label.positive is None else {"column": label.column, "positive": label.positive}
     lines.append(_commented(f"label: {dump_flow(given)}", why.get(label.column)))
@@ -98,6 +100,11 @@ def _csv_settings(csv: Any) -> dict[str, Any]:
     if chosen.get("header"):
         chosen.pop("columns", None)  # the header names them
     return {key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}
+
+
+def _missing_words(null: Sequence[str]) -> str | None:
+    words = [word for word in null if word]
+    return f"{', '.join(words)} seen: read as missing" if words else None
 
 
 def _split_line(extent: Extent) -> str:

@@ -173,13 +173,22 @@ class _Refused:
         return self.value(f"feature `{feature.name}`", expected, start=start)
 
     def label(self, label: Label) -> raw.Refuse:
+        """A foreign word among zeros and ones is a slip; where there are none, words are the labels."""
+
         def refuse(i: int, text: str) -> None:
+            slip = not text or _some_labels_read(self._block.columns[label.column], label)
             advice = (
-                f'Map it: data.label={{column: {label.column}, positive: "{text}"}}' if text else ALLOW_SOME
+                ALLOW_SOME if slip else f'Map it: data.label={{column: {label.column}, positive: "{text}"}}'
             )
             self.value(f"label `{label.column}`", "0 or 1", advice)(i, text)
 
         return refuse
+
+
+def _some_labels_read(column: RawColumn, label: Label) -> bool:
+    start, foreign = raw.slice_column(column, 0, min(len(column), 100)), []
+    raw.labels(start, label.positive, lambda i, _text: foreign.append(i))
+    return len(foreign) < len(start)
 
 
 def needs_fit(feature: object) -> bool:

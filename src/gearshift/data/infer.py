@@ -7,13 +7,15 @@ the reasons and corrects what is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gearshift.data.bad_lines import BadLine
 from gearshift.data.examples import RawSource
 from gearshift.data.guess_feature import Guess, Role, guess_column, ignored, share_embedding
 from gearshift.data.guess_label import find_label
 from gearshift.data.guess_leak import gives_label_away, label_values
+from gearshift.data.guess_missing import find_missing_markers
 from gearshift.data.guess_time import find_time
 from gearshift.data.profile import Profile, sample_profiles
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
@@ -50,16 +52,31 @@ def infer(
 ) -> Inferred:
     raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
     profiles, examples, unreadable = sample_profiles(raw)
+    markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()
+    if markers:
+        csv = replace(_csv_format(raw, csv), null=("", *markers))
+        raw, format = open_source(source, csv=csv, format=format)
+        profiles, examples, unreadable = sample_profiles(raw)
     name = str(source) if isinstance(source, str | Path) else raw.files[0].path if raw.files else "table"
     if examples == 0:
-        raise UserError(f"{name} has no examples.")
+        raise UserError(_why_no_examples(name, raw, unreadable))
     builtin = builtin_schema(format, raw.columns)
     if builtin is not None and label in (None, builtin.labels[0].column):
         guesses, schema = _builtin_guesses(builtin, raw.columns, format), builtin
     else:
         guesses, schema = _guess_all(profiles, label, time, name)
-    sample = _sample_words(raw, examples, unreadable)
+    sample = _sample_words(raw, examples, len(unreadable))
     return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema)
+
+
+def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> str:
+    if not unreadable or not isinstance(raw, TextSource):
+        return f"{name} has no examples."
+    first, layout = unreadable[0], raw.layout
+    return (
+        f"{name}: no line has {layout.counted_by}'s {len(layout.columns):,} columns; "
+        f"line {first.place.number:,}: {first.reason}; see data.csv.quote and data.csv.delimiter"
+    )
 
 
 def _guess_all(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gearshift.data import columns as raw
-from gearshift.data.bad_lines import BadLines
+from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.columns import TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
@@ -146,14 +146,14 @@ def split_parts(value: str, separator: str) -> list[str]:
 
 def sample_profiles(
     source: RawSource, columns: tuple[str, ...] | None = None
-) -> tuple[list[Profile], int, int]:
+) -> tuple[list[Profile], int, list[BadLine]]:
     """(a profile per column, examples in the sample, lines that could not be read)."""
     columns = source.columns if columns is None else columns
     bad_lines = BadLines(allowed=1_000_000)
     blocks = list(_first_blocks(source, columns, bad_lines))
     examples = sum(block.size for block in blocks)
     profiles = [_profile(name, blocks, examples) for name in columns]
-    return profiles, examples, len(bad_lines.listed())
+    return profiles, examples, bad_lines.listed()
 
 
 def _first_blocks(source: RawSource, columns: tuple[str, ...], bad_lines: BadLines) -> Iterator[RawBlock]:

@@ -34,7 +34,7 @@ MAGIC = {
     b"\x1f\x8b": "is gzip-compressed; let its name end in .gz.",
     b"\x28\xb5\x2f\xfd": "is zstd-compressed; let its name end in .zst.",
     b"PK\x03\x04": "is a zip archive; unpack it first.",
-    b"PAR1": "is a Parquet file; let its name end in .parquet, or say data.format=parquet.",
+    b"PAR1": "is a Parquet file; say data.format=parquet",
 }
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -99,7 +99,9 @@ def sniff(
         known = _known_format(text, expected)
         if known is not None:
             return known
-    quote = "" if csv_format.quote in ("none", "") else csv_format.quote or '"'
+    quote = "" if csv_format.quote in ("none", "") else csv_format.quote
+    if quote is None:
+        quote = find_quote(text, csv_format.delimiter, expected)
     delimiter = csv_format.delimiter or find_delimiter(text, quote, expected)
     records = read_records(text, delimiter, quote)
     trim = csv_format.trim if csv_format.trim is not None else _has_padding(records)
@@ -167,7 +169,7 @@ def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = froze
     leaves whole numbers whole (1,5;2,5)."""
     best, best_score = ",", (0, 0.0, 0.0, 0)
     for delimiter in DELIMITERS:
-        records = read_records(text, delimiter, quote)
+        records = read_records(text, delimiter, quote, trim=delimiter != " ")
         columns, hits = Counter(len(record) for record in records).most_common(1)[0]
         if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # words have spaces between them too
             continue
@@ -178,6 +180,27 @@ def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = froze
         if (named, share, numbers, columns) > best_score:
             best, best_score = delimiter, (named, share, numbers, columns)
     return best
+
+
+def find_quote(text: str, delimiter: str | None = None, expected: frozenset[str] = frozenset()) -> str:
+    """A single quote if more lines then have the columns of the first one, or if it encloses all values of a
+    column; otherwise a double one."""
+    if re.search(r"(^|[\t;|, ])'", text, re.MULTILINE) is None:
+        return '"'
+
+    def records(quote: str) -> list[list[str]]:
+        cut_at = delimiter or find_delimiter(text, quote, expected)
+        return read_records(text, cut_at, quote, trim=cut_at != " ")
+
+    double, single = records('"'), records("'")
+    fit_double, fit_single = (sum(len(r) == len(rs[0]) for r in rs) for rs in (double, single))
+    encloses = fit_single == fit_double and len(single) == len(double) and _has_quoted_column(double[1:])
+    return "'" if fit_single > fit_double or encloses else '"'
+
+
+def _has_quoted_column(records: list[list[str]]) -> bool:
+    columns = zip(*records, strict=False)
+    return any(all(re.fullmatch(r"'.*'\s*|\s*", v) for v in c) and any(map(str.strip, c)) for c in columns)
 
 
 def is_number(text: str) -> bool:

@@ -97,6 +97,14 @@ def test_a_foreign_label(tmp_path: Path) -> None:
     assert "line 2: label `click` is missing" in refusal(file(tmp_path, "click,user,price\n,a,2\n"))
 
 
+def test_a_foreign_label_among_zeros_and_ones(tmp_path: Path) -> None:
+    path = file(tmp_path, "click,user,price\n1,a,2\nmaybe,b,3\n0,b,3\n")
+    assert refusal(path) == (
+        f"{path} line 3: label `click` is 'maybe'; expected 0 or 1. "
+        "Fix the line, or allow some: data.bad_lines={skip: 1000}"
+    )
+
+
 @pytest.mark.parametrize("bad", ["abc", "inf", "-Infinity", "1e999", "1,5", "0x10", "1.2.3"])
 def test_what_is_no_finite_number(tmp_path: Path, bad: str) -> None:
     path = file(tmp_path, f'click,user,price\n1,a,1\n1,a,"{bad}"\n')
@@ -260,6 +268,11 @@ def test_libfm_values_other_than_one(tmp_path: Path) -> None:
 )
 def test_a_file_with_the_wrong_ending(tmp_path: Path, start: bytes, words: str) -> None:
     assert words in refusal(file(tmp_path, start))
+
+
+def test_a_parquet_file_that_is_said_to_be_csv(tmp_path: Path) -> None:
+    path = file(tmp_path, b"PAR1rest", "p.parquet")
+    assert refusal(path, format="csv") == f"{path} is a Parquet file; say data.format=parquet"
 
 
 def test_the_stated_columns_are_named_when_lines_have_others(tmp_path: Path) -> None:

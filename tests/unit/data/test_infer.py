@@ -130,6 +130,23 @@ def test_spaces_after_commas_and_words_as_labels(tmp_path: Path) -> None:
     assert why(inferred, "c3") == "ignored: always '?'"
 
 
+def test_single_quotes_around_commas(tmp_path: Path) -> None:
+    rows = each(lambda i: f"'OFFER, {i % 9}', {i % 7}, {'Y' if i % 5 == 0 else 'N'}")
+    inferred = looked_at(write(tmp_path / "telco.txt", ["OFFER, CELL, CLICK_FLAG", *rows]))
+    assert (inferred.csv.delimiter, inferred.csv.quote, inferred.csv.trim) == (",", "'", True)
+    assert features(inferred) == {"OFFER": Categorical, "CELL": Categorical}
+
+
+def test_a_file_whose_lines_do_not_fit_its_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "wide.csv", ["click,price,city", *each(lambda i: f"{i % 2},{i},5,Bonn")])
+    with pytest.raises(UserError) as error:
+        infer(path)
+    assert str(error.value) == (
+        f"{path}: no line has the header's 3 columns; line 2: 4 columns where the header has 3; "
+        "see data.csv.quote and data.csv.delimiter"
+    )
+
+
 def test_the_index_column_that_pandas_writes(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"target": [i % 2 for i in range(EXAMPLES)], "color": random.choices("rgb", k=EXAMPLES)}
@@ -150,6 +167,28 @@ def test_pipes_as_delimiter_and_null_words(tmp_path: Path) -> None:
     inferred = looked_at(write(tmp_path / "pipe.txt", ["label|revenue|kind", *rows]))
     assert inferred.csv.delimiter == "|"
     assert features(inferred) == {"revenue": Numeric, "kind": Categorical}
+
+
+def test_words_that_mean_missing(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        tags = "NULL" if i % 4 == 0 else ";".join(random.sample(["red", "new", "xl"], 1 + i % 3))
+        place, age = ("NA" if i % n == 0 else f"p{i % 13}" for n in (6, 9))
+        return f"{int(i % 3 == 0)},{tags},{place},{age},{'?' if i % 5 == 0 else i * 3}"
+
+    header = "click,tags,place,age,paid"
+    inferred = looked_at(write(tmp_path / "null.csv", [header, *each(line)]))
+    assert inferred.csv.null == ("", "NULL", "NA", "?")
+    assert why(inferred, "tags") == "bag, separator ';': 1-3 parts, 3 distinct parts"
+    assert why(inferred, "place") == "categorical: 13 distinct, 17 % missing"
+    dataset = read(tmp_path / "null.csv", inferred.schema, csv=inferred.csv).fitted()
+    assert dataset.read(0, 2).ragged[0].offsets.tolist() == [0, 0, 2]
+
+
+def test_na_in_a_column_of_countries_is_namibia(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{i % 2},{random.choice(['DE', 'NA', 'US'])},{random.choice(['none', 'gold'])}")
+    inferred = looked_at(write(tmp_path / "countries.csv", ["click,country,card", *rows]))
+    assert inferred.csv.null == ("",)
+    assert why(inferred, "country") == "categorical: 3 distinct"
 
 
 def test_an_all_null_column_and_bags_with_commas(tmp_path: Path) -> None:

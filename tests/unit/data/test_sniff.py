@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gearshift.data.files import DataFile
-from gearshift.data.sniff import CsvFormat, Sniffed, find_delimiter, has_header, sniff
+from gearshift.data.sniff import CsvFormat, Sniffed, find_delimiter, find_quote, has_header, sniff
 
 
 def looked_at(
@@ -78,3 +78,19 @@ def test_known_formats(tmp_path: Path) -> None:
     criteo = "\t".join(["0", *["1"] * 13, *["ab12"] * 26]) + "\n"
     assert looked_at(tmp_path, criteo * 3).format == "criteo"
     assert looked_at(tmp_path, criteo * 3, expected=frozenset({"c1"})).format == "csv"
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ("y,offer\n1,'a, b'\n0,'c, d'\n", "'"),
+        ("y, offer, n\n1, 'a, b', 2\n0, 'c, d', 3\n", "'"),
+        ("y,offer\n1,'a'\n0,'b'\n", "'"),
+        ("y,offer\n1,'a'\n0,b\n", '"'),
+        ("y,name\n1,O'Neil\n0,'tis\n1,rock 'n' roll\n", '"'),
+        ('y,said\n1,"no, \'never\', ever"\n0,"yes"\n', '"'),
+        ("y,tags\n1,\"['a', 'b']\"\n0,\"['c']\"\n", '"'),
+    ],
+)
+def test_the_quote(text: str, quote: str) -> None:
+    assert find_quote(text) == quote
