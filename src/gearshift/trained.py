@@ -35,7 +35,12 @@ class TrainedModel:
 
     def dataset(self, data: Any) -> Dataset:
         """Data as this model reads them: a Dataset, a path, or anything that `gs.read` takes."""
-        return data.with_schema(self.schema) if isinstance(data, Dataset) else read(data, self.schema)
+        return self._open(data, labelled=True)
+
+    def _open(self, data: Any, *, labelled: bool) -> Dataset:
+        if isinstance(data, Dataset):
+            return data.with_schema(self.schema)
+        return read(data, self.schema, labelled=labelled)
 
     def predict(self, data: Any) -> Floats:
         """Probabilities, one per example ([n], or [n, tasks] for several tasks)."""
@@ -45,7 +50,7 @@ class TrainedModel:
 
     def predict_batches(self, data: Any) -> Iterator[tuple[Batch, Floats]]:
         """The same, batch by batch, for data of any size; [B, T] each."""
-        for batch, probabilities_BT in predictions(self.learner, self.dataset(data)):
+        for batch, probabilities_BT in predictions(self.learner, self._open(data, labelled=False)):
             yield batch, correct_for_sampling(probabilities_BT, self.schema.negatives_kept)
 
     def evaluate(self, data: Any) -> Evaluation:

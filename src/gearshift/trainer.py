@@ -99,7 +99,7 @@ class Trainer:
         `resume` is the folder of a run that was stopped: it goes on where it was saved. `init_from` is a run,
         a checkpoint or a saved model whose embedding rows are a better beginning than random ones.
         """
-        folder = None if resume is None else run_folder.find(resume)
+        folder = None if resume is None else run_folder.find(resume, self.checkpoint.path, "runs")
         run = self.prepare(model, train, valid, test, resume=folder, init_from=init_from)
         if folder is None:
             folder = run_folder.create(self.checkpoint.path, self.name)
