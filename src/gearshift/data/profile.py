@@ -5,8 +5,9 @@ Works on the distinct values and their counts, so a sample of 100,000 examples t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gearshift.data import columns as raw
-from gearshift.data.bad_lines import BadLine, BadLines
+from gearshift.data.bad_lines import BadLine, BadLines, Place
 from gearshift.data.columns import TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
@@ -55,6 +56,7 @@ class Profile:
     values: list[str]  # distinct, most frequent first
     counts: NDArray[np.int64]
     column: raw.RawColumn
+    place: Callable[[int], Place]  # where an example of the sample came from
 
     @property
     def missing(self) -> int:
@@ -121,6 +123,12 @@ class Profile:
     def is_list(self) -> bool:
         return not isinstance(self.column, TextColumn) and raw.is_list(self.column.type)
 
+    def first_other(self, values: list[str]) -> tuple[Place, str]:
+        """Where the first example has another value than these, and which; "" if it has none."""
+        texts: list[str | None] = _as_text(raw.as_arrow(self.column)).to_pylist()
+        i = next(i for i, text in enumerate(texts) if text not in values)
+        return self.place(i), texts[i] or ""
+
     def parts(self, separator: str) -> Parts:
         counts: Counter[str] = Counter()
         sizes: list[int] = []
@@ -152,7 +160,8 @@ def sample_profiles(
     bad_lines = BadLines(allowed=1_000_000)
     blocks = list(_first_blocks(source, columns, bad_lines))
     examples = sum(block.size for block in blocks)
-    profiles = [_profile(name, blocks, examples) for name in columns]
+    place = _places(blocks)
+    profiles = [_profile(name, blocks, examples, place) for name in columns]
     return profiles, examples, bad_lines.listed()
 
 
@@ -165,7 +174,18 @@ def _first_blocks(source: RawSource, columns: tuple[str, ...], bad_lines: BadLin
             return
 
 
-def _profile(name: str, blocks: list[RawBlock], examples: int) -> Profile:
+def _places(blocks: list[RawBlock]) -> Callable[[int], Place]:
+    places = [block.place for block in blocks]
+    starts = [0, *np.cumsum([block.size for block in blocks]).tolist()]
+
+    def place(i: int) -> Place:
+        number = bisect_right(starts, i) - 1
+        return places[number](i - starts[number])
+
+    return place
+
+
+def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[int], Place]) -> Profile:
     parts = [block.columns[name] for block in blocks]
     decimals = [part.decimal for part in parts if isinstance(part, TextColumn)]
     arrays = [raw.as_arrow(part) for part in parts]
@@ -176,18 +196,21 @@ def _profile(name: str, blocks: list[RawBlock], examples: int) -> Profile:
         assert isinstance(text, TextColumn)
         column = TextColumn(text.data, text.spans, decimals[0])
     values, counts = _distinct(merged)
-    return Profile(name, examples, values, counts, column)
+    return Profile(name, examples, values, counts, column, place)
 
 
 def _distinct(array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
     """Distinct values as text, most frequent first; lists are not looked into."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if raw.is_list(array.type):
         return [], np.full(1, len(array) - array.null_count, np.int64)
-    text = raw.number_text(array) if not raw.is_text(array.type) else array
-    table = pc.value_counts(text.cast(pa.large_string()).drop_null())
+    table = pc.value_counts(_as_text(array).drop_null())
     values: list[str] = table.field("values").to_pylist()
     counts = table.field("counts").to_numpy(zero_copy_only=False).astype(np.int64)
     order = [i for i in np.argsort(-counts, kind="stable") if values[i] != ""]
     return [values[i] for i in order], counts[order]
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return (raw.number_text(array) if not raw.is_text(array.type) else array).cast(pa.large_string())

@@ -247,6 +247,33 @@ def test_no_label_and_a_label_of_many_values_are_the_users_to_name(tmp_path: Pat
         infer(path, label="clack")
 
 
+def test_a_foreign_value_among_zeros_and_ones(tmp_path: Path) -> None:
+    rows = each(lambda i: f'{"maybe" if i == 400 else i % 2},"two\nlines",{i % 7}')
+    path = write(tmp_path / "maybe.csv", ["click,text,place", *rows])
+    inferred = infer(path)
+    assert inferred.schema.labels == (Label("click"),)
+    assert why(inferred, "click").startswith("label: 0/1 except 'maybe' in line 802, ")
+    assert inferred.warnings[0].startswith("click is 0/1 except 'maybe' in line 802: fix the data")
+    path.write_text(path.read_text().replace("click", "col"))
+    with pytest.raises(UserError, match=r"`col` is 0/1 except 'maybe' in line 802\. Name it: --label COLUMN"):
+        infer(path)
+    assert infer(path, label="col").schema.labels == (Label("col"),)
+    table = pa.table(
+        {"click": [None if i == 30 else i % 2 == 0 for i in range(EXAMPLES)], "n": range(EXAMPLES)}
+    )
+    assert infer(table).warnings[0].startswith("click is false/true except missing in example 31: ")
+
+
+def test_a_label_that_never_changes_is_warned_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "zero.csv", ["click,place", *each(lambda i: f"0,{i % 7}")])
+    assert infer(path).warnings == (
+        "click is '0' in all 600 examples looked at: a model learns nothing from one label value",
+    )
+    assert (
+        infer(write(tmp_path / "fine.csv", ["click,n", *each(lambda i: f"{i % 2},{i % 7}")])).warnings == ()
+    )
+
+
 def test_columns_that_give_the_label_away_are_left_out(tmp_path: Path) -> None:
     def line(i: int) -> str:
         click = int(i % 7 == 0)
