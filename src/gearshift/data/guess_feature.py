@@ -42,6 +42,14 @@ WEIGHT_NAME = re.compile(
     r"^(weight|(sample|instance|example|row|importance)_?weights?|importance)$", re.IGNORECASE
 )
 
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+FOREIGN_DATE = re.compile(
+    rf"\s*([a-z]{{3}},? )?(\d{{1,2}}[/-]\d{{1,2}}[/-](\d{{4}}|\d{{2}})|\d{{1,2}}[ .-]*{_MONTH}[ .,-]*\d{{2,4}}|"
+    rf"{_MONTH}[ .-]+\d{{1,2}},?( \d{{4}}| \d{{1,2}}:\d\d))($|[ T,:])",
+    re.IGNORECASE,
+)
+SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -56,7 +64,7 @@ class Guess:
 
 def guess_column(profile: Profile) -> Guess:
     """A column that is neither label nor time."""
-    for rule in (_useless, _weight, _list_column, _separated, _unique, _number, _free_text):
+    for rule in RULES:
         guess = rule(profile)
         if guess is not None:
             return guess
@@ -104,6 +112,15 @@ def _list_column(profile: Profile) -> Guess | None:
         )
     kind = Sequence if SEQUENCE_NAME.search(profile.name) else Bag
     return Guess(profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name))
+
+
+def _foreign_date(profile: Profile) -> Guess | None:
+    """11/02/2026, 1-Nov-2026, Nov 1, 2026: which part is the day is for the user to say."""
+    if not all(FOREIGN_DATE.match(value) for value in profile.values[:SHOWN_VALUES]):
+        return None
+    shown = profile.values[0][:25]
+    why = f"{shown!r} looks like a date in a format that is not read; convert it to ISO (2026-11-30 10:00)"
+    return ignored(profile, why)
 
 
 def _separated(profile: Profile) -> Guess | None:
@@ -208,6 +225,9 @@ def _free_text(profile: Profile) -> Guess | None:
     if profile.distinct > 0.5 * profile.examples and sizes.mean() > 60:
         return ignored(profile, f"free text, {sizes.mean():.0f} characters on average")
     return None
+
+
+RULES = (_useless, _weight, _list_column, _foreign_date, _separated, _unique, _number, _free_text)
 
 
 def share_embedding(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -110,6 +111,26 @@ def test_tabs_with_bom_and_crlf(tmp_path: Path) -> None:
     assert inferred.schema.labels == (Label("is_click"),)
     assert inferred.schema.time == "when"
     assert inferred.schema.group == "user"
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("Datum", "%d.%m.%Y %H:%M"), ("Datum", "%d.%m.%Y"), ("EVENT_HOUR", "%y%m%d%H"), ("x", "%y%m%d%H")],
+)
+def test_times_as_they_are_written_elsewhere(tmp_path: Path, name: str, form: str) -> None:
+    start = datetime(2026, 11, 1)
+    rows = each(lambda i: f"{(start + timedelta(minutes=10 * i)).strftime(form)},{i % 7},{i % 2}")
+    inferred = looked_at(write(tmp_path / "time.csv", [f"{name},place,click", *rows]))
+    assert inferred.schema.time == name
+    assert why(inferred, name).endswith("ascending: 2026-11-01..05 UTC")
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d/%m/%y %H:%M", "%d-%b-%Y", "%b %d, %Y", "%a, %d %b %Y"])
+def test_dates_that_are_not_read_are_said_to_be_dates(tmp_path: Path, form: str) -> None:
+    start = datetime(2026, 11, 1)
+    rows = each(lambda i: f'"{(start + timedelta(minutes=10 * i)).strftime(form)}",{i % 7},{i % 2}')
+    inferred = looked_at(write(tmp_path / "date.csv", ["day,place,click", *rows]))
+    assert "looks like a date in a format that is not read" in why(inferred, "day")
 
 
 def test_quoted_values_with_separators_and_newlines(tmp_path: Path) -> None:
