@@ -12,7 +12,14 @@ from pathlib import Path
 
 from gearshift.data.bad_lines import BadLine
 from gearshift.data.examples import RawSource
-from gearshift.data.guess_feature import Guess, Role, guess_column, ignored, share_embedding
+from gearshift.data.guess_feature import (
+    Guess,
+    Role,
+    guess_column,
+    ignored,
+    share_embedding,
+    without_nearly_unique,
+)
 from gearshift.data.guess_label import FoundLabel, find_label
 from gearshift.data.guess_leak import gives_label_away, label_values
 from gearshift.data.guess_missing import find_missing_markers
@@ -97,6 +104,7 @@ def _guess_all(
             guesses.append(guess_column(profile))
     guesses = _without_leaks(guesses, profiles, found_label.label)
     guesses = [share_embedding(guess, guesses, profiles) for guess in guesses]
+    guesses = without_nearly_unique(guesses, profiles)
     schema = Schema(
         tuple(g.feature for g in guesses if g.feature is not None),
         (found_label.label,),

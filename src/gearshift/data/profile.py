@@ -5,6 +5,7 @@ Works on the distinct values and their counts, so a sample of 100,000 examples t
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ SAMPLE_EXAMPLES = 100_000
 PARTS_VALUES = 20_000  # distinct values that are cut into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
+INFINITY = re.compile(r"[-+]?inf(inity)?", re.IGNORECASE)
 
 
 class _Unreadable(Exception):
@@ -45,6 +47,7 @@ class Parts:
     fewest: int
     most: int
     counts: Counter[str]  # of the parts, weighted by examples
+    mobile: float  # the share of parts that stand first in some values and later in others
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,29 @@ class Profile:
         return len(self.values)
 
     @cached_property
+    def endless(self) -> int:
+        """Examples that hold an infinity, which is no number to learn from."""
+        pairs = zip(self.values, self.counts.tolist(), strict=False)
+        return sum(count for value, count in pairs if INFINITY.fullmatch(value))
+
+    @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The number each distinct value is; None if one is no number."""
+        """The number each distinct value is, NaN for an infinity; None if one is no number."""
         column = raw.plain(pa.array(self.values, pa.large_string()))
         assert isinstance(column, TextColumn)
         decimal = self.column.decimal if isinstance(self.column, TextColumn) else "."
+        infinite: list[int] = []
+
+        def refuse(i: int, text: str) -> None:
+            if INFINITY.fullmatch(text) is None:
+                raise _Unreadable
+            infinite.append(i)
+
         try:
-            numbers = raw.floats(TextColumn(column.data, column.spans, decimal), _stop)
+            numbers = raw.floats(TextColumn(column.data, column.spans, decimal), refuse)
         except _Unreadable:
             return None
+        numbers[infinite] = np.nan
         return None if not self.values or np.isnan(numbers).all() else numbers
 
     @cached_property
@@ -132,15 +149,20 @@ class Profile:
     def parts(self, separator: str) -> Parts:
         counts: Counter[str] = Counter()
         sizes: list[int] = []
+        first: set[str] = set()
+        later: set[str] = set()
         holding = 0
         for value, count in zip(self.values[:PARTS_VALUES], self.counts.tolist(), strict=False):
             pieces = split_parts(value, separator)
             sizes.append(len(pieces))
             holding += count if separator in value else 0
+            first.update(pieces[:1])
+            later.update(pieces[1:])
             for piece in pieces:
                 counts[piece] += count
         share = holding / max(int(self.counts[:PARTS_VALUES].sum()), 1)
-        return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts)
+        mobile = sum(counts[piece] for piece in first & later) / max(counts.total(), 1)
+        return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts, mobile)
 
 
 def split_parts(value: str, separator: str) -> list[str]:

@@ -27,10 +27,11 @@ def write(path: Path, rows: list[str], newline: str = "\n", start: bytes = b"") 
     return path
 
 
-def looked_at(path: Path) -> Inferred:
-    """What is inferred must also be readable to the end."""
+def looked_at(path: Path, *, stated_only: bool = False) -> Inferred:
+    """What is inferred must also be readable to the end, also without what was found out about the text."""
     inferred = infer(path)
-    assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
+    if not stated_only:
+        assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
     again = read(path, inferred.schema, csv=inferred.csv).fitted()
     assert sum(len(b) for b in again.batches(100)) == EXAMPLES
     return inferred
@@ -210,6 +211,50 @@ def test_na_in_a_column_of_countries_is_namibia(tmp_path: Path) -> None:
     inferred = looked_at(write(tmp_path / "countries.csv", ["click,country,card", *rows]))
     assert inferred.csv.null == ("",)
     assert why(inferred, "country") == "categorical: 3 distinct"
+
+
+def test_infinities_leave_a_column_numeric(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{i % 2},{'inf' if i % 100 == 7 else f'{random.random():.5f}'}")
+    inferred = looked_at(write(tmp_path / "inf.csv", ["click,score", *rows]), stated_only=True)
+    assert features(inferred) == {"score": Numeric}
+    assert inferred.csv.null == ("", "inf")
+    assert "1.0 % missing" in why(inferred, "score")
+    table = pa.table({"click": [0, 1] * 50, "score": [float("inf"), *(i / 7 for i in range(99))]})
+    assert "1 infinite: bad lines, see data.bad_lines" in why(infer(table), "score")
+
+
+def test_amounts_with_a_currency_say_why_they_are_no_numbers(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        return f'{int(i % 11 == 0)},"${1000 + i * 3.37:,.2f}",{i % 4} EUR,"{i % 7 + 1},000.50",{i % 9}'
+
+    inferred = looked_at(write(tmp_path / "cost.csv", ["click,cost,fee,deal,place", *each(line)]))
+    assert why(inferred, "cost").startswith("ignored: an amount like '$")
+    assert why(inferred, "fee").startswith("categorical: 4 distinct; an amount like '0 EUR' is not read")
+    assert why(inferred, "deal").startswith("categorical: 7 distinct; an amount like '1,000.50'")
+
+
+def test_values_that_hardly_recur_are_left_out_but_not_ids(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        n = i // 2 if i < 20 else i
+        history = "|".join(f"w{m}" for m in range(i % 4, i % 4 + 300, 60))
+        return f"{int(i % 3 == 0)},p{n},u{n},w{n},{history}"
+
+    header = "click,phrase,user_id,thing,thing_hist"
+    inferred = looked_at(write(tmp_path / "rare.csv", [header, *each(line)]))
+    assert why(inferred, "phrase") == "ignored: 590 distinct in 600 examples: hardly any recurs"
+    assert features(inferred) == {"user_id": Categorical, "thing": Categorical, "thing_hist": Sequence}
+
+
+def test_streets_are_no_bags_and_joined_floats_are_vectors(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        street = f"{random.choice(['Elm', 'Old Oak', 'High'])} {random.randrange(20)}"
+        words = " ".join(random.sample(["red", "new", "xl", "wool", "sale", "men"], random.randint(1, 4)))
+        floats = " ".join(f"{random.gauss(0, 1):.3f}" for _ in range(4))
+        return f"{i % 2},{street},{words},{floats},{floats.replace(' ', '|')}"
+
+    inferred = looked_at(write(tmp_path / "street.csv", ["click,street,words,emb,emb2", *each(line)]))
+    assert features(inferred) == {"street": Categorical, "words": Bag, "emb": Vector, "emb2": Vector}
+    assert why(inferred, "emb") == "vector of 4, separator ' ': as many numbers in each value"
 
 
 def test_an_all_null_column_and_bags_with_commas(tmp_path: Path) -> None:
