@@ -140,6 +140,7 @@ def test_quoted_values_with_separators_and_newlines(tmp_path: Path) -> None:
     inferred = looked_at(write(tmp_path / "q.csv", ['"name","n_items","y"', *rows]))
     assert inferred.schema.labels == (Label("y"),)
     assert features(inferred) == {"name": Categorical, "n_items": Numeric}
+    assert inferred.sample == "600 examples, header found, delimiter ','"
 
 
 def test_spaces_after_commas_and_words_as_labels(tmp_path: Path) -> None:
