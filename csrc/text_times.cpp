@@ -64,11 +64,21 @@ bool take_zone(std::string_view& text, int64_t& offset) {
     return text.empty();
 }
 
-bool parse_iso(std::string_view text, int64_t& seconds) {
+bool take_iso_date(std::string_view& text, int64_t& year, int64_t& month, int64_t& day) {
+    return take(text, 4, year) && take(text, '-', '/') && take_short(text, month) && take(text, '-', '/') &&
+           take_short(text, day);
+}
+
+// dd.mm.yyyy: dots leave no doubt about the order, as slashes would.
+bool take_dotted_date(std::string_view& text, int64_t& year, int64_t& month, int64_t& day) {
+    return take_short(text, day) && take(text, '.', '.') && take_short(text, month) && take(text, '.', '.') &&
+           take(text, 4, year);
+}
+
+bool parse_calendar(std::string_view text, int64_t& seconds) {
     int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, offset = 0;
-    if (!take(text, 4, year) || !take(text, '-', '/') || !take_short(text, month) || !take(text, '-', '/') ||
-        !take_short(text, day))
-        return false;
+    const bool dotted = text.substr(0, 3).find('.') != std::string_view::npos;
+    if (!(dotted ? take_dotted_date(text, year, month, day) : take_iso_date(text, year, month, day))) return false;
     if (!is_date(year, month, day)) return false;
     if (take(text, 'T', ' ')) {
         if (!take_short(text, hour)) return false;
@@ -109,7 +119,7 @@ bool parse_time(std::string_view text, int64_t& seconds) {
         skip_fraction(rest);
         if (rest.empty()) return seconds = epoch_seconds(number), true;
     }
-    return parse_iso(text, seconds);
+    return parse_calendar(text, seconds);
 }
 
 }  // namespace gearshift

@@ -7,7 +7,7 @@
 namespace gearshift {
 
 // ISO 8601 date or date and time ('-' or '/' between the parts, leading zeros not needed, 'T' or space before the time, 'Z' or an offset
-// behind it), or a number as in epoch_seconds; a fraction of a second is cut off. False: not a time.
+// behind it), the same with a dd.mm.yyyy date, or a number as in epoch_seconds; a fraction of a second is cut off. False: not a time.
 bool parse_time(std::string_view text, int64_t& seconds);
 
 // 8 digits that form a date are yyyymmdd, or else yymmddHH (Avazu); 14 are yyyymmddHHMMSS. Other numbers count

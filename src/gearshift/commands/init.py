@@ -30,6 +30,8 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))
+    for warning in found.warnings:
+        terminal.say(f"Warning: {warning}.")
     run_folder.write_text(target, text)
     lines = text.count("\n")
     terminal.say(

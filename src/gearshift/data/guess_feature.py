@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 
 from gearshift.data.guess_label import plain_name
-from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile
+from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile, split_parts
 from gearshift.data.schema import Bag, Categorical, Feature, Numeric, Sequence, Vector
+from gearshift.data.sniff import is_number
 
 Role = Literal["label", "time", "weight", "feature", "ignored"]
 ID_NAME = re.compile(
@@ -42,6 +43,18 @@ WEIGHT_NAME = re.compile(
     r"^(weight|(sample|instance|example|row|importance)_?weights?|importance)$", re.IGNORECASE
 )
 
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+FOREIGN_DATE = re.compile(
+    rf"\s*([a-z]{{3}},? )?(\d{{1,2}}[/-]\d{{1,2}}[/-](\d{{4}}|\d{{2}})|\d{{1,2}}[ .-]*{_MONTH}[ .,-]*\d{{2,4}}|"
+    rf"{_MONTH}[ .-]+\d{{1,2}},?( \d{{4}}| \d{{1,2}}:\d\d))($|[ T,:])",
+    re.IGNORECASE,
+)
+AMOUNT = re.compile(
+    r"\s*-?([$€£¥₹]|(USD|EUR|GBP|JPY) ?) ?-?\d[\d., ]*$|\s*-?\d[\d., ]*([$€£¥₹%]| ?(USD|EUR|GBP|JPY))$|"
+    r"\s*-?\d{1,3}(,\d{3})*\.\d+$"
+)
+SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -56,7 +69,7 @@ class Guess:
 
 def guess_column(profile: Profile) -> Guess:
     """A column that is neither label nor time."""
-    for rule in (_useless, _weight, _list_column, _separated, _unique, _number, _free_text):
+    for rule in RULES:
         guess = rule(profile)
         if guess is not None:
             return guess
@@ -106,6 +119,44 @@ def _list_column(profile: Profile) -> Guess | None:
     return Guess(profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name))
 
 
+def _all_match(pattern: re.Pattern[str], profile: Profile) -> bool:
+    return bool(profile.values) and all(pattern.match(value) for value in profile.values[:SHOWN_VALUES])
+
+
+def _foreign_date(profile: Profile) -> Guess | None:
+    """11/02/2026, 1-Nov-2026, Nov 1, 2026: which part is the day is for the user to say."""
+    if not _all_match(FOREIGN_DATE, profile):
+        return None
+    shown = profile.values[0][:25]
+    why = f"{shown!r} looks like a date in a format that is not read; convert it to ISO (2026-11-30 10:00)"
+    return ignored(profile, why)
+
+
+def _amount_in_words(profile: Profile) -> Guess | None:
+    """$1,533.41: a quantity, but not one that is read."""
+    if profile.numbers is not None or not _all_match(AMOUNT, profile):
+        return None
+    why = f"an amount like {profile.values[0][:20]!r} is not read as a number; write 1533.41"
+    many = profile.distinct > 0.5 * (profile.examples - profile.missing)
+    return ignored(profile, why) if many else _category(profile, f"{profile.distinct:,} distinct; {why}")
+
+
+def _vector(profile: Profile) -> Guess | None:
+    """As many numbers in each value, most of them with a fraction."""
+    start = profile.values[:SHOWN_VALUES]
+    if profile.numbers is not None or profile.times is not None or not start:
+        return None
+    for separator in SEPARATORS:
+        parts = [split_parts(value, separator) for value in start]
+        size, flat = len(parts[0]), [part for pieces in parts for part in pieces]
+        numbers = size > 1 and all(len(pieces) == size for pieces in parts) and all(map(is_number, flat))
+        if numbers and sum("." in part for part in flat) > 0.5 * len(flat):
+            vector = Vector(profile.name, size, separator)
+            kind = f"vector of {size}, separator {separator!r}"
+            return Guess(profile.name, kind, "as many numbers in each value", "feature", vector)
+    return None
+
+
 def _separated(profile: Profile) -> Guess | None:
     """Several values in one, joined by a separator."""
     if profile.numbers is not None or profile.times is not None:
@@ -140,6 +191,8 @@ def _is_list_of(profile: Profile, parts: Parts) -> bool:
     plain = all(re.fullmatch(r"[\w.:-]+", part) for part in parts.counts)
     if parts.separator == "," and profile.values[0].startswith("[") and plain:
         return True  # a printed list
+    if parts.mobile < 0.5:  # a street and its number: words in an order, not a list
+        return False
     return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
 
 
@@ -190,6 +243,8 @@ def _why_no_quantity(profile: Profile) -> str | None:
 def _quantity(profile: Profile) -> Guess:
     values = profile.quantity
     missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
+    if profile.endless:
+        missing += f", {profile.endless:,} infinite: bad lines, see data.bad_lines"
     fill: Literal["mean", "zero"] = "mean" if profile.missing or np.isnan(profile.numbers).any() else "zero"  # type: ignore[arg-type]
     low, high = float(values.min()), float(values.max())
     if abs(profile.skew) > 2 and high - low > 10:
@@ -208,6 +263,27 @@ def _free_text(profile: Profile) -> Guess | None:
     if profile.distinct > 0.5 * profile.examples and sizes.mean() > 60:
         return ignored(profile, f"free text, {sizes.mean():.0f} characters on average")
     return None
+
+
+RULES = (
+    *(_useless, _weight, _list_column, _foreign_date, _amount_in_words, _vector, _separated),
+    *(_unique, _number, _free_text),
+)
+
+
+def without_nearly_unique(guesses: list[Guess], profiles: list[Profile]) -> list[Guess]:
+    """Categories that hardly ever recur are left out, but for ids and what a history shares its rows with."""
+    shared = {g.feature.share_embedding for g in guesses if isinstance(g.feature, Bag | Sequence)}
+
+    def checked(guess: Guess, profile: Profile) -> Guess:
+        present = profile.examples - profile.missing
+        rare = profile.distinct > 0.9 * present and present >= 200
+        is_id = ID_NAME.search(guess.column) is not None or guess.column in shared
+        if not isinstance(guess.feature, Categorical) or not rare or is_id:
+            return guess
+        return ignored(profile, f"{profile.distinct:,} distinct in {present:,} examples: hardly any recurs")
+
+    return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 
 
 def share_embedding(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:

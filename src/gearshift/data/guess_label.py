@@ -1,4 +1,8 @@
-"""Which column is the label: two values, and a name or a place that labels have."""
+"""Which column is the label: two values, and a name or a place that labels have.
+
+A column named like a label that is 0/1 but for a few values is the label too; the reason says where the first
+of these values stands.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ POSITIVE_WORDS = (
 class FoundLabel:
     label: Label
     why: str
+    warning: str | None = None
 
 
 def find_label(profiles: list[Profile], stated: str | None, where: str) -> FoundLabel:
@@ -59,7 +64,9 @@ def find_label(profiles: list[Profile], stated: str | None, where: str) -> Found
         if profile is None:
             names = ", ".join(p.name for p in profiles[:40])
             raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
-        if profile.distinct > 2:
+        if profile.distinct == 0:
+            raise UserError(f"{where}: label `{stated}` has no value in the first examples.")
+        if profile.distinct > 2 and not _is_almost_zero_one(profile):
             values = ", ".join(repr(v) for v in profile.values[:5])
             raise UserError(
                 f"{where}: label `{stated}` has {profile.distinct:,} values ({values}, ...); it needs two. "
@@ -68,8 +75,10 @@ def find_label(profiles: list[Profile], stated: str | None, where: str) -> Found
         return _found(profile, "named by you")
     candidate = _by_name(profiles) or _by_place(profiles)
     if candidate is None:
+        near = [f"`{p.name}` is {_but_for(p)}. " for p in profiles if _is_almost_zero_one(p)]
         raise UserError(
-            f"{where}: no column looks like a label (two values such as 0 and 1). Name it: label=COLUMN"
+            f"{where}: no column looks like a label (two values such as 0 and 1). {''.join(near)}"
+            'Name it: --label COLUMN (in Python: label="COLUMN")'
         )
     return _found(candidate, "")
 
@@ -89,7 +98,8 @@ def _is_yes_no(profile: Profile) -> bool:
 def _by_name(profiles: list[Profile]) -> Profile | None:
     for pattern in LABEL_NAMES:
         for profile in profiles:
-            is_label = _has_two_values(profile) or (_is_constant_zero_one(profile) and not profile.missing)
+            constant = _is_constant_zero_one(profile) and not profile.missing
+            is_label = _has_two_values(profile) or constant or _is_almost_zero_one(profile)
             if is_label and re.fullmatch(pattern, plain_name(profile.name)):
                 return profile
     return None
@@ -104,6 +114,23 @@ def plain_name(name: str) -> str:
 def _is_constant_zero_one(profile: Profile) -> bool:
     """The start of a log may hold no click at all."""
     return profile.values in (["0"], ["1"])
+
+
+def _is_almost_zero_one(profile: Profile) -> bool:
+    """0/1 but for up to one example in a hundred, which has another value or none."""
+    others = profile.examples - int(profile.counts[:2].sum())
+    pair = {value.strip().lower() for value in profile.values[:2]}
+    return pair in ZERO_ONE and 0 < others <= 0.01 * profile.examples
+
+
+def _but_for(profile: Profile) -> str:
+    """0/1 except 'maybe' in line 5,000"""
+    pair = profile.values[:2]
+    place, text = profile.first_other(pair)
+    others = profile.examples - int(profile.counts[:2].sum()) - 1
+    more = f" and {others:,} more" if others else ""
+    found = repr(text[:40]) if text else "missing"
+    return f"{'/'.join(sorted(pair))} except {found} in {place.unit} {place.number:,}{more}"
 
 
 def _by_place(profiles: list[Profile]) -> Profile | None:
@@ -121,10 +148,17 @@ def _by_place(profiles: list[Profile]) -> Profile | None:
 def _found(profile: Profile, remark: str) -> FoundLabel:
     remark = f", {remark}" if remark else ""
     total = max(int(profile.counts.sum()), 1)
+    if _is_almost_zero_one(profile):
+        ones = sum(int(n) for v, n in zip(profile.values, profile.counts, strict=True) if _is_one(v))
+        warning = f"{profile.name} is {_but_for(profile)}: fix the data, or allow some: data.bad_lines={{skip: 1000}}"
+        return FoundLabel(
+            Label(profile.name), f"{_but_for(profile)}, {_percent(ones / total)} ones{remark}", warning
+        )
     if _is_zero_one(profile) or _is_constant_zero_one(profile):
         ones = sum(int(n) for v, n in zip(profile.values, profile.counts, strict=True) if _is_one(v))
         pair = "/".join(sorted(profile.values)) if profile.distinct == 2 else f"only {profile.values[0]}"
-        return FoundLabel(Label(profile.name), f"{pair}, {_percent(ones / total)} ones{remark}")
+        why = f"{pair}, {_percent(ones / total)} ones{remark}"
+        return FoundLabel(Label(profile.name), why, _only_one_value(profile))
     positive = next((v for v in profile.values if v.strip().lower() in POSITIVE_WORDS), profile.values[-1])
     share = int(profile.counts[profile.values.index(positive)]) / total
     reason = "by the word" if positive.strip().lower() in POSITIVE_WORDS else "the rarer value"
@@ -133,7 +167,16 @@ def _found(profile: Profile, remark: str) -> FoundLabel:
             f"label `{profile.name}` holds text that is not UTF-8; convert the file first: {ICONV}"
         )
     why = f"{positive.strip()!r} ({_percent(share)}, {reason}) is taken as the click{remark}"
-    return FoundLabel(Label(profile.name, positive=positive.strip()), why)
+    return FoundLabel(Label(profile.name, positive=positive.strip()), why, _only_one_value(profile))
+
+
+def _only_one_value(profile: Profile) -> str | None:
+    if profile.distinct > 1:
+        return None
+    return (
+        f"{profile.name} is {profile.values[0]!r} in all {profile.examples:,} examples looked at: "
+        "a model learns nothing from one label value"
+    )
 
 
 def _is_one(value: str) -> bool:

@@ -15,7 +15,7 @@ from gearshift.data.split import days_in_words
 from gearshift.errors import UserError
 
 TIME_NAME = re.compile(
-    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(_?stamp)?$|(_|^)(at|date|ts)$",
+    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(_?stamp)?$|(_|^)(at|date|ts|hour)$",
     re.IGNORECASE,
 )
 EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
@@ -52,7 +52,7 @@ def _score(profile: Profile) -> float:
     if profile.distinct < 2 or (profile.numbers is not None and not profile.is_whole):
         return 0.0
     named = TIME_NAME.search(profile.name) is not None
-    if profile.numbers is not None and not named and float(profile.quantity.min()) < 1e9:
+    if profile.numbers is not None and not named and not _is_clock_like(profile.quantity):
         return 0.0
     times = profile.times
     if times is None or times.min() < EARLIEST or times.max() > LATEST:
@@ -61,6 +61,12 @@ def _score(profile: Profile) -> float:
     if profile.numbers is not None and not named and not ascending:
         return 0.0
     return 4.0 * named + 2.0 * ascending + profile.distinct / max(profile.examples, 1) + 0.1
+
+
+def _is_clock_like(numbers: NDArray[np.float64]) -> bool:
+    """Large enough for epoch seconds of this century, or 8 digits: yyyymmdd, yymmddHH."""
+    low, high = float(numbers.min()), float(numbers.max())
+    return low >= 1e9 or (low >= 1e7 and high < 1e8)
 
 
 def _is_ascending(times: NDArray[np.int64]) -> bool:

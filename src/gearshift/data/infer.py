@@ -12,8 +12,15 @@ from pathlib import Path
 
 from gearshift.data.bad_lines import BadLine
 from gearshift.data.examples import RawSource
-from gearshift.data.guess_feature import Guess, Role, guess_column, ignored, share_embedding
-from gearshift.data.guess_label import find_label
+from gearshift.data.guess_feature import (
+    Guess,
+    Role,
+    guess_column,
+    ignored,
+    share_embedding,
+    without_nearly_unique,
+)
+from gearshift.data.guess_label import FoundLabel, find_label
 from gearshift.data.guess_leak import gives_label_away, label_values
 from gearshift.data.guess_missing import find_missing_markers
 from gearshift.data.guess_time import find_time
@@ -40,6 +47,7 @@ class Inferred:
     sample: str  # "1,204,331 examples in a 50 MB sample of 2.1 GB, header found, delimiter ','"
     guesses: tuple[Guess, ...]
     schema: Schema
+    warnings: tuple[str, ...] = ()
 
 
 def infer_schema(source: Source, *, label: str | None = None, time: str | None = None) -> Schema:
@@ -63,10 +71,13 @@ def infer(
     builtin = builtin_schema(format, raw.columns)
     if builtin is not None and label in (None, builtin.labels[0].column):
         guesses, schema = _builtin_guesses(builtin, raw.columns, format), builtin
+        warnings: tuple[str, ...] = ()
     else:
-        guesses, schema = _guess_all(profiles, label, time, name)
+        found_label = find_label(profiles, label, name)
+        guesses, schema = _guess_all(profiles, found_label, time, name)
+        warnings = () if found_label.warning is None else (found_label.warning,)
     sample = _sample_words(raw, examples, len(unreadable))
-    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema)
+    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings)
 
 
 def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> str:
@@ -80,9 +91,8 @@ def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> st
 
 
 def _guess_all(
-    profiles: list[Profile], label: str | None, time: str | None, where: str
+    profiles: list[Profile], found_label: FoundLabel, time: str | None, where: str
 ) -> tuple[tuple[Guess, ...], Schema]:
-    found_label = find_label(profiles, label, where)
     found_time = find_time(profiles, time, where, found_label.label.column)
     guesses: list[Guess] = []
     for profile in profiles:
@@ -94,6 +104,7 @@ def _guess_all(
             guesses.append(guess_column(profile))
     guesses = _without_leaks(guesses, profiles, found_label.label)
     guesses = [share_embedding(guess, guesses, profiles) for guess in guesses]
+    guesses = without_nearly_unique(guesses, profiles)
     schema = Schema(
         tuple(g.feature for g in guesses if g.feature is not None),
         (found_label.label,),

@@ -5,8 +5,10 @@ Works on the distinct values and their counts, so a sample of 100,000 examples t
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gearshift.data import columns as raw
-from gearshift.data.bad_lines import BadLine, BadLines
+from gearshift.data.bad_lines import BadLine, BadLines, Place
 from gearshift.data.columns import TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
@@ -25,6 +27,7 @@ SAMPLE_EXAMPLES = 100_000
 PARTS_VALUES = 20_000  # distinct values that are cut into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
+INFINITY = re.compile(r"[-+]?inf(inity)?", re.IGNORECASE)
 
 
 class _Unreadable(Exception):
@@ -44,6 +47,7 @@ class Parts:
     fewest: int
     most: int
     counts: Counter[str]  # of the parts, weighted by examples
+    mobile: float  # the share of parts that stand first in some values and later in others
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Profile:
     values: list[str]  # distinct, most frequent first
     counts: NDArray[np.int64]
     column: raw.RawColumn
+    place: Callable[[int], Place]  # where an example of the sample came from
 
     @property
     def missing(self) -> int:
@@ -69,15 +74,29 @@ class Profile:
         return len(self.values)
 
     @cached_property
+    def endless(self) -> int:
+        """Examples that hold an infinity, which is no number to learn from."""
+        pairs = zip(self.values, self.counts.tolist(), strict=False)
+        return sum(count for value, count in pairs if INFINITY.fullmatch(value))
+
+    @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The number each distinct value is; None if one is no number."""
+        """The number each distinct value is, NaN for an infinity; None if one is no number."""
         column = raw.plain(pa.array(self.values, pa.large_string()))
         assert isinstance(column, TextColumn)
         decimal = self.column.decimal if isinstance(self.column, TextColumn) else "."
+        infinite: list[int] = []
+
+        def refuse(i: int, text: str) -> None:
+            if INFINITY.fullmatch(text) is None:
+                raise _Unreadable
+            infinite.append(i)
+
         try:
-            numbers = raw.floats(TextColumn(column.data, column.spans, decimal), _stop)
+            numbers = raw.floats(TextColumn(column.data, column.spans, decimal), refuse)
         except _Unreadable:
             return None
+        numbers[infinite] = np.nan
         return None if not self.values or np.isnan(numbers).all() else numbers
 
     @cached_property
@@ -121,18 +140,29 @@ class Profile:
     def is_list(self) -> bool:
         return not isinstance(self.column, TextColumn) and raw.is_list(self.column.type)
 
+    def first_other(self, values: list[str]) -> tuple[Place, str]:
+        """Where the first example has another value than these, and which; "" if it has none."""
+        texts: list[str | None] = _as_text(raw.as_arrow(self.column)).to_pylist()
+        i = next(i for i, text in enumerate(texts) if text not in values)
+        return self.place(i), texts[i] or ""
+
     def parts(self, separator: str) -> Parts:
         counts: Counter[str] = Counter()
         sizes: list[int] = []
+        first: set[str] = set()
+        later: set[str] = set()
         holding = 0
         for value, count in zip(self.values[:PARTS_VALUES], self.counts.tolist(), strict=False):
             pieces = split_parts(value, separator)
             sizes.append(len(pieces))
             holding += count if separator in value else 0
+            first.update(pieces[:1])
+            later.update(pieces[1:])
             for piece in pieces:
                 counts[piece] += count
         share = holding / max(int(self.counts[:PARTS_VALUES].sum()), 1)
-        return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts)
+        mobile = sum(counts[piece] for piece in first & later) / max(counts.total(), 1)
+        return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts, mobile)
 
 
 def split_parts(value: str, separator: str) -> list[str]:
@@ -152,7 +182,8 @@ def sample_profiles(
     bad_lines = BadLines(allowed=1_000_000)
     blocks = list(_first_blocks(source, columns, bad_lines))
     examples = sum(block.size for block in blocks)
-    profiles = [_profile(name, blocks, examples) for name in columns]
+    place = _places(blocks)
+    profiles = [_profile(name, blocks, examples, place) for name in columns]
     return profiles, examples, bad_lines.listed()
 
 
@@ -165,7 +196,18 @@ def _first_blocks(source: RawSource, columns: tuple[str, ...], bad_lines: BadLin
             return
 
 
-def _profile(name: str, blocks: list[RawBlock], examples: int) -> Profile:
+def _places(blocks: list[RawBlock]) -> Callable[[int], Place]:
+    places = [block.place for block in blocks]
+    starts = [0, *np.cumsum([block.size for block in blocks]).tolist()]
+
+    def place(i: int) -> Place:
+        number = bisect_right(starts, i) - 1
+        return places[number](i - starts[number])
+
+    return place
+
+
+def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[int], Place]) -> Profile:
     parts = [block.columns[name] for block in blocks]
     decimals = [part.decimal for part in parts if isinstance(part, TextColumn)]
     arrays = [raw.as_arrow(part) for part in parts]
@@ -176,18 +218,21 @@ def _profile(name: str, blocks: list[RawBlock], examples: int) -> Profile:
         assert isinstance(text, TextColumn)
         column = TextColumn(text.data, text.spans, decimals[0])
     values, counts = _distinct(merged)
-    return Profile(name, examples, values, counts, column)
+    return Profile(name, examples, values, counts, column, place)
 
 
 def _distinct(array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
     """Distinct values as text, most frequent first; lists are not looked into."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if raw.is_list(array.type):
         return [], np.full(1, len(array) - array.null_count, np.int64)
-    text = raw.number_text(array) if not raw.is_text(array.type) else array
-    table = pc.value_counts(text.cast(pa.large_string()).drop_null())
+    table = pc.value_counts(_as_text(array).drop_null())
     values: list[str] = table.field("values").to_pylist()
     counts = table.field("counts").to_numpy(zero_copy_only=False).astype(np.int64)
     order = [i for i in np.argsort(-counts, kind="stable") if values[i] != ""]
     return [values[i] for i in order], counts[order]
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return (raw.number_text(array) if not raw.is_text(array.type) else array).cast(pa.large_string())

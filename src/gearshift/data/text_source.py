@@ -77,11 +77,22 @@ class TextSource:
         return None
 
     def estimate(self) -> int:
-        """From the lines per (compressed) byte at the start of the first file."""
+        """From the lines per (compressed) byte, and the examples per line, at the start of the first file."""
         lines, size = self.files[0].sample_lines(ESTIMATE_BYTES)
         if self.layout.header:
             lines -= 1
-        return max(int(lines * sum(f.size for f in self.files) / max(size, 1)), 0)
+        examples = lines * self._examples_per_line()
+        return max(int(examples * sum(f.size for f in self.files) / max(size, 1)), 0)
+
+    def _examples_per_line(self) -> float:
+        """Below 1 where quoted values hold line ends."""
+        if not self.layout.quote:
+            return 1.0
+        start = _FilePass(self, self.layout.columns[:1], BadLines(allowed=sys.maxsize), START)
+        block = start.edge_block(*self.files[0].head(EDGE_BYTES))
+        if block.size < 2:
+            return 1.0
+        return (block.size - 1) / (block.place(block.size - 1).number - block.place(0).number)
 
     def blocks(
         self, wanted: Sequence[str], bad_lines: BadLines, start: Mark = START

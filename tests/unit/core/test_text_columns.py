@@ -94,8 +94,15 @@ def test_iso_times(moment: dt.datetime) -> None:
         moment.strftime("%Y/%m/%d %H:%M:%S.123456"),
         moment.astimezone(dt.timezone(dt.timedelta(hours=5, minutes=30))).isoformat(),
         moment.strftime("%Y%m%d%H%M%S"),
+        moment.strftime("%d.%m.%Y %H:%M:%S"),
     ]
     assert times(texts) == ([seconds] * len(texts), len(texts))
+
+
+def test_dates_with_dots() -> None:
+    assert times(["1.11.2026", "01.11.2026", "01.11.2026 00:10"])[0] == [1793491200, 1793491200, 1793491800]
+    for bad in ("32.1.2026", "1.13.2026", "1.1.26", "1..2026", ".1.2026"):
+        assert times([bad])[1] == 0
 
 
 def test_times_as_numbers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -26,10 +27,11 @@ def write(path: Path, rows: list[str], newline: str = "\n", start: bytes = b"") 
     return path
 
 
-def looked_at(path: Path) -> Inferred:
-    """What is inferred must also be readable to the end."""
+def looked_at(path: Path, *, stated_only: bool = False) -> Inferred:
+    """What is inferred must also be readable to the end, also without what was found out about the text."""
     inferred = infer(path)
-    assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
+    if not stated_only:
+        assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
     again = read(path, inferred.schema, csv=inferred.csv).fitted()
     assert sum(len(b) for b in again.batches(100)) == EXAMPLES
     return inferred
@@ -112,12 +114,33 @@ def test_tabs_with_bom_and_crlf(tmp_path: Path) -> None:
     assert inferred.schema.group == "user"
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("Datum", "%d.%m.%Y %H:%M"), ("Datum", "%d.%m.%Y"), ("EVENT_HOUR", "%y%m%d%H"), ("x", "%y%m%d%H")],
+)
+def test_times_as_they_are_written_elsewhere(tmp_path: Path, name: str, form: str) -> None:
+    start = datetime(2026, 11, 1)
+    rows = each(lambda i: f"{(start + timedelta(minutes=10 * i)).strftime(form)},{i % 7},{i % 2}")
+    inferred = looked_at(write(tmp_path / "time.csv", [f"{name},place,click", *rows]))
+    assert inferred.schema.time == name
+    assert why(inferred, name).endswith("ascending: 2026-11-01..05 UTC")
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d/%m/%y %H:%M", "%d-%b-%Y", "%b %d, %Y", "%a, %d %b %Y"])
+def test_dates_that_are_not_read_are_said_to_be_dates(tmp_path: Path, form: str) -> None:
+    start = datetime(2026, 11, 1)
+    rows = each(lambda i: f'"{(start + timedelta(minutes=10 * i)).strftime(form)}",{i % 7},{i % 2}')
+    inferred = looked_at(write(tmp_path / "date.csv", ["day,place,click", *rows]))
+    assert "looks like a date in a format that is not read" in why(inferred, "day")
+
+
 def test_quoted_values_with_separators_and_newlines(tmp_path: Path) -> None:
     names = ["Ann, B.", 'Bob ""Jr"" X', "two\nlines"]
     rows = each(lambda i: f'"{random.choice(names)}","{i % 7}","{int(i % 6 == 0)}"')
     inferred = looked_at(write(tmp_path / "q.csv", ['"name","n_items","y"', *rows]))
     assert inferred.schema.labels == (Label("y"),)
     assert features(inferred) == {"name": Categorical, "n_items": Numeric}
+    assert inferred.sample == "600 examples, header found, delimiter ','"
 
 
 def test_spaces_after_commas_and_words_as_labels(tmp_path: Path) -> None:
@@ -191,6 +214,50 @@ def test_na_in_a_column_of_countries_is_namibia(tmp_path: Path) -> None:
     assert why(inferred, "country") == "categorical: 3 distinct"
 
 
+def test_infinities_leave_a_column_numeric(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{i % 2},{'inf' if i % 100 == 7 else f'{random.random():.5f}'}")
+    inferred = looked_at(write(tmp_path / "inf.csv", ["click,score", *rows]), stated_only=True)
+    assert features(inferred) == {"score": Numeric}
+    assert inferred.csv.null == ("", "inf")
+    assert "1.0 % missing" in why(inferred, "score")
+    table = pa.table({"click": [0, 1] * 50, "score": [float("inf"), *(i / 7 for i in range(99))]})
+    assert "1 infinite: bad lines, see data.bad_lines" in why(infer(table), "score")
+
+
+def test_amounts_with_a_currency_say_why_they_are_no_numbers(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        return f'{int(i % 11 == 0)},"${1000 + i * 3.37:,.2f}",{i % 4} EUR,"{i % 7 + 1},000.50",{i % 9}'
+
+    inferred = looked_at(write(tmp_path / "cost.csv", ["click,cost,fee,deal,place", *each(line)]))
+    assert why(inferred, "cost").startswith("ignored: an amount like '$")
+    assert why(inferred, "fee").startswith("categorical: 4 distinct; an amount like '0 EUR' is not read")
+    assert why(inferred, "deal").startswith("categorical: 7 distinct; an amount like '1,000.50'")
+
+
+def test_values_that_hardly_recur_are_left_out_but_not_ids(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        n = i // 2 if i < 20 else i
+        history = "|".join(f"w{m}" for m in range(i % 4, i % 4 + 300, 60))
+        return f"{int(i % 3 == 0)},p{n},u{n},w{n},{history}"
+
+    header = "click,phrase,user_id,thing,thing_hist"
+    inferred = looked_at(write(tmp_path / "rare.csv", [header, *each(line)]))
+    assert why(inferred, "phrase") == "ignored: 590 distinct in 600 examples: hardly any recurs"
+    assert features(inferred) == {"user_id": Categorical, "thing": Categorical, "thing_hist": Sequence}
+
+
+def test_streets_are_no_bags_and_joined_floats_are_vectors(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        street = f"{random.choice(['Elm', 'Old Oak', 'High'])} {random.randrange(20)}"
+        words = " ".join(random.sample(["red", "new", "xl", "wool", "sale", "men"], random.randint(1, 4)))
+        floats = " ".join(f"{random.gauss(0, 1):.3f}" for _ in range(4))
+        return f"{i % 2},{street},{words},{floats},{floats.replace(' ', '|')}"
+
+    inferred = looked_at(write(tmp_path / "street.csv", ["click,street,words,emb,emb2", *each(line)]))
+    assert features(inferred) == {"street": Categorical, "words": Bag, "emb": Vector, "emb2": Vector}
+    assert why(inferred, "emb") == "vector of 4, separator ' ': as many numbers in each value"
+
+
 def test_an_all_null_column_and_bags_with_commas(tmp_path: Path) -> None:
     words = ["sport", "news", "tech", "food", "art"]
 
@@ -245,6 +312,33 @@ def test_no_label_and_a_label_of_many_values_are_the_users_to_name(tmp_path: Pat
         infer(path, label="a")
     with pytest.raises(UserError, match="has no column `clack`"):
         infer(path, label="clack")
+
+
+def test_a_foreign_value_among_zeros_and_ones(tmp_path: Path) -> None:
+    rows = each(lambda i: f'{"maybe" if i == 400 else i % 2},"two\nlines",{i % 7}')
+    path = write(tmp_path / "maybe.csv", ["click,text,place", *rows])
+    inferred = infer(path)
+    assert inferred.schema.labels == (Label("click"),)
+    assert why(inferred, "click").startswith("label: 0/1 except 'maybe' in line 802, ")
+    assert inferred.warnings[0].startswith("click is 0/1 except 'maybe' in line 802: fix the data")
+    path.write_text(path.read_text().replace("click", "col"))
+    with pytest.raises(UserError, match=r"`col` is 0/1 except 'maybe' in line 802\. Name it: --label COLUMN"):
+        infer(path)
+    assert infer(path, label="col").schema.labels == (Label("col"),)
+    table = pa.table(
+        {"click": [None if i == 30 else i % 2 == 0 for i in range(EXAMPLES)], "n": range(EXAMPLES)}
+    )
+    assert infer(table).warnings[0].startswith("click is false/true except missing in example 31: ")
+
+
+def test_a_label_that_never_changes_is_warned_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "zero.csv", ["click,place", *each(lambda i: f"0,{i % 7}")])
+    assert infer(path).warnings == (
+        "click is '0' in all 600 examples looked at: a model learns nothing from one label value",
+    )
+    assert (
+        infer(write(tmp_path / "fine.csv", ["click,n", *each(lambda i: f"{i % 2},{i % 7}")])).warnings == ()
+    )
 
 
 def test_columns_that_give_the_label_away_are_left_out(tmp_path: Path) -> None:
