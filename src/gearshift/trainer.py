@@ -131,7 +131,10 @@ class Trainer:
             if dataset is not None and not dataset.has_examples():
                 raise UserError(f"there is nothing to {purpose} on: {dataset.describe()} has no examples")
         baseline = self._baseline(train) if self.baseline else None
-        plan = self.plan if self.shuffle is not None else replace(self.plan, shuffle=self._shuffled(train))
+        shuffle = self.shuffle
+        if shuffle is None:
+            shuffle = self._shuffled(train) if saved is None else saved.facts["plan"]["train.shuffle"] == "True"
+        plan = replace(self.plan, shuffle=shuffle)
         training = Training(plan, self._learner(model, train), train, valid, baseline)
         run = Run(training, self.checkpoint, self.callbacks, test)
         if saved is not None:
