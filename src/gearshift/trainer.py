@@ -133,7 +133,9 @@ class Trainer:
         baseline = self._baseline(train) if self.baseline else None
         shuffle = self.shuffle
         if shuffle is None:
-            shuffle = self._shuffled(train) if saved is None else saved.facts["plan"]["train.shuffle"] == "True"
+            shuffle = (
+                self._shuffled(train) if saved is None else saved.facts["plan"]["train.shuffle"] == "True"
+            )
         plan = replace(self.plan, shuffle=shuffle)
         training = Training(plan, self._learner(model, train), train, valid, baseline)
         run = Run(training, self.checkpoint, self.callbacks, test)
