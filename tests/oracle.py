@@ -17,6 +17,10 @@ from gearshift.data.batch import Batch
 from gearshift.data.schema import Schema
 from gearshift.models.inputs import Fields, Inputs
 
+WARM = (
+    0.01  # Adagrad's first accumulator: from 0 its first step is the gradient's sign, which rounding decides
+)
+
 
 class Oracle:
     def __init__(
@@ -65,5 +69,5 @@ class Oracle:
         if self.rule == "sgd":
             self.rows[i] = self.rows[i] - self.row_lr * grad
             return
-        self.squares[i] = self.squares.get(i, torch.zeros_like(grad)) + grad**2
+        self.squares[i] = self.squares.get(i, torch.full_like(grad, WARM)) + grad**2
         self.rows[i] = self.rows[i] - self.row_lr * grad / (self.squares[i].sqrt() + 1e-8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracle import Oracle
+from oracle import WARM, Oracle
 from torch import nn
 
 import gearshift.models as models
@@ -27,7 +27,7 @@ def make_learner(model: nn.Module, schema=PLAIN, rows=None, **more) -> Learner:
 def test_steps_equal_the_oracle(name: str, rule: str) -> None:
     torch.manual_seed(3)
     model = models.build(name, PLAIN, **({} if name == "lr" else {"dim": 4}))
-    rows = RowSGD(lr=0.5) if rule == "sgd" else RowAdagrad(lr=0.05)
+    rows = RowSGD(lr=0.5) if rule == "sgd" else RowAdagrad(lr=0.05, initial=WARM)
     learner = make_learner(model, rows=rows)
     store = learner.server.stores[0]
     oracle = Oracle(model, PLAIN, lambda i: store.peek(np.array([i], np.int64))[0], 0.1, rows.lr, rule)
