@@ -12,7 +12,8 @@
 
 namespace gearshift {
 
-struct Item {  // an id on its way to its partition; small, because sorting them costs by the byte
+struct Item {  // an id on its way to its partition; it is carried along, because fetching it again by position is a miss
+    int64_t id;
     uint32_t position;  // in the caller's arrays
     uint32_t home;
 };
@@ -22,7 +23,6 @@ struct PullCall {
     const SlabShape& shape;
     uint64_t seed;
     bool create;
-    const int64_t* ids_U;
     float* out_UW;
 };
 
@@ -31,7 +31,6 @@ struct PushCall {
     const SlabShape& shape;
     uint64_t seed;
     std::vector<PartStep> parts;
-    const int64_t* ids_U;
     const float* sums_UW;
     const uint32_t* counts_U;
     float scale;  // 1 / examples

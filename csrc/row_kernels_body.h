@@ -112,12 +112,12 @@ template <class Rows>
 void pull_rows(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
     const RowLayout& layout = call.layout;
     const uint32_t width = Rows::width(layout);
-    const int64_t* const ids_U = call.ids_U;
     float* const out_UW = call.out_UW;
+    const bool on_lines = width % 16 == 0 && reinterpret_cast<std::uintptr_t>(out_UW) % 64 == 0;
     typename Rows::At chunks[2][kPullChunk];
     const auto locate = [&](const Item* item, uint32_t n, uint32_t turn) {
         for (uint32_t j = 0; j < n; ++j) {
-            const int64_t id = ids_U[item[j].position];
+            const int64_t id = item[j].id;
             uint64_t place = find_row(partition, id, item[j].home);
             if (__builtin_expect(place == kNowhere, 0)) {
                 chunks[turn][j] = {};
@@ -125,7 +125,8 @@ void pull_rows(const PullCall& call, Partition& partition, const Item* items, ui
                 place = birth(call, partition, id, item[j].home);
             }
             chunks[turn][j] = Rows::locate(call, place);
-            prefetch_bytes<true>(out_UW + std::size_t{item[j].position} * width, width * 4);
+            float* out = out_UW + std::size_t{item[j].position} * width;
+            on_lines ? prefetch_lines<true>(out, width * 4) : prefetch_bytes<true>(out, width * 4);
         }
     };
     const auto arrive = [&](const Item* item, uint32_t n, uint32_t turn) {
@@ -134,7 +135,7 @@ void pull_rows(const PullCall& call, Partition& partition, const Item* items, ui
             if (__builtin_expect(Rows::born(chunks[turn][j]), 1))
                 Rows::copy(layout, chunks[turn][j], out);
             else
-                show_unborn(layout, call.seed, ids_U[item[j].position], out);
+                show_unborn(layout, call.seed, item[j].id, out);
         }
     };
     pipeline<kPullChunk>(partition, items, count, locate, arrive);
@@ -172,7 +173,7 @@ void push(const PushCall& call, Partition& partition, const Item* items, uint32_
     Located chunks[2];
     const auto locate = [&](const Item* item, uint32_t n, uint32_t turn) {
         for (uint32_t j = 0; j < n; ++j) {
-            const int64_t id = call.ids_U[item[j].position];
+            const int64_t id = item[j].id;
             uint64_t place = find_row(partition, id, item[j].home);
             if (__builtin_expect(place == kNowhere, 0)) place = birth(call, partition, id, item[j].home);
             const RowAt at = call.shape.at(place);
@@ -187,7 +188,7 @@ void push(const PushCall& call, Partition& partition, const Item* items, uint32_
     const auto arrive = [&](const Item* item, uint32_t n, uint32_t turn) {
         const Located& chunk = chunks[turn];
         if (__builtin_expect(partition.cut != nullptr, 0))
-            for (uint32_t j = 0; j < n; ++j) partition.save_before_write(call.ids_U[item[j].position], chunk.place[j]);
+            for (uint32_t j = 0; j < n; ++j) partition.save_before_write(item[j].id, chunk.place[j]);
         uint32_t updates[kPushChunk];
         for (uint32_t j = 0; j < n; ++j) updates[j] = count_push(call, item[j], chunk.at[j].meta());
         for (const PartStep& part : call.parts) step_part(part, call, {item, chunk.at, updates, n});

@@ -65,7 +65,7 @@ uint64_t Partition::find(int64_t id, uint32_t home) const {
 uint64_t Partition::insert(int64_t id, uint32_t home) {
     const uint32_t slots = bucket_count.load(std::memory_order_relaxed) * 4;
     const uint64_t used = uint64_t{live.load(std::memory_order_relaxed)} + erased_ + 1;
-    if (used * 5 > uint64_t{slots} * 4) grow();
+    if (used * 3 > uint64_t{slots} * 2) grow();  // fuller, more searches would go on to a second line
     const uint64_t place = new_row();
     Bucket* all = buckets.load(std::memory_order_relaxed);
     const uint32_t count = bucket_count.load(std::memory_order_relaxed);

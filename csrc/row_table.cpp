@@ -43,7 +43,7 @@ void group(std::span<const int64_t> ids, Grouping& into) {
     into.begins[kPartitions] = begin;
     for (uint32_t i = 0; i < ids.size(); ++i) {
         const uint64_t mixed = mix(static_cast<uint64_t>(ids[i]));
-        into.items[next[partition_of(mixed)]++] = {i, home_of(mixed)};
+        into.items[next[partition_of(mixed)]++] = {ids[i], i, home_of(mixed)};
     }
 }
 
@@ -117,12 +117,12 @@ std::size_t RowTable::memory_bytes() const {
 }
 
 void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, shape_, seed_, true, ids.data(), out_UW};
+    const PullCall call{layout_, shape_, seed_, true, out_UW};
     each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, shape_, seed_, false, ids.data(), out_UW};
+    const PullCall call{layout_, shape_, seed_, false, out_UW};
     each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
 }
 
@@ -130,7 +130,7 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
                     uint32_t step, double lr_scale, uint32_t threads) {
     if (!(examples > 0) || !std::isfinite(examples)) throw std::invalid_argument("examples must be a positive number");
     if (!(lr_scale >= 0) || !std::isfinite(lr_scale)) throw std::invalid_argument("lr_scale must be 0 or more");
-    PushCall call{layout_, shape_, seed_, {}, ids.data(), sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
+    PushCall call{layout_, shape_, seed_, {}, sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
     for (std::size_t p = 0; p < layout_.parts.size(); ++p)
         call.parts.push_back(step_of(layout_.parts[p], lr_scale, corrections_[p].get()));
     const std::size_t floats = ids.size() * layout_.width;
@@ -146,7 +146,7 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
 void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
     each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n))
-            out_U[item.position] = partition.find(ids[item.position], item.home) != kNowhere;
+            out_U[item.position] = partition.find(item.id, item.home) != kNowhere;
     });
 }
 
@@ -154,7 +154,7 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
     WriterInside inside(gate_);
     each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (const Item& item : std::span(items, n)) erased += partition.erase(ids[item.position], item.home);
+        for (const Item& item : std::span(items, n)) erased += partition.erase(item.id, item.home);
     });
     return erased;
 }
@@ -163,10 +163,9 @@ void RowTable::load(const RowBlockView& block) {
     WriterInside inside(gate_);
     each_group(block.ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
-            const int64_t id = block.ids[item.position];
-            uint64_t place = partition.find(id, item.home);
-            if (place == kNowhere) place = partition.insert(id, item.home);
-            partition.save_before_write(id, place);
+            uint64_t place = partition.find(item.id, item.home);
+            if (place == kNowhere) place = partition.insert(item.id, item.home);
+            partition.save_before_write(item.id, place);
             copy_in(block, item.position, shape_.at(place));
         }
     });
