@@ -1,5 +1,11 @@
 """Synchronisation strategies: pure state machines, events in, actions out.
 
 They hold no tensor, clock, thread, socket or random number (the import contracts in pyproject.toml see to it).
-With one worker there is nothing to decide yet: every push is applied at once.
+
+    messages      events and actions, plain values
+    work          what is under way: parked, flying, waiting, supplied; every strategy reads it, none owns it
+    strategy      the two questions a strategy answers: who may begin, and which gradients form a step
+    coordinator   an event in, actions out: keeps the books and asks the strategy
+    registry      the strategies by name
+    synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
 """

@@ -1,0 +1,25 @@
+"""async: every gradient is a step of its own, on arrival, however stale it is. Nobody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gearshift.sync.strategy import Start, Step, earliest, first_parked, whole
+from gearshift.sync.work import Flight, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Async:
+    global_batch: int
+    batch: int
+    name: ClassVar[str] = "async"
+
+    def start(self, work: Work) -> Start | None:
+        return Start(first_parked(work), work.step)
+
+    def form(self, work: Work) -> Step | None:
+        return whole(work, earliest(work, 1)) if work.waiting else None
+
+    def refuse(self, work: Work, flight: Flight) -> str | None:
+        return None

@@ -1,0 +1,36 @@
+"""backup_workers (Hop-BW): a synchronous step that does not wait for its last few gradients.
+
+Each round gives out a global batch and `backups` leases more; the first global batch that arrives is the step, and
+what comes later is discarded (not what was begun before a
+switch to this strategy: that forms the next step). With N workers and b backups the global batch is (N - b) local ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
+from gearshift.sync.work import Flight, Work
+
+
+@dataclass(frozen=True, slots=True)
+class BackupWorkers:
+    global_batch: int
+    batch: int
+    backups: int = 1
+    name: ClassVar[str] = "backup_workers"
+
+    def start(self, work: Work) -> Start | None:
+        given_out = work.waiting_examples + work.flying_for[work.step]
+        if given_out >= self.global_batch + self.backups * self.batch:
+            return None
+        return Start(first_parked(work), work.step)
+
+    def form(self, work: Work) -> Step | None:
+        return whole(work, earliest(work, self.global_batch)) if full(work, self.global_batch) else None
+
+    def refuse(self, work: Work, flight: Flight) -> str | None:
+        if flight.token < work.step and flight.lease.number >= work.adopted_before:
+            return f"too late: its step {flight.token + 1} was made without it"
+        return None

@@ -1,0 +1,34 @@
+"""buffered_async: nobody waits, and a step is any global batch of gradients, in the order of arrival, at full weight.
+
+The GBA paper calls it BSP. It is what gba does without its rule for lag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
+from gearshift.sync.work import Flight, Work
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedAsync:
+    global_batch: int
+    batch: int
+    gradients_per_step: int | None = None  # a global batch of them if None
+    name: ClassVar[str] = "buffered_async"
+
+    @property
+    def examples(self) -> int:
+        return self.gradients_per_step * self.batch if self.gradients_per_step else self.global_batch
+
+    def start(self, work: Work) -> Start | None:
+        ahead = work.waiting_examples + work.flying_examples
+        return Start(first_parked(work), work.step + ahead // self.examples)
+
+    def form(self, work: Work) -> Step | None:
+        return whole(work, earliest(work, self.examples)) if full(work, self.examples) else None
+
+    def refuse(self, work: Work, flight: Flight) -> str | None:
+        return None

@@ -1,0 +1,139 @@
+"""Drives one strategy over one epoch's work: an event in, the actions that follow from it out, in order.
+
+It keeps the books (`Work`) and lets the strategy decide; it holds no clock and no tensor, so the same events give
+the same actions in a thread, in a simulator and from a log. A switch changes who decides and nothing else: leases
+in flight and gradients waiting stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gearshift.sync.messages import (
+    Action,
+    Apply,
+    Begin,
+    DataExhausted,
+    Discard,
+    Event,
+    GradientArrived,
+    GradientRefused,
+    Lease,
+    Reissue,
+    Supplied,
+    SwitchRequested,
+    WorkerJoined,
+    WorkerLost,
+    WorkRequested,
+)
+from gearshift.sync.strategy import Strategy
+from gearshift.sync.work import Work
+
+MakeStrategy = Callable[[str, dict[str, Any]], Strategy]
+
+
+class Coordinator:
+    def __init__(self, strategy: Strategy, make: MakeStrategy, *, step: int = 0) -> None:
+        self.strategy, self.work, self._make = strategy, Work(step), make
+
+    def handle(self, event: Event) -> list[Action]:
+        """Everything that follows from this event, in the order in which it is to be done."""
+        actions = list(self._take(event))
+        actions.extend(self._steps())
+        actions.extend(self._starts())
+        return actions
+
+    def open_ranges(self) -> list[tuple[int, int]]:
+        """(first, count) of what was begun or given back and has ended in no step: a restored run leases it anew."""
+        work = self.work
+        flights = [*work.flying.values(), *work.waiting.values()]
+        leases = [*(flight.lease for flight in flights), *work.supply.returned]
+        return sorted((lease.first, lease.count) for lease in leases)
+
+    def _take(self, event: Event) -> Iterator[Action]:
+        work = self.work
+        match event:
+            case WorkerJoined(worker):
+                work.join(worker)
+            case WorkRequested(worker):
+                if worker in work.pace.counts:  # one that was given up must join again
+                    work.park(worker)
+            case GradientArrived(worker, lease):
+                yield from self._arrived(worker, lease)
+            case GradientRefused(worker, lease, reason):
+                if self._holds(worker, lease):
+                    work.land(lease)
+                    yield Discard(lease, reason)
+            case WorkerLost(worker, reason):
+                yield from self._lost(worker, reason)
+            case Supplied(first, count, batch):
+                work.supply.add(first, count, batch)
+            case DataExhausted():
+                work.exhausted = True
+            case SwitchRequested(strategy, settings):
+                self.strategy = self._make(strategy, settings)
+                work.adopted_before = work.supply.next_number
+
+    def _holds(self, worker: int, lease: int) -> bool:
+        return lease in self.work.flights_of.get(worker, ())
+
+    def _arrived(self, worker: int, lease: int) -> Iterator[Action]:
+        work = self.work
+        if not self._holds(worker, lease):
+            yield Discard(lease, "its lease had ended: another worker was given the examples")
+            return
+        late = self.strategy.refuse(work, work.flying[lease])
+        if late:
+            work.land(lease)
+            yield Discard(lease, late)
+        else:
+            work.arrive(lease)
+        work.pace.advance(worker)
+
+    def _lost(self, worker: int, reason: str) -> Iterator[Action]:
+        if worker not in self.work.pace.counts:
+            return
+        for flight in self.work.leave(worker):
+            self.work.supply.give_back(flight.lease)
+            yield Reissue(flight.lease.number, reason)
+
+    def _steps(self) -> Iterator[Action]:
+        work = self.work
+        while step := self.strategy.form(work):
+            work.take_waiting(tuple(p.lease for p in step.parts))
+            work.step += 1
+            yield Apply(work.step, step.parts, step.over_kept)
+
+    def _starts(self) -> Iterator[Action]:
+        work = self.work
+        while work.parked and work.supply and (start := self.strategy.start(work)):
+            flight = work.begin(start.worker, start.token)
+            yield Begin(start.worker, flight.lease, start.token, flight.version)
+
+
+def state(coordinator: Coordinator) -> dict[str, Any]:
+    """Everything a coordinator knows, JSON-able: to print, to compare, to put into a log."""
+    work = coordinator.work
+
+    def flights(of: dict[int, Any]) -> list[dict[str, Any]]:
+        return [
+            {"lease": lease_state(f.lease), "worker": f.worker, "token": f.token, "version": f.version}
+            for f in of.values()
+        ]
+
+    return {
+        "strategy": coordinator.strategy.name,
+        "step": work.step,
+        "exhausted": work.exhausted,
+        "parked": list(work.parked),
+        "flying": flights(work.flying),
+        "waiting": flights(work.waiting),
+        "delivered": {str(worker): count for worker, count in work.pace.counts.items()},
+        "supply": [*map(lease_state, work.supply.returned), *map(list, work.supply.ranges)],
+        "next_lease": work.supply.next_number,
+    }
+
+
+def lease_state(lease: Lease) -> list[int]:
+    return [lease.number, lease.first, lease.count, lease.attempt]

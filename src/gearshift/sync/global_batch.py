@@ -1,0 +1,66 @@
+"""gba (Global Batch gradients Aggregation, Alibaba 2022): nobody waits, and a step is still one global batch.
+
+Work is begun at once and carries a token: the step it is scheduled for. A step is formed by the first global batch
+of gradients that arrive, each weighted by its lag, the steps it is behind its schedule. Because the global batch is
+that of synchronous training, rate and optimizer state stay as they are when a run switches between the two.
+
+- token = steps applied + (examples waiting and in flight) // global batch. Without losses it is the paper's
+  counter, each value issued once per gradient of a step; after a loss, a switch, a join or a short flush it is
+  still right, where a counter would be shifted for ever.
+- lag is not staleness: lag is about 0 on average and catches stragglers; staleness (steps applied since the pull)
+  is about (N-1)/M. A negative lag is ahead of schedule and has weight 1.
+- A gradient of weight 0 fills its place in the step, counts in the divisor (unless `divisor: kept`) and is discarded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part
+from gearshift.sync.work import Flight, Work
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalBatch:
+    global_batch: int
+    batch: int
+    max_lag: float | None = None  # None: max(4, ceil(2 N / M))
+    decay: Literal["cut", "exponential", "inverse"] = "cut"
+    divisor: Literal["all", "kept"] = "all"
+    name: ClassVar[str] = "gba"
+
+    def start(self, work: Work) -> Start | None:
+        under_way = work.waiting_examples + work.flying_examples
+        return Start(first_parked(work), work.step + under_way // self.global_batch)
+
+    def form(self, work: Work) -> Step | None:
+        if not full(work, self.global_batch):
+            return None
+        limit = self.limit(work)
+        flights = sorted(earliest(work, self.global_batch), key=lambda flight: flight.lease.first)
+        parts = []
+        for flight in flights:
+            lag = work.step - flight.token
+            weight = self.weight(lag, limit)
+            reason = "" if weight else f"too late: {lag} steps behind its schedule, max_lag is {limit:g}"
+            parts.append(part(work, flight, weight, reason))
+        return Step(tuple(parts), self.divisor == "kept")
+
+    def refuse(self, work: Work, flight: Flight) -> str | None:
+        return None
+
+    def limit(self, work: Work) -> float:
+        if self.max_lag is not None:
+            return self.max_lag
+        return max(4, math.ceil(2 * work.workers * self.batch / self.global_batch))
+
+    def weight(self, lag: int, limit: float) -> float:
+        """1 on schedule or ahead; late: 1 up to the limit and then 0, or falling with lag/limit."""
+        if lag <= 0:
+            return 1.0
+        if self.decay == "cut":
+            return 1.0 if lag <= limit else 0.0
+        late = lag / limit if limit else math.inf
+        return math.exp(-late) if self.decay == "exponential" else 1.0 / (1.0 + late)

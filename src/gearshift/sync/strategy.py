@@ -1,0 +1,76 @@
+"""What a gradient strategy is: two questions about the work under way, answered without doing anything.
+
+`start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do gradients that
+wait make the next step, and with what weight each? `refuse`: is a gradient that arrives too late for any step?
+A strategy is a frozen dataclass of its settings; what changes lies in `Work`, which the next strategy takes over
+as it is. `global_batch` examples make a step, however they are cut: so a step can be formed from leases of
+several sizes, in the middle of a switch too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar, Protocol
+
+from gearshift.sync.messages import Part
+from gearshift.sync.work import Flight, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    worker: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    parts: tuple[Part, ...]
+    over_kept: bool = False
+
+
+class Strategy(Protocol):
+    name: ClassVar[str]
+
+    @property
+    def global_batch(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    def start(self, work: Work) -> Start | None: ...
+
+    def form(self, work: Work) -> Step | None: ...
+
+    def refuse(self, work: Work, flight: Flight) -> str | None: ...
+
+
+def first_parked(work: Work) -> int:
+    return next(iter(work.parked))
+
+
+def full(work: Work, examples: int) -> bool:
+    """Whether enough waits for a step; at the end of the data, whatever waits is enough."""
+    return work.waiting_examples >= examples or (work.ending and bool(work.waiting))
+
+
+def earliest(work: Work, examples: int) -> tuple[Flight, ...]:
+    """The gradients that arrived first, until they are `examples`."""
+    taken, total = 0, 0
+    for flight in work.waiting.values():
+        taken, total = taken + 1, total + flight.lease.count
+        if total >= examples:
+            break
+    return tuple(islice(work.waiting.values(), taken))
+
+
+def part(work: Work, flight: Flight, weight: float = 1.0, reason: str = "") -> Part:
+    lag = work.step - flight.token
+    return Part(flight.lease.number, weight, reason, work.step - flight.version, lag)
+
+
+def whole(work: Work, flights: Iterable[Flight]) -> Step:
+    """A step of these, all at weight 1, in the order of their examples: the sum does not depend on who was first."""
+    in_order = sorted(flights, key=lambda flight: flight.lease.first)
+    return Step(tuple(part(work, flight) for flight in in_order))

@@ -1,0 +1,170 @@
+"""The work under way, which every gradient strategy reads and none owns: so another strategy can take over at any time.
+
+Who has asked and not begun (parked), which leases are being computed (flying), which gradients have arrived and
+are in no step yet (waiting), and how many steps are applied. `Work` keeps the books and decides nothing; every
+change costs the same however many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from gearshift.sync.messages import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A lease in a worker's hands."""
+
+    lease: Lease
+    worker: int
+    token: int
+    version: int
+
+
+class Supply:
+    """Examples that nobody has begun, cut into leases: returned ones first, then the rest in order."""
+
+    def __init__(self) -> None:
+        self.returned: deque[Lease] = deque()
+        self.ranges: deque[tuple[int, int, int]] = deque()  # first, count, batch
+        self.next_number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.returned or self.ranges)
+
+    def add(self, first: int, count: int, batch: int) -> None:
+        if count > 0:
+            self.ranges.append((first, count, batch))
+
+    def give_back(self, lease: Lease) -> None:
+        self.returned.append(lease)
+
+    def take(self) -> Lease:
+        number, self.next_number = self.next_number, self.next_number + 1
+        if self.returned:
+            old = self.returned.popleft()
+            return Lease(number, old.first, old.count, old.attempt + 1)
+        first, count, batch = self.ranges.popleft()
+        size = min(batch, count)
+        if count > size:
+            self.ranges.appendleft((first + size, count - size, batch))
+        return Lease(number, first, size)
+
+
+class Pace:
+    """How many gradients each worker has delivered, and the fewest of all. A newcomer starts at the fewest."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.slowest = 0
+        self._workers_at: Counter[int] = Counter()
+
+    def join(self, worker: int) -> None:
+        self.counts[worker] = self.slowest
+        self._workers_at[self.slowest] += 1
+
+    def leave(self, worker: int) -> None:
+        self._drop(self.counts.pop(worker))
+        self._find_slowest()
+
+    def advance(self, worker: int) -> None:
+        count = self.counts[worker]
+        self.counts[worker] = count + 1
+        self._workers_at[count + 1] += 1
+        self._drop(count)
+        self._find_slowest()
+
+    def _drop(self, count: int) -> None:
+        self._workers_at[count] -= 1
+        if not self._workers_at[count]:
+            del self._workers_at[count]
+
+    def _find_slowest(self) -> None:
+        while self.counts and self.slowest not in self._workers_at:
+            self.slowest += 1
+
+
+class Work:
+    def __init__(self, step: int = 0) -> None:
+        self.step = step  # steps applied
+        self.supply = Supply()
+        self.exhausted = False
+        self.pace = Pace()
+        self.parked: dict[int, None] = {}  # in the order of asking
+        self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
+        self.flying: dict[int, Flight] = {}  # by lease
+        self.flights_of: dict[int, set[int]] = {}  # leases by worker
+        self.waiting: dict[int, Flight] = {}  # by lease, in the order of arrival
+        self.flying_examples = 0
+        self.flying_for: Counter[int] = Counter()  # examples, by token
+        self.waiting_examples = 0
+        self.adopted_before = 0  # leases with lower numbers were begun under another strategy
+
+    @property
+    def workers(self) -> int:
+        return len(self.pace.counts)
+
+    @property
+    def ending(self) -> bool:
+        """Nothing will arrive any more: what waits is all there is."""
+        return self.exhausted and not self.supply and not self.flying
+
+    @property
+    def done(self) -> bool:
+        return self.ending and not self.waiting
+
+    def join(self, worker: int) -> None:
+        self.pace.join(worker)
+        self.flights_of[worker] = set()
+
+    def park(self, worker: int) -> None:
+        self.parked[worker] = None
+        self.parked_at.setdefault(self.pace.counts[worker], {})[worker] = None
+
+    def begin(self, worker: int, token: int) -> Flight:
+        self._unpark(worker)
+        flight = Flight(self.supply.take(), worker, token, self.step)
+        self.flying[flight.lease.number] = flight
+        self.flights_of[worker].add(flight.lease.number)
+        self.flying_examples += flight.lease.count
+        self.flying_for[token] += flight.lease.count
+        return flight
+
+    def _unpark(self, worker: int) -> None:
+        del self.parked[worker]
+        count = self.pace.counts[worker]
+        del self.parked_at[count][worker]
+        if not self.parked_at[count]:
+            del self.parked_at[count]
+
+    def arrive(self, lease: int) -> Flight:
+        """The gradient is here: it waits to form a step."""
+        flight = self.land(lease)
+        self.waiting[lease] = flight
+        self.waiting_examples += flight.lease.count
+        return flight
+
+    def land(self, lease: int) -> Flight:
+        """Takes a flight off the books, whatever becomes of it."""
+        flight = self.flying.pop(lease)
+        self.flights_of[flight.worker].discard(lease)
+        self.flying_examples -= flight.lease.count
+        self.flying_for[flight.token] -= flight.lease.count
+        if not self.flying_for[flight.token]:
+            del self.flying_for[flight.token]
+        return flight
+
+    def take_waiting(self, leases: tuple[int, ...]) -> None:
+        for lease in leases:
+            self.waiting_examples -= self.waiting.pop(lease).lease.count
+
+    def leave(self, worker: int) -> tuple[Flight, ...]:
+        """The worker is gone; its flights come back, in order."""
+        if worker in self.parked:
+            self._unpark(worker)
+        flights = tuple(self.land(lease) for lease in sorted(self.flights_of[worker]))
+        del self.flights_of[worker]
+        self.pace.leave(worker)
+        return flights
