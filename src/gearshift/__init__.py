@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gearshift.trainer import Trainer as Trainer
     from gearshift.training import EarlyStopping as EarlyStopping
     from gearshift.training import Plateau as Plateau
+    from gearshift.training import Switch as Switch
 
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
@@ -82,7 +83,7 @@ _HOMES = {
     "gearshift.run": "Callback CheckpointPolicy Result Run",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",
-    "gearshift.training": "EarlyStopping Plateau",
+    "gearshift.training": "EarlyStopping Plateau Switch",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"

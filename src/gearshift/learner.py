@@ -5,6 +5,7 @@ Knows how one step is made and what of it belongs into a checkpoint; knows no da
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
-from gearshift.server import RowSettings, Server, make_stores
+from gearshift.server import EmbeddingReduce, RowSettings, Server, make_stores
 from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
 
 
@@ -48,6 +49,7 @@ class Learner:
         rows: RowSettings,
         optimizer: DenseOptimizer,
         max_norm: float | None = None,
+        embedding_reduce: EmbeddingReduce = "mean",
         loss: Loss = binary_cross_entropy,
         seed: int = 1,
         threads: int = 1,
@@ -57,20 +59,33 @@ class Learner:
         self.worker = Worker(model, schema, loss=loss, threads=threads)
         self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed)
         self.server = Server(
-            self.worker.dense.flat, self._new_stores(), optimizer, max_norm=max_norm, threads=threads
+            self.worker.dense.flat,
+            self._new_stores(),
+            optimizer,
+            max_norm=max_norm,
+            embedding_reduce=embedding_reduce,
+            threads=threads,
         )
+        self.server.buffers = dict(model.named_buffers())
 
     def find(self, batch: Batch) -> Found:
         return find(batch, self.worker.groups)
 
     def step(self, found: Found, *, lr_scale: float = 1.0) -> Push:
         """Pull, compute, apply. The push comes back for its loss and its predictions."""
-        seed_dropout(self.model, self.seed + self.server.step)
+        push = self.compute(found, self.server.step)
+        self.server.apply(push, lr_scale=lr_scale)
+        return push
+
+    def compute(self, found: Found, draw: int) -> Push:
+        """Pull and compute on the server's own parameters; `draw` fixes what dropout drops."""
+        seed_dropout(self.model, self.seed + draw)
         push = self.worker.compute(found, self.server.pull(found, self.worker.buffers))
         refuse_non_finite(push)
-        if push.examples > 0:  # a batch of weight 0 teaches nothing
-            self.server.apply(push, lr_scale=lr_scale)
         return push
+
+    def replica(self, threads: int = 1) -> Replica:
+        return Replica(self, threads)
 
     def predict(self, found: Found) -> Floats:
         return self.worker.predict(found, self.server.peek(found, self.worker.buffers))
@@ -153,6 +168,28 @@ class Learner:
                 f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants"
             )
         return taken
+
+
+class Replica:
+    """A worker beside others: a copy of the model, brought up to date at every pull."""
+
+    def __init__(self, learner: Learner, threads: int) -> None:
+        self.server, self.seed = learner.server, learner.seed
+        self.worker = Worker(
+            copy.deepcopy(learner.model), learner.schema, loss=learner.worker.loss, threads=threads
+        )
+        self.buffers = dict(self.worker.model.named_buffers())
+
+    def compute(self, found: Found, draw: int) -> Push:
+        with torch.no_grad(), self.server.dense_lock:
+            self.worker.dense.copy_from(self.server.flat)
+            for name, values in self.buffers.items():
+                values.copy_(self.server.buffers[name])
+        rows = self.server.pull(found, self.worker.buffers)
+        seed_dropout(self.worker.model, self.seed + draw)
+        push = self.worker.compute(found, rows)
+        refuse_non_finite(push)
+        return replace(push, buffers={name: values.clone() for name, values in self.buffers.items()})
 
 
 def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:

@@ -14,8 +14,6 @@ from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.training import Training
 
-NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
-
 
 def report(
     training: Training,
@@ -31,17 +29,19 @@ def report(
     measures = valid.measures if valid else progress.measures
     return {
         "model": type(learner.model).__name__,
-        "strategy": "sync",
+        "strategy": training.strategy.name,
         "engine": "threads",
-        "workers": 1,
+        "workers": training.plan.workers,
         "global_batch": training.plan.batch,
         "examples": progress.examples,
         "seconds": progress.seconds,
         "wall_seconds": seconds,
         "examples_per_second": progress.examples / progress.seconds if progress.seconds else 0.0,
         "global_steps": steps,
-        "applied": steps,
-        "discarded": 0,
+        "applied": progress.applied,
+        "discarded": sum(progress.discarded.values()),
+        "discarded_by_reason": progress.discarded,
+        "discarded_examples_by_worker": progress.lost_by_worker,
         "measured_on": "valid" if valid else "training data, before each example was trained",
         "measured_examples": measures.examples,
         **{k: v for k, v in measures.as_dict().items() if k not in ("examples", "positives")},
@@ -57,14 +57,30 @@ def report(
         "best_step": progress.best_step if training.plan.keep_best and valid else steps,
         "evaluations": progress.evaluations,
         "baselines": _baselines(training, valid, baseline),
-        "staleness": NONE,
-        "lag": NONE,
+        "staleness": spread(progress.staleness),
+        "lag": spread(progress.lag),
         "sync_gap": None,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": len(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def spread(counts: dict[str, int]) -> dict[str, float]:
+    """Mean, 99th percentile and maximum of whole numbers, from how often each occurred."""
+    total = sum(counts.values())
+    if not total:
+        return {"mean": 0.0, "p99": 0.0, "max": 0.0}
+    values = sorted((int(value), count) for value, count in counts.items())
+    below, p99 = 0, values[-1][0]
+    for value, count in values:
+        below += count
+        if below >= 0.99 * total:
+            p99 = value
+            break
+    mean = sum(value * count for value, count in values) / total
+    return {"mean": mean, "p99": float(p99), "max": float(values[-1][0])}
 
 
 def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | None) -> dict[str, Any]:

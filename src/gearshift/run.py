@@ -26,7 +26,7 @@ from gearshift.optim.schedule import Schedule
 from gearshift.report import closing_lines, report
 from gearshift.saver import Saver
 from gearshift.trained import TrainedModel, model_facts
-from gearshift.training import Progress, Training
+from gearshift.training import Progress, Switch, Training
 
 LOG_SECONDS = 10.0
 
@@ -46,6 +46,7 @@ class Callback:
     def on_step(self, run: Run) -> None: ...
     def on_eval(self, run: Run, metrics: Evaluation) -> None: ...
     def on_checkpoint(self, run: Run, path: Path) -> None: ...
+    def on_switch(self, run: Run, switch: Switch) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,37 @@ class Run:
     def stop(self) -> None:
         """Asks the run to stop after this step; it saves a checkpoint first."""
         self._stop.set()
+
+    def switch(self, strategy: str, *, reason: str = "", timeout: float = 60.0, **settings: Any) -> Switch:
+        """Changes how the workers synchronise, while they train: no drain, nothing re-tuned.
+
+        Leases in flight and gradients waiting are taken over as they are.
+        """
+        if self.finished or self.phase not in ("starting", "training"):
+            raise UserError(
+                f"run {self.folder.name} is not training ({self.phase}); `switch` needs a live run"
+            )
+        asked = self.training.ask_switch(strategy, settings, reason)
+        until = time.monotonic() + timeout
+        while not asked.answered.wait(0.05):
+            if self.finished:
+                raise UserError(f"run {self.folder.name} ended before it could switch to {strategy}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"no worker finished a batch in {timeout:g} s; the switch waits for one")
+        assert asked.switch is not None
+        return asked.switch
+
+    def tell(self, sentence: str) -> None:
+        self.messages.append(sentence)
+
+    def switched(self, switch: Switch) -> None:
+        why = f": {switch.reason}" if switch.reason else ""
+        self.messages.append(
+            f"switch {switch.before} -> {switch.strategy} after step {switch.step:,}{why}. "
+            f"Took {switch.seconds:.1f} s, {switch.adopted} batches under way taken over, none lost"
+        )
+        for callback in self.callbacks:
+            callback.on_switch(self, switch)
 
     def status(self) -> Status:
         progress = self.training.progress

@@ -1,23 +1,33 @@
 """Where parameters live and steps are applied: the dense buffer, the row stores and their optimizers.
 
-A server is told which pushes form a step; it never decides. Dense and rows step on
-`sum(S) / sum(n)`: gradients of the summed loss over the number of examples.
+A server is told which pushes form a step and with what weight; it never decides. Dense and rows step on
+`sum(w * S) / sum(n)`: gradients of the summed loss over the number of examples. A push of weight 0 counts in the
+divisor and touches nothing else. `embedding_reduce` says what a row divides by: `mean`, as above; `touched`, the
+examples of the pushes that have the id; `sum`, nothing.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gearshift.data.batch import Floats
+from gearshift import _core
+from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowOptimizer, RowPart, RowStore
 from gearshift.models.inputs import Needs
 from gearshift.optim.first_order import DenseOptimizer, clip_norm
-from gearshift.worker import Push
+from gearshift.worker import Push, RowPush
+
+EmbeddingReduce = Literal["mean", "touched", "sum"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Server:
         optimizer: DenseOptimizer,
         *,
         max_norm: float | None = None,
+        embedding_reduce: EmbeddingReduce = "mean",
         threads: int = 1,
     ) -> None:
         self.flat = flat
@@ -62,9 +73,11 @@ class Server:
         self.optimizer = optimizer
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
-        self.max_norm = max_norm
+        self.max_norm, self.embedding_reduce = max_norm, embedding_reduce
         self.threads = threads
         self.step = 0
+        self.dense_lock = threading.Lock()  # held while dense values are read or written
+        self.buffers: dict[str, Tensor] = {}  # running statistics: a step makes them the mean of its pushes'
 
     def pull(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
         """The rows of each store, in the caller's buffers; new ids are born."""
@@ -80,21 +93,91 @@ class Server:
             for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
         )
 
-    @torch.no_grad()
     def apply(self, push: Push, *, lr_scale: float) -> None:
-        """One step from one push. The push is checked before: nothing here refuses half way."""
+        """One step from one push."""
+        self.apply_group([(push, 1.0)], lr_scale=lr_scale)
+
+    @torch.no_grad()
+    def apply_group(
+        self, parts: Sequence[tuple[Push, float]], *, lr_scale: float, over_kept: bool = False
+    ) -> None:
+        """One step from weighted pushes. They were checked before: nothing here refuses half way."""
         self.step += 1
-        gradient = torch.mul(push.dense, 1.0 / push.examples, out=self._gradient)
+        kept = [(push, weight) for push, weight in parts if weight > 0 and push.examples > 0]
+        examples = sum(push.examples for push, _ in (kept if over_kept else parts))
+        if not kept:
+            return  # a step of total weight 0 teaches nothing
+        gradient = self._dense_gradient(kept, examples)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
-        self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
-        for store, rows in zip(self.stores, push.rows, strict=True):
+        with self.dense_lock:
+            self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+            self._average_buffers(kept)
+        for i, store in enumerate(self.stores):
+            rows = merge_rows([(push.rows[i], weight, push.examples) for push, weight in kept], self.threads)
+            if self.embedding_reduce == "touched":
+                rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
             store.push(
                 rows.ids_U,
                 rows.sums_UW,
                 rows.counts_U,
-                examples=push.examples,
+                examples=1.0 if self.embedding_reduce == "sum" else examples,
                 step=self.step,
                 lr_scale=lr_scale,
                 threads=self.threads,
             )
+
+    def _average_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
+        total = sum(weight for _, weight in kept)
+        for name, values in self.buffers.items():
+            theirs = [(push.buffers[name], weight) for push, weight in kept if name in push.buffers]
+            if not theirs:
+                continue
+            if values.is_floating_point():
+                values.copy_(torch.stack([value * (weight / total) for value, weight in theirs]).sum(0))
+            else:  # a count of batches
+                values.copy_(torch.stack([value for value, _ in theirs]).amax(0))
+
+    def _dense_gradient(self, kept: Sequence[tuple[Push, float]], examples: float) -> Tensor:
+        (first, weight), *others = kept
+        gradient = torch.mul(first.dense, weight / examples, out=self._gradient)
+        for push, weight in others:
+            gradient.add_(push.dense, alpha=weight / examples)
+        return gradient
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """The row gradients of a group: each id once."""
+
+    ids_U: Ids
+    sums_UW: Floats
+    counts_U: NDArray[np.uint32]
+    examples_U: Floats  # of the pushes that have the id
+
+
+def merge_rows(parts: Sequence[tuple[RowPush, float, float]], threads: int) -> MergedRows:
+    """(rows, weight, examples) of each push, summed in this order. One push at weight 1 is taken as it is."""
+    if len(parts) == 1 and parts[0][1] == 1.0:
+        only, _, examples = parts[0]
+        return MergedRows(
+            only.ids_U, only.sums_UW, only.counts_U, np.full(len(only.ids_U), examples, np.float32)
+        )
+    index = _core.Occurrences(np.concatenate([rows.ids_U for rows, _, _ in parts]))
+    sums_NW = np.concatenate(
+        [rows.sums_UW if w == 1.0 else rows.sums_UW * np.float32(w) for rows, w, _ in parts]
+    )
+    both_N2 = np.concatenate([_counts_and_examples(rows, examples) for rows, _, examples in parts])
+    width = sums_NW.shape[1]
+    sums_UW = np.empty((len(index.unique_U), width), np.float32)
+    both_U2 = np.empty((len(index.unique_U), 2), np.float32)
+    index.sum(sums_NW, 0, width, sums_UW, threads)
+    index.sum(both_N2, 0, 2, both_U2, threads)
+    return MergedRows(index.unique_U, sums_UW, both_U2[:, 0].astype(np.uint32), both_U2[:, 1].copy())
+
+
+def _counts_and_examples(rows: RowPush, examples: float) -> Floats:
+    both_U2 = np.empty((len(rows.ids_U), 2), np.float32)
+    both_U2[:, 0] = rows.counts_U
+    both_U2[:, 1] = examples
+    return both_U2

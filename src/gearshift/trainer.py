@@ -6,7 +6,7 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from gearshift.learner import Learner
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.run import Callback, CheckpointPolicy, Result, Run
-from gearshift.server import RowSettings
+from gearshift.server import EmbeddingReduce, RowSettings
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
 
@@ -36,7 +36,8 @@ class Trainer:
         *,
         global_batch: int = 4096,
         workers: int = 1,
-        strategy: str = "sync",
+        strategy: str | Mapping[str, Any] = "sync",
+        embedding_reduce: EmbeddingReduce = "mean",
         epochs: int = 1,
         seed: int = 1,
         optimizer: DenseOptimizer | None = None,
@@ -57,13 +58,12 @@ class Trainer:
         threads: int | None = None,
         name: str = "run",
     ) -> None:
-        if workers != 1 or strategy != "sync":
-            raise UserError(
-                f"workers={workers}, strategy={strategy}: this version trains with one worker, in sync; "
-                "leave both out"
-            )
+        chosen = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
+            workers=workers,
+            strategy=chosen.pop("name", "sync"),
+            strategy_settings=chosen,
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),
@@ -75,6 +75,7 @@ class Trainer:
             plateau=plateau,
         )
         self.optimizer = optimizer or Adam()
+        self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init)
         self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
@@ -156,6 +157,7 @@ class Trainer:
             rows=self.rows,
             optimizer=self.optimizer,
             max_norm=self.clip_norm,
+            embedding_reduce=self.embedding_reduce,
             loss=self.loss,
             seed=self.plan.seed,
             threads=self.threads,

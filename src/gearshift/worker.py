@@ -7,9 +7,10 @@ touches no store: rows reach it as arrays.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +50,13 @@ class Push:
     examples: float  # the sum of example weights; the number of examples where there are none
     loss: float  # summed
     probabilities_BT: Floats  # before this push is applied: what progressive measures count
+    # Running statistics after it, of a replica's module.
+    buffers: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def kept(self) -> Push:
+        """A copy of its own, for as long as it waits."""
+        rows = tuple(RowPush(r.ids_U, r.sums_UW.copy(), r.counts_U) for r in self.rows)
+        return replace(self, rows=rows, dense=self.dense.clone())
 
 
 @dataclass(frozen=True)

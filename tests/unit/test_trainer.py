@@ -321,8 +321,3 @@ def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="boom"):
         run.wait(60)
     assert run.status().phase == "failed"
-
-
-def test_more_than_one_worker_is_refused_in_a_sentence() -> None:
-    with pytest.raises(UserError, match="trains with one worker"):
-        gs.Trainer(workers=8)

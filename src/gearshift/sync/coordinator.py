@@ -44,13 +44,6 @@ class Coordinator:
         actions.extend(self._starts())
         return actions
 
-    def open_ranges(self) -> list[tuple[int, int]]:
-        """(first, count) of what was begun or given back and has ended in no step: a restored run leases it anew."""
-        work = self.work
-        flights = [*work.flying.values(), *work.waiting.values()]
-        leases = [*(flight.lease for flight in flights), *work.supply.returned]
-        return sorted((lease.first, lease.count) for lease in leases)
-
     def _take(self, event: Event) -> Iterator[Action]:
         work = self.work
         match event:

@@ -1,0 +1,166 @@
+"""Several workers in this process, a thread each, around one server: torch and the row store release the GIL.
+
+Workers share nothing but the server: each has a copy of the model, pulls the dense parameters and the rows it
+needs when it begins, and sends its gradient to the one thread that runs `Epoch` (the caller's), which is also the
+only one that applies steps. A worker that raises ends the run with its error, unless `spare` workers may be lost;
+one that hangs past `patience` is fenced: its lease is given to others and whatever it sends later is refused.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from gearshift.embedding.lookup import Found
+from gearshift.engine.epoch import Epoch
+from gearshift.sync.messages import Begin
+from gearshift.worker import Push
+
+Compute = Callable[[int, Begin, Found], Push]
+TICK = 0.2  # seconds between looks at who hangs
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker sends: its gradient, or why it has none."""
+
+    worker: int
+    begin: Begin
+    push: Push | None
+    error: BaseException | None = None
+
+
+class Crew:
+    """The worker threads: `tell` gives one its work, `reports` has what comes back."""
+
+    def __init__(self, workers: int, compute: Compute, threads_each: int) -> None:
+        self.reports: queue.Queue[Report] = queue.Queue()
+        self._taken: list[queue.Queue[bool]] = [queue.Queue() for _ in range(workers)]
+        self._work: list[queue.Queue[tuple[Begin, Found] | None]] = [queue.Queue() for _ in range(workers)]
+        self._compute, self._threads_each = compute, threads_each
+        self._threads = [
+            threading.Thread(target=self._loop, args=(w,), name=f"gearshift-worker-{w}", daemon=True)
+            for w in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def tell(self, begin: Begin, found: Found) -> None:
+        self._work[begin.worker].put((begin, found))
+
+    def release(self, worker: int) -> None:
+        """The worker's gradient was taken; it may use its buffers again."""
+        self._taken[worker].put(True)
+
+    def close(self, fenced: set[int]) -> None:
+        for worker, work in enumerate(self._work):
+            work.put(None)
+            self._taken[worker].put(False)
+        for worker, thread in enumerate(self._threads):
+            if worker not in fenced:
+                thread.join()
+
+    def _loop(self, worker: int) -> None:
+        torch.set_num_threads(self._threads_each)
+        while (task := self._work[worker].get()) is not None:
+            begin, found = task
+            try:
+                report = Report(worker, begin, self._compute(worker, begin, found))
+            except BaseException as error:
+                report = Report(worker, begin, None, error)
+            self.reports.put(report)
+            if not self._taken[worker].get():
+                return
+
+
+class ThreadsEngine:
+    def __init__(
+        self,
+        workers: int,
+        compute: Compute,
+        *,
+        threads_each: int = 1,
+        patience: float = 300.0,
+        spare: int = 0,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        self.workers, self.compute, self.threads_each = workers, compute, threads_each
+        self.patience, self.spare, self.tell = patience, spare, tell
+
+    def run(self, epoch: Epoch, feed: Iterator[Found], before_step: Callable[[], None]) -> None:
+        """To the end of the data, or until the host says stop."""
+        crew = Crew(self.workers, self.compute, self.threads_each)
+        self._busy: dict[int, float] = {}  # since when
+        self._fenced: set[int] = set()
+        try:
+            for worker in range(self.workers):
+                epoch.joined(worker)
+                epoch.requested(worker)
+            while not epoch.done:
+                before_step()
+                self._feed(epoch, feed)
+                self._send(epoch, crew)
+                self._receive(epoch, crew)
+        finally:
+            crew.close(self._fenced)
+
+    def _feed(self, epoch: Epoch, feed: Iterator[Found]) -> None:
+        while epoch.hungry:
+            found = next(feed, None)
+            if found is None:
+                epoch.exhausted()
+            else:
+                epoch.supply(found)
+
+    def _send(self, epoch: Epoch, crew: Crew) -> None:
+        while epoch.begun:
+            begin, found = epoch.begun.popleft()
+            self._busy[begin.worker] = time.monotonic()
+            crew.tell(begin, found)
+
+    def _receive(self, epoch: Epoch, crew: Crew) -> None:
+        """One report, or a look at who hangs; nothing if nobody works."""
+        if not self._busy:
+            assert epoch.done, "no worker works, none may begin and the data are not done"
+            return
+        try:
+            report = crew.reports.get(timeout=TICK)
+        except queue.Empty:
+            self._fence_the_hanging(epoch)
+            return
+        self._take(epoch, report)
+        crew.release(report.worker)
+
+    def _take(self, epoch: Epoch, report: Report) -> None:
+        worker = report.worker
+        if worker in self._fenced:
+            return
+        del self._busy[worker]
+        if report.push is None:
+            assert report.error is not None
+            if len(self._fenced) >= self.spare:
+                raise report.error
+            self._fence(epoch, worker, f"worker {worker} failed: {report.error}")
+            return
+        epoch.arrived(worker, report.begin.lease.number, report.push)
+        if not epoch.done:
+            epoch.requested(worker)
+
+    def _fence_the_hanging(self, epoch: Epoch) -> None:
+        now = time.monotonic()
+        for worker, since in list(self._busy.items()):
+            if now - since > self.patience:
+                del self._busy[worker]
+                self._fence(epoch, worker, f"worker {worker} has not answered for {self.patience:g} s")
+
+    def _fence(self, epoch: Epoch, worker: int, reason: str) -> None:
+        self._fenced.add(worker)
+        self.tell(f"{reason}; its examples go to the others")
+        epoch.lost(worker, reason)
+        if len(self._fenced) == self.workers:
+            raise RuntimeError(f"no worker is left: {reason}")

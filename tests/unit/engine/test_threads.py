@@ -1,0 +1,222 @@
+"""Several workers in threads: the equalities that strategies promise, accounts that balance, live switches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gearshift as gs
+from examples import PLAIN, make_batch
+from gearshift.checkpoint import Checkpoint
+from gearshift.errors import UserError
+from gearshift.sync.registry import STRATEGIES
+
+
+def data(size: int = 2000, seed: int = 0) -> gs.Dataset:
+    return gs.read(make_batch(PLAIN, size, seed), PLAIN)
+
+
+def trainer(path: Path, **more) -> gs.Trainer:
+    settings = {
+        "global_batch": 80,
+        "checkpoint": gs.CheckpointPolicy(None, path=path),
+        "optimizer": gs.SGD(lr=0.1),
+        "embeddings": gs.RowSGD(lr=0.1),
+    }
+    return gs.Trainer(**(settings | more))
+
+
+def model(**more) -> nn.Module:
+    torch.manual_seed(5)
+    return gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8], **more)
+
+
+def weights(run: gs.Run | gs.Result) -> tuple[np.ndarray, np.ndarray]:
+    """Dense weights, and rows in the order of their ids."""
+    learner = run.learner if isinstance(run, gs.Result) else run.training.learner
+    blocks = list(learner.server.stores[0].blocks())
+    ids = np.concatenate([b.ids_U for b in blocks])
+    rows = np.concatenate([b.weights_UW for b in blocks])[np.argsort(ids)]
+    return learner.server.flat.numpy().copy(), rows
+
+
+def assert_close(a, b, tolerance: float) -> None:
+    for mine, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_sync_with_many_workers_equals_one_with_their_batch(tmp_path: Path, workers: int) -> None:
+    one = trainer(tmp_path).fit(model(), data())
+    many = trainer(tmp_path, workers=workers).fit(model(), data())
+    assert many.report["global_steps"] == one.report["global_steps"] == 25
+    assert many.report["applied"] == 25 * workers and many.report["discarded"] == 0
+    assert many.report["staleness"]["max"] == 0
+    assert_close(weights(one), weights(many), 2e-6)
+
+
+def test_sync_gives_the_same_bits_however_fast_the_workers_are(tmp_path: Path) -> None:
+    settings = {"workers": 4, "optimizer": gs.Adam(), "embeddings": gs.RowAdagrad()}
+    made = [trainer(tmp_path, **settings).fit(model(dropout=0.2, batch_norm=True), data()) for _ in range(3)]
+    for other in made[1:]:
+        assert_close(weights(made[0]), weights(other), 0.0)
+    buffers = [dict(result.learner.model.named_buffers()) for result in made]
+    assert buffers[0] and all(torch.equal(value, buffers[1][name]) for name, value in buffers[0].items())
+
+
+def test_gba_with_one_worker_equals_accumulation(tmp_path: Path) -> None:
+    whole = trainer(tmp_path).fit(model(), data())
+    pieces = trainer(tmp_path, strategy={"name": "gba", "batch": 20}).fit(model(), data())
+    assert pieces.report["global_steps"] == 25 and pieces.report["applied"] == 100
+    assert_close(weights(whole), weights(pieces), 2e-6)
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("size", [1999, 37])
+def test_every_example_is_applied_or_discarded_once(tmp_path: Path, strategy: str, size: int) -> None:
+    settings = {"global_batch": 90} if strategy == "backup_workers" else {}
+    result = trainer(tmp_path, workers=4, strategy=strategy, **settings).fit(model(), data(size), data(200))
+    report = result.report
+    assert report["strategy"] == strategy and report["workers"] == 4 and report["examples"] == size
+    assert report["progressive"]["examples"] == size
+    assert report["applied"] + report["discarded"] >= -(-size // 30)
+    assert 0.4 < report["auc"] <= 1.0
+
+
+def test_a_switch_in_a_live_run_loses_nothing(tmp_path: Path) -> None:
+    ways = ["gba", "async", "backup_workers", "buffered_async", "bounded_staleness", "sync"]
+
+    class Switcher(gs.Callback):
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_step(self, run: gs.Run) -> None:
+            if ways and run.status().step % 10 == 5:
+                run.training.ask_switch(ways.pop(0), {})
+
+        def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
+            self.seen.append(switch.strategy)
+
+    asked, switcher = list(ways), Switcher()
+    one = trainer(tmp_path, global_batch=60, workers=4, callbacks=[switcher])
+    result = one.fit(model(), data(20_000))
+    assert switcher.seen == asked
+    assert result.report["examples"] == 20_000 and result.report["strategy"] == "sync"
+
+
+def test_switch_from_another_thread_answers_when_it_is_done(tmp_path: Path) -> None:
+    run = trainer(tmp_path, workers=4).start(model(), data(60_000))
+    switch = run.switch("gba", max_lag=2, batch=10)
+    assert (switch.before, switch.strategy, switch.discarded) == ("sync", "gba", 0)
+    with pytest.raises(UserError, match="has no setting `max_lagg`"):
+        run.switch("gba", max_lagg=2)
+    assert run.wait(120).report["examples"] == 60_000
+    assert any(m.startswith("switch sync -> gba") for m in run.messages)
+    with pytest.raises(UserError, match="needs a live run"):
+        run.switch("sync")
+
+
+def test_a_switch_moves_no_parameter(tmp_path: Path) -> None:
+    """Bit-identical between the last old and the first new step, optimizer state included."""
+    seen = []
+
+    class Watch(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            self.after = _state(run)
+            if run.status().step == 7:
+                run.training.ask_switch("gba", {})
+
+        def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
+            seen.append((self.after, _state(run)))
+
+    def _state(run: gs.Run) -> list[np.ndarray]:
+        state = run.training.learner.server.optimizer_state
+        return [*weights(run), *(value.numpy().copy() for value in state.values())]
+
+    settings = {"optimizer": gs.Adam(), "embeddings": gs.RowAdam(), "workers": 3, "global_batch": 60}
+    trainer(tmp_path, callbacks=[Watch()], **settings).fit(model(), data())
+    (before, after), *others = seen
+    assert not others
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_a_stopped_run_goes_on_with_what_it_had_begun(tmp_path: Path, strategy: str) -> None:
+    class StopAt(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step >= 7:
+                run.stop()
+
+    made = {"workers": 4, "strategy": strategy, "global_batch": 60}
+    folder = trainer(tmp_path, callbacks=[StopAt()], **made).fit(model(), data()).folder
+    facts = Checkpoint.open((folder / "checkpoints" / "last").resolve()).facts["progress"]
+    begun = sum(count for _, count in facts["open"])
+    assert facts["examples"] + begun == facts["position"] < 2000
+    resumed = trainer(tmp_path, **made | {"workers": 2 if strategy != "backup_workers" else 4})
+    report = resumed.fit(model(), data(), resume=folder).report
+    assert report["examples"] == 2000 == report["progressive"]["examples"]
+
+
+def test_a_worker_that_raises_ends_the_run_with_its_error(tmp_path: Path) -> None:
+    class Bomb(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = gs.models.DNN(PLAIN, dim=4, hidden=[4])
+
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            if len(x.numeric) and threading.current_thread().name == "gearshift-worker-2":
+                raise RuntimeError("boom")
+            return self.net(x)
+
+    run = trainer(tmp_path, workers=4).start(Bomb(), data())
+    with pytest.raises(RuntimeError, match="boom"):
+        run.wait(60)
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [n for n in names if n.startswith("gearshift-worker")]
+
+
+def test_a_batch_that_does_not_divide_gets_the_nearest_that_does(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"global_batch 80 does not divide among 6 workers. Nearest: workers="):
+        trainer(tmp_path, workers=6).start(model(), data())
+    assert trainer(tmp_path, workers=6, strategy="gba").fit(model(), data()).report["examples"] == 2000
+
+
+def test_an_unknown_strategy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown strategy `gbaa`. Did you mean gba"):
+        trainer(tmp_path, strategy="gbaa").start(model(), data())
+
+
+def test_a_hanging_worker_is_fenced_and_its_examples_go_to_others(tmp_path: Path, monkeypatch) -> None:
+    release = threading.Event()
+
+    class Hangs(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = gs.models.DNN(PLAIN, dim=4, hidden=[4])
+
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            if threading.current_thread().name == "gearshift-worker-1" and not release.is_set():
+                release.wait(60)
+            return self.net(x)
+
+    monkeypatch.setattr("gearshift.training.PATIENCE", 1.0)
+    try:
+        run = trainer(tmp_path, workers=3, global_batch=60).start(Hangs(), data())
+        assert run.wait(60).report["examples"] == 2000
+        assert any("worker 1 has not answered" in message for message in run.messages)
+    finally:
+        release.set()
+    deadline = time.monotonic() + 10
+    while any(t.name == "gearshift-worker-1" for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
