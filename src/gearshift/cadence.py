@@ -1,4 +1,4 @@
-"""How often: every so many steps, seconds of training, or share of the run. Pure; knows no clock."""
+"""How often, and when: steps, seconds of training, shares of the run, days of the log. Pure; knows no clock."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ class Moment:
     steps: int
     seconds: float
     share: float
+
+
+@dataclass(frozen=True)
+class When:
+    """A point of a run to wait for: so many examples, a share, seconds of training, or a day of the log."""
+
+    examples: int | None = None
+    share: float | None = None
+    seconds: float | None = None
+    day: int | None = None  # 1 is the first
+
+    def reached(self, examples: int, share: float, seconds: float, day: int) -> bool:
+        wanted = (self.examples, self.share, self.seconds, self.day)
+        return any(
+            want is not None and have >= want
+            for want, have in zip(wanted, (examples, share, seconds, day), strict=True)
+        )
 
 
 def _crossed(interval: float | None, before: float, now: float) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -267,6 +267,7 @@ class Run:
             "model": model_facts(training.learner.model),
             "schema": training.learner.schema.to_dict(),
             "settings": training.learner.settings,
+            "strategy": {"name": training.strategy.name, **asdict(training.strategy)},  # type: ignore[call-overload]
             "parts": training.learner.parts,
             "plan": _plan_facts(training),
         }
@@ -281,6 +282,10 @@ class Run:
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
+        own = {k: v for k, v in facts["strategy"].items() if k not in ("name", "global_batch", "batch")}
+        training.strategy = training.make(
+            facts["strategy"]["name"], own
+        )  # it may have been switched on the way
         _restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self._resumed = checkpoint.path

@@ -20,7 +20,7 @@ from gearshift.learner import describe
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
 from gearshift.trainer import Trainer
-from gearshift.training import EarlyStopping, Plateau
+from gearshift.training import EarlyStopping, PlannedSwitch, Plateau
 
 
 def start(
@@ -113,7 +113,13 @@ def make_trainer(config: Config) -> Trainer:
     return Trainer(
         global_batch=train.global_batch,
         workers=config.cluster.workers,
-        strategy=config.strategy.name,
+        strategy={
+            "name": config.strategy.name,
+            "switch": tuple(PlannedSwitch(s.at, s.to, s.settings()) for s in config.strategy.switch),
+            **config.strategy.settings(),
+        },
+        batch=train.batch,
+        embedding_reduce=rates.embedding_reduce,
         epochs=train.epochs,
         seed=train.seed,
         optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
@@ -142,10 +148,18 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     learner, name = run.training.learner, config.name or folder.name
     weights = learner.worker.dense.count / 1e6
     lines = [
-        f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   "
-        f"{config.strategy.name}, 1 worker, global batch {config.train.global_batch:,}",
+        f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   {_how(run)}",
         f"Data   train: {run.training.train.describe()}",
     ]
     others = {"valid": run.training.valid, "test": run.test}
     lines += [f"       {name}: {dataset.describe()}" for name, dataset in others.items() if dataset]
     return (*lines, needs)
+
+
+def _how(run: Run) -> str:
+    """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
+    plan, strategy = run.training.plan, run.training.strategy
+    if plan.workers == 1:
+        return f"{strategy.name}, 1 worker, global batch {plan.batch:,}"
+    pieces = f"{plan.batch // strategy.batch} x {strategy.batch:,}"
+    return f"{strategy.name}, {plan.workers} workers, global batch {plan.batch:,} = {pieces}"

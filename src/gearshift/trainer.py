@@ -37,6 +37,7 @@ class Trainer:
         global_batch: int = 4096,
         workers: int = 1,
         strategy: str | Mapping[str, Any] = "sync",
+        batch: int | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
         epochs: int = 1,
         seed: int = 1,
@@ -58,12 +59,14 @@ class Trainer:
         threads: int | None = None,
         name: str = "run",
     ) -> None:
-        chosen = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
+        chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
             workers=workers,
             strategy=chosen.pop("name", "sync"),
+            switches=tuple(chosen.pop("switch", ())),
             strategy_settings=chosen,
+            local_batch=batch,
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),

@@ -13,33 +13,26 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import torch
-
-from gearshift.cadence import Every, Moment
+from gearshift.cadence import Every, Moment, When
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
-from gearshift.engine import inline
-from gearshift.engine.epoch import Ended, Epoch, Log
-from gearshift.engine.feed import Feed
-from gearshift.engine.threads import ThreadsEngine
+from gearshift.engine.epoch import Ended, Log
+from gearshift.epoch_run import EpochRun
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
-from gearshift.learner import Learner, Replica
+from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
-from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Begin
-from gearshift.sync.registry import local_batch, make_strategy
+from gearshift.sync.registry import resolve
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
 DAY = 86_400  # seconds
-PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,15 @@ class Plateau:
 
 
 @dataclass(frozen=True)
+class PlannedSwitch:
+    """Change to `strategy` once the run is there."""
+
+    at: When
+    strategy: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Plan:
     """What to do and when."""
 
@@ -65,9 +67,8 @@ class Plan:
     workers: int = 1
     strategy: str = "sync"
     strategy_settings: dict[str, Any] = field(default_factory=dict)
-    local_batch: int | None = (
-        None  # examples a worker takes at a time; None: the global batch over the workers
-    )
+    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch
+    switches: tuple[PlannedSwitch, ...] = ()
     epochs: int = 1
     seed: int = 1
     shuffle: bool = False
@@ -94,6 +95,7 @@ class Progress:
     position: int = 0  # the first example of this epoch that nobody has begun
     open: list[list[int]] = field(default_factory=list)  # (first, count) begun before it and not ended
     examples: int = 0  # applied or discarded
+    switched: int = 0  # planned switches that were made
     applied: int = 0  # leases that formed steps
     discarded: dict[str, int] = field(default_factory=dict)  # leases that did not, by reason
     lost_by_worker: dict[str, int] = field(default_factory=dict)  # examples discarded, by worker
@@ -125,13 +127,19 @@ class Switch:
 
 
 @dataclass
-class _SwitchAsked:
+class SwitchAsked:
     strategy: Strategy
     settings: dict[str, Any]
     reason: str
     at: float
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
+
+    def answer(self, before: str, step: int, adopted: int) -> Switch:
+        seconds = time.monotonic() - self.at
+        self.switch = Switch(self.strategy.name, before, step, seconds, adopted, 0, self.reason)
+        self.answered.set()
+        return self.switch
 
 
 class Observer(Protocol):
@@ -160,10 +168,12 @@ class Training:
         self.plan, self.learner, self.baseline = plan, learner, baseline
         self.train, self.valid = train, valid
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
+        for planned in plan.switches:  # refused now rather than in the middle of the night
+            self.make(planned.strategy, planned.settings)
         self.progress = Progress()
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
-        self._asked: queue.SimpleQueue[_SwitchAsked] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[SwitchAsked] = queue.SimpleQueue()
 
     @property
     def step(self) -> int:
@@ -175,25 +185,33 @@ class Training:
 
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
-        plan, own = self.plan, dict(settings)
-        own.setdefault("global_batch", plan.batch)
-        if "batch" not in own:
-            backups = int(own.get("backups", 1)) if name == "backup_workers" else 0
-            own["batch"] = local_batch(
-                name, own["global_batch"], plan.workers, backups=backups, batch=plan.local_batch
-            )
-        return make_strategy(name, own)
+        plan = self.plan
+        return resolve(name, settings, plan.batch, plan.workers, plan.local_batch)
 
-    def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> _SwitchAsked:
+    def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
         """From any thread: the run changes over before its next lease. What cannot be is refused here."""
-        asked = _SwitchAsked(self.make(name, settings), settings, reason, time.monotonic())
-        self._asked.put(asked)
+        asked = SwitchAsked(self.make(name, settings), settings, reason, time.monotonic())
+        self.asked.put(asked)
         return asked
+
+    def ask_planned_switches(self) -> None:
+        progress = self.progress
+        for planned in self.plan.switches[progress.switched :]:
+            at = (
+                progress.examples,
+                progress.examples / self.total,
+                progress.seconds,
+                len(progress.days.measures),
+            )
+            if not planned.at.reached(*at):
+                return
+            self.ask_switch(planned.strategy, planned.settings, "as planned")
+            progress.switched += 1
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
         while self.progress.epoch < self.plan.epochs and not self.out_of_patience():
-            if not _EpochRun(self, observer).run():
+            if not EpochRun(self, observer).run():
                 return
             self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
             self.evaluate(observer)
@@ -288,101 +306,6 @@ class Training:
         if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest is as good as any
             return True
         return value > best if self.plan.best == "auc" else value < best
-
-
-class _EpochRun:
-    """One epoch under way: the host of its engine."""
-
-    def __init__(self, training: Training, observer: Observer) -> None:
-        self.training, self.observer = training, observer
-        progress, learner = training.progress, training.learner
-        coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
-        self.epoch = Epoch(coordinator, learner.server, self, training.log)
-        self.feed = Feed(
-            lambda start, size: training.found(progress.epoch, start, size),
-            position=progress.position,
-            batch=training.strategy.batch,
-            ranges=[(first, count) for first, count in progress.open],
-        )
-        self.before = training.moment
-        self.mark = time.perf_counter()
-
-    def run(self) -> bool:
-        """False if the run ends within this epoch."""
-        workers = self.training.plan.workers
-        with closing(self.feed):
-            if workers == 1:
-                inline.run(self.epoch, self.feed, self._compute, self._switch_if_asked)
-            else:
-                self._engine(workers).run(self.epoch, self.feed, self._switch_if_asked)
-        self._tick()
-        return not self.epoch.stopped
-
-    def _engine(self, workers: int) -> ThreadsEngine:
-        threads_each = max(1, torch.get_num_threads() // workers)
-        replicas = [self.training.learner.replica(threads_each) for _ in range(workers)]
-
-        def compute(worker: int, begin: Begin, found: Found) -> Push:
-            return self._guarded(worker, replicas[worker], begin, found)
-
-        tell = self.observer.tell
-        return ThreadsEngine(workers, compute, threads_each=threads_each, patience=PATIENCE, tell=tell)
-
-    def _compute(self, begin: Begin, found: Found) -> Push:
-        return self._guarded(0, self.training.learner, begin, found)
-
-    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push:
-        draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
-        try:
-            return on.compute(found, draw)
-        except FloatingPointError as error:
-            raise self.training.non_finite(str(error), begin.lease.first, begin.lease.count) from None
-
-    # What the engine tells
-
-    def rate(self, examples: int) -> float:
-        self.before = self.training.moment
-        return self.training.rate(examples)
-
-    def ended(self, leases: Sequence[Ended]) -> None:
-        self.training.account(leases)
-
-    def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
-        self._tick()
-        progress.position = self.epoch.next_unbegun(self.feed.position)
-        progress.open = [list(r) for r in self.epoch.open_ranges()]
-        if every and progress.examples < training.total and every.due(self.before, training.moment):
-            training.evaluate(self.observer)
-        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        self.mark = time.perf_counter()
-        return go_on
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.training.progress.seconds += now - self.mark
-        self.mark = now
-
-    def _switch_if_asked(self) -> None:
-        training = self.training
-        while not training._asked.empty():
-            asked = training._asked.get()
-            before, work = training.strategy.name, self.epoch.coordinator.work
-            adopted = len(work.flying) + len(work.waiting)
-            self.epoch.switch(asked.strategy.name, asdict(asked.strategy), asked.reason)  # type: ignore[call-overload]
-            training.strategy = asked.strategy
-            self.feed.resize(asked.strategy.batch)
-            asked.switch = Switch(
-                asked.strategy.name,
-                before,
-                self.training.step,
-                time.monotonic() - asked.at,
-                adopted,
-                0,
-                asked.reason,
-            )
-            asked.answered.set()
-            self.observer.switched(asked.switch)
 
 
 def add_to(counts: dict[str, int], key: object, amount: int = 1) -> None:

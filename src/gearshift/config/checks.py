@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gearshift.errors import UserError
+from gearshift.sync.registry import resolve
+
 if TYPE_CHECKING:
     from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
     from gearshift.config.tree import Config
@@ -77,23 +80,15 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from _model_misfits(config)
     yield from _optimizer_misfits(config)
     yield from _validation_misfits(config)
+    yield from _strategy_misfits(config)
 
 
 def _version_misfits(config: Config) -> Iterator[Misfit]:
     """What later versions bring; refused now rather than ignored."""
-    strategy, cluster = config.strategy, config.cluster
-    if strategy.name != "sync":
-        say = f"strategy `{strategy.name}` is not in this version; it has one: sync"
-        yield Misfit(("strategy", "name"), say)
+    cluster = config.cluster
     if cluster.engine != "threads":
         say = f"engine `{cluster.engine}` is not in this version; it has one: threads"
         yield Misfit(("cluster", "engine"), say)
-    if cluster.workers != 1:
-        say = (
-            f"{cluster.workers} workers are not in this version, it trains with one on all cores: "
-            "set cluster.workers=1 (cluster.threads=2 limits the cores)"
-        )
-        yield Misfit(("cluster", "workers"), say)
     if config.log:
         say = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
         yield Misfit(("log",), say)
@@ -224,3 +219,17 @@ def _validation_misfits(config: Config) -> Iterator[Misfit]:
     for name in ("early_stopping", "plateau"):
         if getattr(config.train, name) is not None:
             yield Misfit(("train", name), f"train.{name} needs validation data: set data.valid or data.split")
+
+
+def _strategy_misfits(config: Config) -> Iterator[Misfit]:
+    """Each strategy has its own settings, and must be able to cut the global batch among the workers."""
+    strategy = config.strategy
+    asked: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
+        (("strategy",), strategy.name, strategy.settings())
+    ]
+    asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
+    for path, name, settings in asked:
+        try:
+            resolve(name, settings, config.train.global_batch, config.cluster.workers, config.train.batch)
+        except UserError as error:
+            yield Misfit(path, str(error))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from gearshift.cadence import Every
+from gearshift.cadence import Every, When
 
 _AMOUNT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z%]*)\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -137,6 +137,35 @@ def parse_every(value: Any) -> Every:
     return Every(steps=parse_count(value))
 
 
+def parse_when(value: Any) -> When:
+    """A point of a run: 500k (examples), 50%, 10min of training, or `day 3` of the log."""
+    if isinstance(value, When):
+        return value
+    text = str(value).strip()
+    if match := re.fullmatch(r"day\s+(\d+)", text):
+        if int(match[1]) < 1:
+            raise ValueError("the first day of the log is day 1")
+        return When(day=int(match[1]))
+    unit = (_amount(value) or (0.0, "?"))[1]
+    if unit == "%":
+        return When(share=parse_share(value))
+    if unit in _SECONDS:
+        return When(seconds=parse_seconds(value))
+    if unit not in _THOUSANDS or parse_count(value) < 1:
+        raise ValueError(
+            "expected a number of examples (500k), a share (50%), a duration (10min) or a day (day 3)"
+        )
+    return When(examples=parse_count(value))
+
+
+def write_when(when: When) -> str | int:
+    if when.day is not None:
+        return f"day {when.day}"
+    if when.share is not None:
+        return f"{when.share * 100:.12g}%"
+    return when.examples if when.examples is not None else write_seconds(when.seconds or 0.0)
+
+
 def parse_cut(value: Any) -> float | str:
     """What a split keeps back: a share (10%), a duration at the end (1d), or where it starts (2026-11-08)."""
     text = parse_text(value)
@@ -181,3 +210,4 @@ MaybeEvery = Annotated[
     PlainSerializer(write_every),
     _either(_INTEGER, _STRING, _NULL),
 ]
+Point = Annotated[When, BeforeValidator(parse_when), PlainSerializer(write_when), _either(_INTEGER, _STRING)]

@@ -7,7 +7,7 @@ A `Config` is a frozen value. It opens no file and builds nothing; `train.py` do
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,7 @@ from gearshift.cadence import Every
 from gearshift.config import checks, document
 from gearshift.config.data import Data
 from gearshift.config.features import FeatureEntry
-from gearshift.config.quantities import Count, MaybeEvery, Number, Share, Size, Text
+from gearshift.config.quantities import Count, MaybeEvery, Number, Point, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
@@ -124,6 +124,11 @@ class Optimizers(Section):
         default=0.01, ge=0, description="New embedding rows are drawn from [-row_init, row_init]."
     )
     clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
+    embedding_reduce: Literal["mean", "touched", "sum"] = Field(
+        default="mean",
+        description="What a row's summed gradient is divided by: the examples of the step, those of the batches "
+        "that have the id, or nothing.",
+    )
     schedule: ScheduleSettings = Field(
         default=ScheduleSettings(), description="How learning rates move over the run, by examples."
     )
@@ -156,6 +161,11 @@ Shuffle = Annotated[
 
 class Training(Section):
     global_batch: Count = Field(default=4096, ge=1, description="Examples per step, over all workers.")
+    batch: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Examples a worker takes at a time; global_batch / workers if not set.",
+    )
     epochs: Count = Field(default=1, ge=1, description="Passes over the training data.")
     seed: Count = Field(default=1, ge=0, description="The same seed gives the same run, bit for bit.")
     eval_every: MaybeEvery = Field(
@@ -179,13 +189,54 @@ class Training(Section):
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 
-class Strategy(Named):
-    name: Text = Field(default="sync", description="How workers synchronise. This version has sync.")
+StrategyName = Literal["sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba"]
+
+
+class StrategySettings(Named):
+    """Settings that are not given are the strategy's own defaults."""
+
+    max_lag: Number | None = Field(
+        default=None, ge=0, description="gba: steps behind schedule up to which a gradient counts in full."
+    )
+    decay: Literal["cut", "exponential", "inverse"] | None = Field(
+        default=None, description="gba: what becomes of later ones: dropped (cut), or counted less and less."
+    )
+    divisor: Literal["all", "kept"] | None = Field(
+        default=None, description="gba: whether dropped examples shrink the step (all) or not (kept)."
+    )
+    bound: Count | None = Field(
+        default=None, ge=0, description="bounded_staleness: batches a worker may be ahead of the slowest."
+    )
+    backups: Count | None = Field(
+        default=None, ge=1, description="backup_workers: how many of the last gradients are not waited for."
+    )
+    gradients_per_step: Count | None = Field(
+        default=None, ge=1, description="buffered_async: gradients of a step; a global batch if not set."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """What the user set, as keyword arguments for the strategy."""
+        names = StrategySettings.model_fields
+        return {key: value for key in names if (value := getattr(self, key)) is not None}
+
+
+class PlannedSwitch(StrategySettings):
+    main_key: ClassVar[str] = "to"
+
+    to: StrategyName = Field(description="The strategy to change to.")
+    at: Point = Field(description="When: after examples (500k), a share (50%), a time (10min) or at `day 3`.")
+
+
+class Strategy(StrategySettings):
+    name: StrategyName = Field(default="sync", description="How workers synchronise.")
+    switch: tuple[PlannedSwitch, ...] = Field(
+        default=(), description="Changes on the way, such as [{at: 50%, to: gba}]."
+    )
 
 
 class Cluster(Section):
     engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
-    workers: Count = Field(default=1, ge=1, description="How many. This version has one.")
+    workers: Count = Field(default=1, ge=1, description="How many compute at the same time.")
     threads: Count | None = Field(
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )

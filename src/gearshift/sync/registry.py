@@ -40,6 +40,17 @@ def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
     return strategy
 
 
+def resolve(
+    name: str, settings: dict[str, Any], global_batch: int, workers: int, batch: int | None = None
+) -> Strategy:
+    """A strategy for a run's global batch and workers; `batch` and `global_batch` may be among the settings."""
+    own = {"global_batch": global_batch, **settings}
+    if "batch" not in own:
+        backups = int(own.get("backups", 1)) if name == "backup_workers" else 0
+        own["batch"] = local_batch(name, own["global_batch"], workers, backups=backups, batch=batch)
+    return make_strategy(name, own)
+
+
 def local_batch(
     name: str, global_batch: int, workers: int, *, backups: int = 0, batch: int | None = None
 ) -> int:

@@ -184,7 +184,9 @@ def test_a_worker_that_raises_ends_the_run_with_its_error(tmp_path: Path) -> Non
 
 
 def test_a_batch_that_does_not_divide_gets_the_nearest_that_does(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"global_batch 80 does not divide among 6 workers. Nearest: workers="):
+    with pytest.raises(
+        UserError, match=r"global_batch 80 does not divide among 6 workers. Nearest: workers="
+    ):
         trainer(tmp_path, workers=6).start(model(), data())
     assert trainer(tmp_path, workers=6, strategy="gba").fit(model(), data()).report["examples"] == 2000
 
@@ -209,7 +211,7 @@ def test_a_hanging_worker_is_fenced_and_its_examples_go_to_others(tmp_path: Path
                 release.wait(60)
             return self.net(x)
 
-    monkeypatch.setattr("gearshift.training.PATIENCE", 1.0)
+    monkeypatch.setattr("gearshift.epoch_run.PATIENCE", 1.0)
     try:
         run = trainer(tmp_path, workers=3, global_batch=60).start(Hangs(), data())
         assert run.wait(60).report["examples"] == 2000

@@ -1,0 +1,117 @@
+"""One epoch of a training under way: gives an engine its workers and batches, and hears what it did.
+
+Between two steps it measures time, evaluates, switches the strategy if somebody asked, and lets the observer look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from gearshift.embedding.lookup import Found
+from gearshift.engine import inline
+from gearshift.engine.epoch import Ended, Epoch
+from gearshift.engine.feed import Feed
+from gearshift.engine.threads import ThreadsEngine
+from gearshift.learner import Learner, Replica
+from gearshift.sync.coordinator import Coordinator
+from gearshift.sync.messages import Begin
+from gearshift.sync.registry import make_strategy
+from gearshift.worker import Push
+
+if TYPE_CHECKING:
+    from gearshift.training import Observer, SwitchAsked, Training
+
+PATIENCE = 300.0  # seconds without an answer after which a worker is given up
+
+
+class EpochRun:
+    """One epoch under way: the host of its engine."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        self.training, self.observer = training, observer
+        progress, learner = training.progress, training.learner
+        coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
+        self.epoch = Epoch(coordinator, learner.server, self, training.log)
+        self.feed = Feed(
+            lambda start, size: training.found(progress.epoch, start, size),
+            position=progress.position,
+            batch=training.strategy.batch,
+            ranges=[(first, count) for first, count in progress.open],
+        )
+        self.before = training.moment
+        self.mark = time.perf_counter()
+
+    def run(self) -> bool:
+        """False if the run ends within this epoch."""
+        workers = self.training.plan.workers
+        with closing(self.feed):
+            if workers == 1:
+                inline.run(self.epoch, self.feed, self._compute, self._switch_if_asked)
+            else:
+                self._engine(workers).run(self.epoch, self.feed, self._switch_if_asked)
+        self._tick()
+        return not self.epoch.stopped
+
+    def _engine(self, workers: int) -> ThreadsEngine:
+        threads_each = max(1, torch.get_num_threads() // workers)
+        replicas = [self.training.learner.replica(threads_each) for _ in range(workers)]
+
+        def compute(worker: int, begin: Begin, found: Found) -> Push:
+            return self._guarded(worker, replicas[worker], begin, found)
+
+        tell = self.observer.tell
+        return ThreadsEngine(workers, compute, threads_each=threads_each, patience=PATIENCE, tell=tell)
+
+    def _compute(self, begin: Begin, found: Found) -> Push:
+        return self._guarded(0, self.training.learner, begin, found)
+
+    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push:
+        draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
+        try:
+            return on.compute(found, draw)
+        except FloatingPointError as error:
+            raise self.training.non_finite(str(error), begin.lease.first, begin.lease.count) from None
+
+    # What the engine tells
+
+    def rate(self, examples: int) -> float:
+        self.before = self.training.moment
+        return self.training.rate(examples)
+
+    def ended(self, leases: Sequence[Ended]) -> None:
+        self.training.account(leases)
+
+    def stepped(self) -> bool:
+        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
+        self._tick()
+        progress.position = self.epoch.next_unbegun(self.feed.position)
+        progress.open = [list(r) for r in self.epoch.open_ranges()]
+        if every and progress.examples < training.total and every.due(self.before, training.moment):
+            training.evaluate(self.observer)
+        training.ask_planned_switches()
+        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
+        self.mark = time.perf_counter()
+        return go_on
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.training.progress.seconds += now - self.mark
+        self.mark = now
+
+    def _switch_if_asked(self) -> None:
+        while not self.training.asked.empty():
+            self._switch(self.training.asked.get())
+
+    def _switch(self, asked: SwitchAsked) -> None:
+        training, work = self.training, self.epoch.coordinator.work
+        before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
+        self.epoch.switch(asked.strategy.name, asdict(asked.strategy), asked.reason)  # type: ignore[call-overload]
+        training.strategy = asked.strategy
+        self.feed.resize(asked.strategy.batch)
+        self.observer.switched(asked.answer(before, training.step, adopted))
