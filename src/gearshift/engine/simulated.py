@@ -65,6 +65,7 @@ class Switch:
     examples: int | None = None
 
 
+HOPELESS = 50  # times the examples were begun in vain
 Log = Callable[[Event, list[Action]], None]
 
 
@@ -160,7 +161,7 @@ class Simulation:
     def _stuck(self) -> str:
         left = f"{self.examples - self.tally.ended:,} of {self.examples:,} examples are not trained"
         if not any(self._there):
-            return f"every worker has left for good by {self.now:g} s, and {left}; let one come back"
+            return f"every worker has left for good, and {left}; let one come back"
         return f"{self.coordinator.strategy.name} lets nobody begin at {self.now:g} s, and {left}"
 
     # ---- events ----
@@ -270,6 +271,11 @@ class Simulation:
         absence = self._absence[worker]
         assert absence is not None
         self._tell(WorkerLost(worker, absence.reason, self.now))
+        if self.tally.reissued > HOPELESS * self.examples:
+            raise UserError(
+                f"workers die before they finish a batch: after {self.now:g} s {self.tally.ended:,} of "
+                f"{self.examples:,} examples are trained; let them live longer, or make batches smaller"
+            )
 
     def _return(self, worker: int, _: int) -> None:
         self._absence[worker] = absence = next(self._absences[worker], None)

@@ -52,11 +52,15 @@ class Outcome:
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
 
     @property
+    def examples(self) -> int:
+        return self.applied + self.discarded
+
+    @property
     def examples_per_second(self) -> float:
         return self.applied / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "examples_per_second": self.examples_per_second}
+        return {**asdict(self), "examples": self.examples, "examples_per_second": self.examples_per_second}
 
 
 class Tally:

@@ -281,10 +281,15 @@ def test_idle_time_is_what_workers_wait() -> None:
 
 
 def test_if_all_have_left_it_says_so() -> None:
-    with pytest.raises(UserError, match=r"every worker has left for good by 3 s, and .* are not trained"):
+    with pytest.raises(UserError, match=r"every worker has left for good, and .* are not trained"):
         run(Cluster(2, preemptions=(Preemption(3.0),)))
-    with pytest.raises(UserError, match="left for good by 0 s"):
+    with pytest.raises(UserError, match="left for good, and 102,400 of 102,400"):
         run(Cluster(2, preemptions=(Preemption(0.0),)))
+
+
+def test_if_nobody_lives_long_enough_it_says_so() -> None:
+    with pytest.raises(UserError, match=r"workers die before they finish a batch: after .* 0 of 1,024"):
+        run(Cluster(2, failures=(Failures(0.0001, 0.1),)), examples=1024)
 
 
 # ---- gradients in virtual time ----
