@@ -147,6 +147,84 @@ def inspect(
     inspect(what, settings or [])
 
 
+@app.command(rich_help_panel=LAB)
+def simulate(
+    workers: Annotated[str, typer.Option(metavar="N")] = "8",
+    global_batch: Annotated[str, typer.Option(metavar="N", help="Examples of a step.")] = "8192",
+    strategies: Annotated[
+        str, typer.Option(metavar="NAMES", help="With commas; settings so: gba:max_lag=2.")
+    ] = "sync,gba,async",
+    switch: Annotated[
+        list[str] | None, typer.Option(metavar="WHEN=NAME", help="50%=gba, 500k=gba or 60s=gba.")
+    ] = None,
+    examples: Annotated[str, typer.Option(metavar="N", help="How many to train on.")] = "1M",
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Examples of one gradient; global batch / workers if not given."),
+    ] = None,
+    step_seconds: Annotated[
+        str, typer.Option(metavar="TIME", help="What an undisturbed worker computes for such a batch.")
+    ] = "0.1",
+    slow: Annotated[
+        list[str] | None, typer.Option(metavar="WHO=FACTOR", help="3=5x, 0-3=2x, for a while: 3=5x@60s-120s.")
+    ] = None,
+    lognormal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SIGMA", help="Jitter of every batch: 0.3, or of some workers 3:0.5."),
+    ] = None,
+    bursts: Annotated[
+        list[str] | None, typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches.")
+    ] = None,
+    fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHEN", help="3@60s+30s (back after 30 s), or 1h+30s: one an hour."),
+    ] = None,
+    preempt: Annotated[
+        list[str] | None, typer.Option(metavar="WHO@FROM-TO", help="3@60s-120s: leaves and comes back.")
+    ] = None,
+    notice: Annotated[str | None, typer.Option(metavar="TIME", help="Until a death is noticed.")] = None,
+    latency: Annotated[str | None, typer.Option(metavar="TIME", help="Of a pull, and of a push.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(metavar="SIZE", help="Per second and worker.")] = None,
+    pull_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
+    push_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
+    all_reduce: Annotated[str | None, typer.Option(metavar="TIME", help="Of a sync step.")] = None,
+    cores: Annotated[str | None, typer.Option(metavar="N", help="That all workers share.")] = None,
+    cpu_seconds: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="What of --step-seconds needs a core; all if not given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N")] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Strategies on a cluster that need not exist: speed, staleness, whose data are lost; nothing is trained."""
+    from gearshift.commands.simulate import Asked, simulate_command
+
+    asked = Asked(
+        workers=workers,
+        global_batch=global_batch,
+        examples=examples,
+        strategies=strategies,
+        switches=switch or [],
+        batch=batch,
+        step_seconds=step_seconds,
+        slow=slow or [],
+        lognormal=lognormal or [],
+        bursts=bursts or [],
+        fail=fail or [],
+        preempt=preempt or [],
+        notice=notice,
+        latency=latency,
+        bandwidth=bandwidth,
+        pull_bytes=pull_bytes,
+        push_bytes=push_bytes,
+        all_reduce=all_reduce,
+        cores=cores,
+        cpu_seconds=cpu_seconds,
+        seed=seed,
+    )
+    simulate_command(asked, json_file=json)
+
+
 def main() -> None:
     """The `gearshift` command."""
     arguments = sys.argv[1:]

@@ -1,0 +1,108 @@
+"""What arithmetic says about a cluster, to hold the simulator and the measurements against.
+
+possible   the sum of the workers' rates: nobody waits, nothing is thrown away. gba and async come near it.
+sync       a global batch per (expected slowest of a round + network + all-reduce); for as many leases as workers.
+
+Both are exact for independent batches; neither knows about the end of the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from math import exp, log, prod
+from statistics import NormalDist
+
+from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.durations import WorkerTimes, worker_times
+
+_phi = NormalDist().cdf
+_Branch = tuple[float, float, float]  # probability, seconds, sigma
+_GRID = 4000
+
+
+def possible_rate(cluster: Cluster, batch: int, until: float = 0.0) -> float:
+    """Examples per second if nobody ever waits; absences and slow periods averaged over [0, until]."""
+    everyone = worker_times(cluster)
+    total = sum(_rate(times, cluster, batch, until) for times in everyone)
+    if cluster.cores is None:
+        return total
+    wanted = sum(_cores_wanted(times, cluster, batch) for times in everyone)
+    alone = sum(_rate(times, cluster, batch, 0.0) for times in everyone)
+    return min(total, alone * cluster.cores / wanted) if wanted else total
+
+
+def _cores_wanted(times: WorkerTimes, cluster: Cluster, batch: int) -> float:
+    """The share of its time for which a worker that never waits wants a core."""
+    compute = times.mean_seconds(batch)
+    cpu = cluster.cpu.seconds(batch) if cluster.cpu else compute
+    return cpu / max(cpu, compute + cluster.network.pull + cluster.network.push)
+
+
+def _rate(times: WorkerTimes, cluster: Cluster, batch: int, until: float) -> float:
+    compute, network = times.mean_seconds(batch), cluster.network.pull + cluster.network.push
+    if not until or not (times.periods or times.planned or times.failures):
+        return batch / (compute + network)
+    return (
+        sum(
+            (end - start) * batch / (compute * times.period_factor(start) + network)
+            for start, end in _present(times, until)
+        )
+        / until
+    )
+
+
+def _present(times: WorkerTimes, until: float) -> list[tuple[float, float]]:
+    """Stretches of [0, until] in which the worker is there and its slowness does not change."""
+    away = []
+    for absence in times.absences():
+        if absence.start >= until:
+            break
+        away.append((absence.start, absence.end))
+    cuts = {0.0, until, *(t for a in away for t in a)}
+    cuts |= {t for period in times.periods for t in (period.start, period.end)}
+    edges = sorted(t for t in cuts if 0 <= t <= until)
+    stretches = itertools.pairwise(edges)
+    return [(a, b) for a, b in stretches if not any(start <= a < end for start, end in away)]
+
+
+def sync_rate(cluster: Cluster, batch: int) -> float:
+    """Examples per second of sync with one lease of `batch` per worker and round; stragglers, not absences."""
+    network = cluster.network
+    overhead = network.pull + network.push + network.all_reduce
+    return cluster.workers * batch / (expected_slowest(cluster, batch) + overhead)
+
+
+def expected_slowest(cluster: Cluster, batch: int) -> float:
+    """E[max over workers of the seconds of a batch] = integral of 1 - product of the distribution functions."""
+    kinds = Counter(tuple(_branches(times, batch)) for times in worker_times(cluster))
+    if all(sigma == 0 for kind in kinds for _, _, sigma in kind):
+        edges = sorted({seconds for kind in kinds for _, seconds, _ in kind})
+        lows = [0.0, *edges[:-1]]
+        return sum((b - a) * (1 - _all_below(kinds, a)) for a, b in zip(lows, edges, strict=True))
+    low = min(seconds * exp(-10 * sigma) for kind in kinds for _, seconds, sigma in kind)
+    high = max(seconds * exp(10 * sigma) for kind in kinds for _, seconds, sigma in kind)
+    ratio = exp(log(high / low) / _GRID)
+    edges = [low * ratio**i for i in range(_GRID + 1)]
+    middles = ((b - a) * (1 - _all_below(kinds, (a + b) / 2)) for a, b in itertools.pairwise(edges))
+    return low + sum(middles)
+
+
+def _branches(times: WorkerTimes, batch: int) -> list[_Branch]:
+    """The worker's batch time as a mixture of lognormals."""
+    sigma = sum(s * s for s, _ in times.sigmas) ** 0.5
+    branches = [(1.0, times.compute.seconds(batch) * times.factor, sigma)]
+    for burst, _ in times.bursts:
+        hit = [(p * burst.share, seconds * burst.factor, s) for p, seconds, s in branches]
+        branches = [(p * (1 - burst.share), seconds, s) for p, seconds, s in branches] + hit
+    return branches
+
+
+def _all_below(kinds: Counter[tuple[_Branch, ...]], t: float) -> float:
+    return prod(sum(p * _below(t, s, sigma) for p, s, sigma in kind) ** many for kind, many in kinds.items())
+
+
+def _below(t: float, seconds: float, sigma: float) -> float:
+    if sigma == 0 or t <= 0:
+        return float(t >= seconds)
+    return _phi(log(t / seconds) / sigma + sigma / 2) if seconds > 0 else 1.0

@@ -1,0 +1,201 @@
+"""What a cluster is: how fast its workers compute, what disturbs them, and what the way to the servers costs.
+
+Plain frozen values, JSON-able; nothing here draws a number or knows what time it is. The same words describe the
+simulator's cluster and the slowness that is injected into real workers: slow (constant), lognormal, bursts,
+slow period, crash, failures, preemption. `workers` of a disturbance are the workers it concerns, all if None;
+several that concern a worker multiply. Seconds and bytes throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import inf
+from typing import Any
+
+from gearshift.errors import UserError
+
+Workers = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds that an undisturbed worker computes for a batch: a fixed part and a part per example."""
+
+    per_batch: float = 0.0
+    per_example: float = 0.0
+
+    def seconds(self, examples: int) -> float:
+        return self.per_batch + self.per_example * examples
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Always `factor` times as long."""
+
+    factor: float
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Each batch takes exp(sigma z - sigma^2 / 2) times as long: 1 on average."""
+
+    sigma: float
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """A share of the batches, chosen at random, takes `factor` times as long."""
+
+    share: float
+    factor: float
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPeriod:
+    """Batches begun from `start` to `end` take `factor` times as long."""
+
+    factor: float
+    start: float
+    end: float = inf
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Dies at `at` without a word, and is back `restart` seconds later."""
+
+    at: float
+    restart: float = inf
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Dies without a word after exponential times of mean `every`, and is back `restart` seconds later."""
+
+    every: float
+    restart: float
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Leaves at `start`, which is known at once, and is back at `end`. From 0 on: one that joins late."""
+
+    start: float
+    end: float = inf
+    workers: Workers = None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The way between a worker and the servers; each worker has its own link of this bandwidth."""
+
+    latency: float = 0.0
+    bandwidth: float = inf  # bytes per second
+    pull_bytes: float = 0.0  # per batch
+    push_bytes: float = 0.0
+    all_reduce: float = 0.0  # seconds per sync step, in which nobody computes
+
+    @property
+    def pull(self) -> float:
+        return self.latency + self.pull_bytes / self.bandwidth
+
+    @property
+    def push(self) -> float:
+        return self.latency + self.push_bytes / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    workers: int
+    compute: Compute = Compute(per_batch=0.1)
+    slow: tuple[Slow, ...] = ()
+    lognormal: tuple[Lognormal, ...] = ()
+    bursts: tuple[Bursts, ...] = ()
+    slow_periods: tuple[SlowPeriod, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    failures: tuple[Failures, ...] = ()
+    preemptions: tuple[Preemption, ...] = ()
+    network: Network = Network()
+    notice: float = 0.0  # seconds until a death without a word is noticed
+    cores: float | None = None  # workers share this many, in equal parts; None: each has its own
+    cpu: Compute | None = None  # what of a batch needs a core, where the rest is waiting; None: all of it
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise UserError(f"a cluster needs at least 1 worker, not {self.workers}")
+        for disturbance in self.disturbances:
+            for worker in disturbance.workers or ():
+                if not 0 <= worker < self.workers:
+                    last = self.workers - 1
+                    raise UserError(
+                        f"there is no worker {worker}: the {self.workers} workers are 0 to {last}"
+                    )
+
+    @property
+    def disturbances(self) -> tuple[Disturbance, ...]:
+        return (
+            *self.slow,
+            *self.lognormal,
+            *self.bursts,
+            *self.slow_periods,
+            *self.crashes,
+            *self.failures,
+            *self.preemptions,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for `json`, infinities written as null."""
+        found: dict[str, Any] = _finite(asdict(self))
+        return found
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Cluster:
+        known = {field.name for field in fields(cls)}
+        for key in line:
+            if key not in known:
+                raise UserError(f"a cluster has no `{key}`: it has {', '.join(sorted(known))}")
+        return cls(**{key: _part(key, value) for key, value in line.items()})
+
+
+Disturbance = Slow | Lognormal | Bursts | SlowPeriod | Crash | Failures | Preemption
+
+_LISTS: dict[str, type[Any]] = {
+    "slow": Slow,
+    "lognormal": Lognormal,
+    "bursts": Bursts,
+    "slow_periods": SlowPeriod,
+    "crashes": Crash,
+    "failures": Failures,
+    "preemptions": Preemption,
+}
+_PARTS: dict[str, type[Any]] = {"compute": Compute, "cpu": Compute, "network": Network}
+_INFINITE = ("end", "restart", "bandwidth")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_finite(item) for item in value]
+    return None if value == inf else value
+
+
+def _part(key: str, value: Any) -> Any:
+    if key in _LISTS:
+        return tuple(_made(_LISTS[key], item) for item in value)
+    return _made(_PARTS[key], value) if key in _PARTS and value is not None else value
+
+
+def _made(kind: type[Any], item: dict[str, Any]) -> Any:
+    values: dict[str, Any] = {
+        key: inf if value is None and key in _INFINITE else value for key, value in item.items()
+    }
+    if values.get("workers") is not None:
+        values["workers"] = tuple(values["workers"])
+    return kind(**values)
