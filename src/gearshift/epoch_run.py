@@ -73,10 +73,14 @@ class EpochRun:
 
     def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push:
         draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
+        since, pacer = time.monotonic(), self.training.pacer
         try:
-            return on.compute(found, draw)
+            push = on.compute(found, draw)
         except FloatingPointError as error:
             raise self.training.non_finite(str(error), begin.lease.first, begin.lease.count) from None
+        if pacer is not None:
+            pacer.pad(worker, begin.lease.count, since)
+        return push
 
     # What the engine tells
 
@@ -97,6 +101,8 @@ class EpochRun:
         training.ask_planned_switches()
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
         self.mark = time.perf_counter()
+        if not go_on and training.pacer is not None:
+            training.pacer.close()
         return go_on
 
     def _tick(self) -> None:

@@ -42,6 +42,7 @@ def report(
         "discarded": sum(progress.discarded.values()),
         "discarded_by_reason": progress.discarded,
         "discarded_examples_by_worker": progress.lost_by_worker,
+        "injected": _injected(training),
         "measured_on": "valid" if valid else "training data, before each example was trained",
         "measured_examples": measures.examples,
         **{k: v for k, v in measures.as_dict().items() if k not in ("examples", "positives")},
@@ -65,6 +66,15 @@ def report(
         "skipped_lines": len(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def _injected(training: Training) -> dict[str, Any] | None:
+    """What was slowed down on purpose, and what no strategy could exceed under it."""
+    pacer = training.pacer
+    if pacer is None:
+        return None
+    possible = pacer.possible(training.strategy.batch)
+    return {"cluster": pacer.cluster.as_json(), "possible": possible, "overrun": pacer.overrun}
 
 
 def spread(counts: dict[str, int]) -> dict[str, float]:

@@ -119,6 +119,7 @@ def make_trainer(config: Config) -> Trainer:
             **config.strategy.settings(),
         },
         batch=train.batch,
+        inject=config.cluster.inject.cluster(config.cluster.workers) if config.cluster.inject else None,
         embedding_reduce=rates.embedding_reduce,
         epochs=train.epochs,
         seed=train.seed,

@@ -20,6 +20,7 @@ from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.embedding.store import RowAdagrad, RowOptimizer
+from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.optim.first_order import Adam, DenseOptimizer
@@ -38,6 +39,7 @@ class Trainer:
         workers: int = 1,
         strategy: str | Mapping[str, Any] = "sync",
         batch: int | None = None,
+        inject: Cluster | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
         epochs: int = 1,
         seed: int = 1,
@@ -67,6 +69,7 @@ class Trainer:
             switches=tuple(chosen.pop("switch", ())),
             strategy_settings=chosen,
             local_batch=batch,
+            injected=inject,
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),

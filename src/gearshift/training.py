@@ -21,7 +21,9 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
+from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.epoch import Ended, Log
+from gearshift.engine.injected import Pacer
 from gearshift.epoch_run import EpochRun
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
@@ -69,6 +71,7 @@ class Plan:
     strategy_settings: dict[str, Any] = field(default_factory=dict)
     local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch
     switches: tuple[PlannedSwitch, ...] = ()
+    injected: Cluster | None = None  # slowness on purpose
     epochs: int = 1
     seed: int = 1
     shuffle: bool = False
@@ -170,6 +173,7 @@ class Training:
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
         for planned in plan.switches:  # refused now rather than in the middle of the night
             self.make(planned.strategy, planned.settings)
+        self.pacer = Pacer(plan.injected) if plan.injected else None
         self.progress = Progress()
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written

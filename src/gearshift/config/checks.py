@@ -233,3 +233,8 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
             resolve(name, settings, config.train.global_batch, config.cluster.workers, config.train.batch)
         except UserError as error:
             yield Misfit(path, str(error))
+    if config.cluster.inject is not None:
+        try:
+            config.cluster.inject.cluster(config.cluster.workers)
+        except UserError as error:
+            yield Misfit(("cluster", "inject"), str(error))

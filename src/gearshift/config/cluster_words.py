@@ -12,11 +12,14 @@ The command line and a run's config share these words, whether the slowness is s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import inf, isfinite
 
 from gearshift.config.quantities import parse_number, parse_seconds, parse_share
 from gearshift.engine.cluster_model import (
     Bursts,
+    Cluster,
+    Compute,
     Crash,
     Failures,
     Lognormal,
@@ -35,6 +38,28 @@ _BURSTS = re.compile(rf"(?:{_WHO}:)?(?P<share>[^=:]+)=(?P<factor>[^x]+)x")
 _CRASH = re.compile(_WHO + r"@(?P<at>[^+]+)(?:\+(?P<restart>.+))?")
 _FAILURES = re.compile(rf"(?:{_WHO}:)?(?P<every>[^+@]+)\+(?P<restart>.+)")
 _PREEMPT = re.compile(_WHO + r"@(?P<start>[^-]+)(?:-(?P<end>.+))?")
+
+
+def cluster(
+    workers: int,
+    step: float,
+    *,
+    slow: Sequence[str] = (),
+    lognormal: Sequence[str] = (),
+    bursts: Sequence[str] = (),
+    seed: int = 0,
+) -> Cluster:
+    """A cluster whose undisturbed batches take `step` seconds, with these stragglers."""
+    slowed = [parse_slow(text) for text in slow]
+    return Cluster(
+        workers,
+        Compute(per_batch=step),
+        slow=tuple(one for one in slowed if isinstance(one, Slow)),
+        slow_periods=tuple(one for one in slowed if isinstance(one, SlowPeriod)),
+        lognormal=tuple(map(parse_lognormal, lognormal)),
+        bursts=tuple(map(parse_bursts, bursts)),
+        seed=seed,
+    )
 
 
 def parse_slow(text: str) -> Slow | SlowPeriod:

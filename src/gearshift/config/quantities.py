@@ -90,6 +90,10 @@ def parse_seconds(value: Any) -> float:
     return amount[0] * _SECONDS[amount[1]]
 
 
+def _seconds_or_number(value: Any) -> float:
+    return float(value) if isinstance(value, float) else parse_seconds(value)
+
+
 def parse_bytes(value: Any) -> int:
     amount = _amount(value)
     if amount is None or amount[0] <= 0 or (amount[1] and amount[1] not in _BYTES):
@@ -211,3 +215,6 @@ MaybeEvery = Annotated[
     _either(_INTEGER, _STRING, _NULL),
 ]
 Point = Annotated[When, BeforeValidator(parse_when), PlainSerializer(write_when), _either(_INTEGER, _STRING)]
+Seconds = Annotated[
+    float, BeforeValidator(_seconds_or_number), PlainSerializer(write_seconds), _either(_NUMBER, _STRING)
+]

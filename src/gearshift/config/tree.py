@@ -20,13 +20,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gearshift.cadence import Every
-from gearshift.config import checks, document
+from gearshift.config import checks, cluster_words, document
 from gearshift.config.data import Data
 from gearshift.config.features import FeatureEntry
-from gearshift.config.quantities import Count, MaybeEvery, Number, Point, Share, Size, Text
+from gearshift.config.quantities import Count, MaybeEvery, Number, Point, Seconds, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
+from gearshift.engine import cluster_model
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
 
@@ -234,12 +235,28 @@ class Strategy(StrategySettings):
     )
 
 
+class Inject(Section):
+    """Slowness on purpose, to see what it costs: each batch is padded to a drawn duration."""
+
+    step: Seconds = Field(default=0.2, description="How long an undisturbed batch takes; more than its work.")
+    slow: Texts = Field(default=(), description="Slow workers: 3=5x, 0-3=2x, or for a while: 3=5x@60s-120s.")
+    lognormal: Texts = Field(default=(), description="Jitter: 0.3, or of some workers: 3:0.5.")
+    bursts: Texts = Field(default=(), description="A share of the batches takes longer: 10%=10x.")
+    seed: Count = Field(default=0, ge=0, description="Of the draws.")
+
+    def cluster(self, workers: int) -> cluster_model.Cluster:
+        return cluster_words.cluster(
+            workers, self.step, slow=self.slow, lognormal=self.lognormal, bursts=self.bursts, seed=self.seed
+        )
+
+
 class Cluster(Section):
     engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
     workers: Count = Field(default=1, ge=1, description="How many compute at the same time.")
     threads: Count | None = Field(
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )
+    inject: Inject | None = Field(default=None, description="Slow workers down on purpose, for experiments.")
 
 
 class Checkpoints(Section):

@@ -1,0 +1,159 @@
+"""What a slow worker costs, strategy by strategy: eight worker threads whose batches are padded to drawn durations.
+
+    python benchmarks/bench_stragglers.py [--rounds 3] [--seconds 0.2] [--batches 40]        about 12 minutes
+
+Regimes: `none`; `one_slow`, 1 of 8 workers 5x slower; `bursts`, 10 % of batches take 10x; `very_slow`, 1 of 8 10x
+slower, to see what max_lag drops. Slowness is injected (the work itself is real and stays a small share); sync and
+gba take turns within a round, on the same draws. Rates are slopes of applied examples between a tenth and nine tenths
+of a run, so that neither start nor tail counts; ideal is the same slope if nobody ever waited, for the same draws. The
+simulator is fitted on the `none` runs (one number: seconds per batch beside the drawn ones) and predicts every other
+run. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+import gearshift as gs
+from gearshift.engine.closed_forms import possible_rate, sync_rate
+from gearshift.engine.cluster_model import Bursts, Cluster, Compute, Network, Slow
+from gearshift.engine.simulated import simulate
+from gearshift.sync.messages import Action, Apply, Begin, Event
+from gearshift.sync.registry import resolve
+
+WORKERS, BATCH = 8, 128
+GLOBAL = WORKERS * BATCH
+STRATEGIES = ("sync", "gba")
+
+
+def regimes(seconds: float, seed: int) -> dict[str, Cluster]:
+    even = Cluster(WORKERS, Compute(per_batch=seconds), seed=seed)
+    return {
+        "none": even,
+        "one_slow": replace(even, slow=(Slow(5.0, (3,)),)),
+        "bursts": replace(even, bursts=(Bursts(0.1, 10.0),)),
+        "very_slow": replace(even, slow=(Slow(10.0, (3,)),)),
+    }
+
+
+class Clock(gs.Callback):
+    """When each step was applied, and how many examples were applied by then."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, int]] = []
+
+    def on_step(self, run: gs.Run) -> None:
+        progress = run.training.progress
+        lost = sum(progress.lost_by_worker.values())
+        self.steps.append((time.perf_counter(), progress.examples - lost))
+
+
+def train(strategy: str, cluster: Cluster | None, examples: int, folder: str) -> tuple[float, dict]:
+    torch.manual_seed(1)
+    log = gs.ClickLog(examples=examples, days=1)
+    data = gs.read(log)
+    clock = Clock()
+    trainer = gs.Trainer(
+        global_batch=GLOBAL,
+        workers=WORKERS,
+        strategy=strategy,
+        inject=cluster,
+        checkpoint=gs.CheckpointPolicy(None, path=folder),
+        callbacks=[clock],
+    )
+    result = trainer.fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
+    return slope(clock.steps), result.report
+
+
+def predicted(strategy: str, cluster: Cluster, extra: float, examples: int) -> float:
+    """The same slope in the simulator, with `extra` seconds per batch beside the drawn ones."""
+    applied, steps, counts = 0, [], {}
+
+    def log(event: Event, actions: list[Action]) -> None:
+        nonlocal applied
+        for action in actions:
+            if isinstance(action, Begin):
+                counts[action.lease.number] = action.lease.count
+            elif isinstance(action, Apply):
+                applied += sum(counts[part.lease] for part in action.parts if part.weight > 0)
+                steps.append((event.at, applied))
+
+    fitted = replace(cluster, network=Network(latency=extra / 2))
+    simulate(fitted, resolve(strategy, {}, GLOBAL, WORKERS), examples, log=log)
+    return slope(steps)
+
+
+def slope(steps: list[tuple[float, int]]) -> float:
+    """Examples per second between a tenth and nine tenths of the steps."""
+    first, last = steps[len(steps) // 10], steps[len(steps) * 9 // 10]
+    return (last[1] - first[1]) / (last[0] - first[0])
+
+
+def closed_form_gain(cluster: Cluster) -> float:
+    return possible_rate(cluster, BATCH) / sync_rate(cluster, BATCH)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.2, help="an undisturbed batch")
+    parser.add_argument("--batches", type=int, default=40, help="per worker, on average")
+    options = parser.parse_args()
+    examples = options.batches * GLOBAL
+    names = list(regimes(options.seconds, 0))
+    rates: dict[tuple[str, str], list[float]] = {(r, s): [] for r in names for s in STRATEGIES}
+    reports: dict[tuple[str, str], dict] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(options.rounds):
+            for name, cluster in regimes(options.seconds, seed).items():
+                for strategy in STRATEGIES:
+                    rate, reports[name, strategy] = train(strategy, cluster, examples, folder)
+                    rates[name, strategy].append(rate)
+                    print(f"round {seed} {name:10} {strategy:5} {rate:10,.0f} examples/s", flush=True)
+    print_summary(options, rates, reports, examples)
+
+
+def print_summary(options, rates, reports, examples) -> None:
+    clusters = regimes(options.seconds, 0)
+    even = median(rates["none", "gba"])
+    extra = GLOBAL / even - options.seconds  # seconds per batch beside the drawn ones
+    found: dict[str, object] = {"seconds_per_batch_beside_the_drawn": extra, "workers": WORKERS}
+    for name, cluster in clusters.items():
+        ratio = median([g / s for g, s in zip(rates[name, "gba"], rates[name, "sync"], strict=True)])
+        draws = [replace(cluster, seed=seed) for seed in range(options.rounds)]
+        errors = {
+            strategy: median(
+                predicted(strategy, one, extra, examples) / rate - 1
+                for one, rate in zip(draws, rates[name, strategy], strict=True)
+            )
+            for strategy in STRATEGIES
+        }
+        ideal = [predicted("async", one, 0.0, examples) for one in draws]
+        report = reports[name, "gba"]
+        found[name] = {
+            "gba_vs_sync": ratio,
+            "limit": closed_form_gain(cluster),
+            "gba_vs_ideal": median(g / i for g, i in zip(rates[name, "gba"], ideal, strict=True)),
+            "sync_vs_closed_form": median(rates[name, "sync"]) / sync_rate(cluster, BATCH),
+            "simulator_error": max(errors.values(), key=abs),
+            "simulator_errors": errors,
+            "gba_discarded": report["discarded_by_reason"],
+            "gba_discarded_examples_by_worker": report["discarded_examples_by_worker"],
+            "gba_staleness": report["staleness"],
+            "gba_lag": report["lag"],
+            "overrun": report["injected"]["overrun"],
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

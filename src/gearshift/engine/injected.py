@@ -1,0 +1,50 @@
+"""Slowness on purpose: each batch of a real worker is padded to the duration that a cluster model draws for it.
+
+Honest by construction: the wait is on top of real work, never instead of it, so a batch cannot be faster than it is;
+`overrun` says how often the work itself took longer than was drawn. The draws are those of the simulator.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from gearshift.engine.closed_forms import possible_rate
+from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.durations import worker_times
+
+
+class Pacer:
+    """Called from each worker's own thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._times = worker_times(cluster)
+        self._batches = [0] * cluster.workers
+        self._overruns = [0] * cluster.workers
+        self._began = time.monotonic()
+        self._closed = threading.Event()
+
+    def pad(self, worker: int, examples: int, since: float) -> None:
+        """Waits until the batch that was begun at `since` has lasted as long as it shall."""
+        n = self._batches[worker]
+        self._batches[worker] = n + 1
+        seconds = self._times[worker].seconds(n, examples, since - self._began)
+        left = since + seconds - time.monotonic()
+        if left > 0:
+            self._closed.wait(left)
+        else:
+            self._overruns[worker] += 1
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._closed.set()
+
+    @property
+    def overrun(self) -> float:
+        """The share of batches whose real work took longer than was drawn."""
+        return sum(self._overruns) / max(1, sum(self._batches))
+
+    def possible(self, batch: int) -> float:
+        """Examples per second if nobody ever waited for another."""
+        return possible_rate(self.cluster, batch, time.monotonic() - self._began)
