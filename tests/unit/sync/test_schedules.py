@@ -8,7 +8,7 @@ from gearshift.sync.registry import STRATEGIES
 from tests.unit.sync.schedules import NAMES, schedule_of
 
 FEW = settings(max_examples=20, stateful_step_count=40, deadline=None)
-MANY = settings(max_examples=2000, stateful_step_count=60, deadline=None)
+MANY = settings(max_examples=500, stateful_step_count=60, deadline=None)
 
 
 def test_every_strategy_of_the_package_is_scheduled():
