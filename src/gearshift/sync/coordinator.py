@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, assert_never
 
 from gearshift.sync.messages import (
     Action,
@@ -79,6 +79,8 @@ class Coordinator:
             case SwitchRequested(strategy, settings):
                 self.strategy = self._make(strategy, settings)
                 work.switch(self.strategy.batch)
+            case _:
+                assert_never(event)
 
     def _holds(self, worker: int, lease: int) -> bool:
         return lease in self.work.flights_of.get(worker, ())

@@ -207,6 +207,28 @@ class TestGba:
         assert max(part.staleness for part in it.parts) == 50  # lag is forgiven, staleness is told as it is
 
 
+class TestLoss:
+    def test_one_that_waits_leaves_the_queue(self):
+        it = world("bounded_staleness", 2, bound=0)
+        deliver(it, 0)
+        assert list(it.work.parked) == [0]
+        assert it.handle(WorkerLost(0, "it left")) == []
+        assert not it.work.parked
+
+    def test_a_gradient_that_arrived_before_the_loss_is_used(self):
+        it = world("gba", 2, global_batch=2)
+        it.arrive(0, 0)
+        it.lose(0)
+        it.arrive(1, 1)
+        assert it.steps == [2]
+
+    def test_all_may_be_lost_and_another_finishes(self):
+        it = world("bounded_staleness", 2, 3, bound=0)
+        it.lose(0)
+        it.lose(1)
+        it.finish()
+
+
 class TestSwitch:
     def test_what_is_still_to_be_cut_is_cut_to_the_new_batch(self):
         it = world("gba", 1, 100, batch=2, global_batch=8)
@@ -274,3 +296,8 @@ def test_open_ranges_are_what_a_restored_run_leases_again():
 def test_the_state_tells_settings_apart():
     strict, loose = (world("gba", 1, max_lag=lag) for lag in (1, 9))
     assert state(strict.coordinator) != state(loose.coordinator)
+
+
+def test_what_is_no_event_is_our_mistake():
+    with pytest.raises(AssertionError):
+        world("gba", 1).coordinator.handle("hello")
