@@ -26,18 +26,18 @@ OWN: dict[str, dict[str, Any]] = {
 NAMES = ["sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba"]
 
 
-def settings_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    sizes = {"global_batch": st.integers(1, 12), "batch": st.integers(1, 4)}
-    return st.fixed_dictionaries({**sizes, **OWN.get(name, {})})
-
-
 class Schedule(RuleBasedStateMachine):
     starts_with: ClassVar[str] = "sync"
     switches_to: ClassVar[list[str]] = NAMES
+    own: ClassVar[dict[str, dict[str, Any]]] = OWN  # by strategy, what its settings are drawn from
+
+    def settings_of(self, name: str) -> st.SearchStrategy[dict[str, Any]]:
+        sizes = {"global_batch": st.integers(1, 12), "batch": st.integers(1, 4)}
+        return st.fixed_dictionaries({**sizes, **self.own.get(name, {})})
 
     @initialize(data=st.data(), workers=st.integers(0, 5), supply=st.integers(0, 60))
     def begin(self, data: st.DataObject, workers: int, supply: int) -> None:
-        self.world = World(self.starts_with, data.draw(settings_of(self.starts_with)))
+        self.world = World(self.starts_with, data.draw(self.settings_of(self.starts_with)))
         for _ in range(workers):
             self.world.join()
         self.world.supply(supply, data.draw(st.integers(1, 4)))
@@ -116,13 +116,16 @@ class Schedule(RuleBasedStateMachine):
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.switches_to))
-        self.world.switch(name, data.draw(settings_of(name)))
+        self.world.switch(name, data.draw(self.settings_of(name)))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.finish()
 
 
-def schedule_of(name: str, switches_to: list[str] | None = None) -> type[Schedule]:
-    others = {"starts_with": name, "switches_to": switches_to or []}
-    return type(f"ScheduleOf_{name}", (Schedule,), others)
+def schedule_of(
+    name: str, switches_to: list[str] | None = None, own: dict[str, dict[str, Any]] | None = None
+) -> type[Schedule]:
+    """Schedules that begin with this strategy; `own` has settings of strategies outside the package."""
+    of = {"starts_with": name, "switches_to": switches_to or [], "own": {**OWN, **(own or {})}}
+    return type("ScheduleOf" + "".join(filter(str.isalnum, name)), (Schedule,), of)
