@@ -1,4 +1,4 @@
-"""What a gradient strategy is: two questions about the work under way, answered without doing anything.
+"""What a gradient strategy is: three questions about the work under way, answered without doing anything.
 
 `start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do gradients that
 wait make the next step, and with what weight each? `refuse`: is a gradient that arrives too late for any step?

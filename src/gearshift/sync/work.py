@@ -35,6 +35,7 @@ class Supply:
         return bool(self.returned or self.ranges)
 
     def add(self, first: int, count: int, batch: int) -> None:
+        assert batch > 0, "leases of no examples would never end"
         if count > 0:
             self.ranges.append((first, count, batch))
 

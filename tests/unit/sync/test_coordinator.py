@@ -301,3 +301,8 @@ def test_the_state_tells_settings_apart():
 def test_what_is_no_event_is_our_mistake():
     with pytest.raises(AssertionError):
         world("gba", 1).coordinator.handle("hello")
+
+
+def test_leases_of_no_examples_are_our_mistake():
+    with pytest.raises(AssertionError, match="never end"):
+        world("gba", 1).supply(10, 0)
