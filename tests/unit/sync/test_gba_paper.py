@@ -76,6 +76,31 @@ class TestTheGlobalBatch:
         assert run.steps == [4, 3]
         run.check_end()
 
+    def test_in_lockstep_it_is_sync(self):
+        """With M = N, and every pull of a step after the step before it, the same gradients form the same steps."""
+
+        def steps(strategy):
+            run = World(strategy, {"global_batch": 8, "batch": 2})
+            run.supply(80, 2)
+            for _ in range(4):
+                run.join()
+            applied = []
+            for _ in range(10):
+                for worker in range(4):
+                    run.ask(worker)
+                for worker, lease in reversed(run.flights):
+                    applied += [action for action in run.arrive(worker, lease) if isinstance(action, Apply)]
+            return applied
+
+        assert steps("gba") == steps("sync")
+        assert len(steps("gba")) == 10
+
+    def test_with_one_worker_it_accumulates_m_gradients(self):
+        run = Gba(1, 4)
+        run.run([0], 12)
+        assert [part.lease for part in run.parts] == list(range(12))
+        assert run.steps == [4, 4, 4]
+
 
 class TestWaiting:
     def test_workers_never_wait(self):
