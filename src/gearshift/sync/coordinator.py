@@ -99,10 +99,9 @@ class Coordinator:
             work.advance(worker)
 
     def _discard(self, worker: int, lease: int, reason: str) -> Discard:
+        """It counts as delivered: a worker whose gradients are no good must not hold back the others for ever."""
         self.work.land(lease)
-        self.work.advance(
-            worker
-        )  # a worker whose gradients are no good must not hold back the others for ever
+        self.work.advance(worker)
         return Discard(lease, reason)
 
     def _reissue(self, worker: int, reason: str) -> Iterator[Action]:
