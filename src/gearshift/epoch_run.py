@@ -117,7 +117,7 @@ class EpochRun:
     def _switch(self, asked: SwitchAsked) -> None:
         training, work = self.training, self.epoch.coordinator.work
         before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
-        self.epoch.switch(asked.strategy.name, asdict(asked.strategy), asked.reason)  # type: ignore[call-overload]
+        self.epoch.switch(asked.strategy.name, asdict(asked.strategy), asked.reason)
         training.strategy = asked.strategy
         self.feed.resize(asked.strategy.batch)
         self.observer.switched(asked.answer(before, training.step, adopted))

@@ -267,7 +267,7 @@ class Run:
             "model": model_facts(training.learner.model),
             "schema": training.learner.schema.to_dict(),
             "settings": training.learner.settings,
-            "strategy": {"name": training.strategy.name, **asdict(training.strategy)},  # type: ignore[call-overload]
+            "strategy": {"name": training.strategy.name, **asdict(training.strategy)},
             "parts": training.learner.parts,
             "plan": _plan_facts(training),
         }

@@ -193,7 +193,11 @@ class Training:
         return resolve(name, settings, plan.batch, plan.workers, plan.local_batch)
 
     def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
-        """From any thread: the run changes over before its next lease. What cannot be is refused here."""
+        """From any thread: the run changes over before its next lease. What cannot be is refused here.
+
+        Workers go on with batches of the size they have, unless `batch` is among the settings.
+        """
+        settings = {"batch": self.strategy.batch, **settings}
         asked = SwitchAsked(self.make(name, settings), settings, reason, time.monotonic())
         self.asked.put(asked)
         return asked

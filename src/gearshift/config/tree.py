@@ -28,6 +28,7 @@ from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
 from gearshift.engine import cluster_model
+from gearshift.sync.registry import STRATEGIES
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
 
@@ -190,7 +191,9 @@ class Training(Section):
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 
-StrategyName = Literal["sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba"]
+StrategyName = Annotated[
+    Text, WithJsonSchema({"anyOf": [{"enum": list(STRATEGIES)}, {"type": "string", "pattern": "^.+:.+$"}]})
+]
 
 
 class StrategySettings(Named):
@@ -229,7 +232,9 @@ class PlannedSwitch(StrategySettings):
 
 
 class Strategy(StrategySettings):
-    name: StrategyName = Field(default="sync", description="How workers synchronise.")
+    name: StrategyName = Field(
+        default="sync", description="How workers synchronise; one of your own by its place, `module:Class`."
+    )
     switch: tuple[PlannedSwitch, ...] = Field(
         default=(), description="Changes on the way, such as [{at: 50%, to: gba}]."
     )

@@ -4,8 +4,9 @@ They hold no tensor, clock, thread, socket or random number (the import contract
 
     messages      events and actions, plain values
     work          what is under way: parked, flying, waiting, supplied; every strategy reads it, none owns it
-    strategy      the two questions a strategy answers: who may begin, and which gradients form a step
+    strategy      what a strategy answers: who may begin, which gradients form a step, which come too late
     coordinator   an event in, actions out: keeps the books and asks the strategy
-    registry      the strategies by name
+    registry      the strategies by name, or by where they are; the sizes that follow from a global batch
+    settings      checks of what a strategy is given
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gearshift.sync.settings import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, whole
 from gearshift.sync.work import Flight, Work
 
@@ -14,6 +15,9 @@ class Async:
     global_batch: int
     batch: int
     name: ClassVar[str] = "async"
+
+    def __post_init__(self) -> None:
+        at_least(1, global_batch=self.global_batch, batch=self.batch)
 
     def start(self, work: Work) -> Start | None:
         return Start(first_parked(work), work.step)

@@ -1,8 +1,9 @@
 """backup_workers (Hop-BW): a synchronous step that does not wait for its last few gradients.
 
 Each round gives out a global batch and `backups` leases more; the first global batch that arrives is the step, and
-what comes later is discarded (not what was begun before a
-switch to this strategy: that forms the next step). With N workers and b backups the global batch is (N - b) local ones.
+what comes later is discarded. What was begun before a switch to this strategy is never late: it counts as given out
+in whatever round is open, so that it does not push out work begun for that round. With N workers and b backups the
+global batch is (N - b) local ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gearshift.sync.settings import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
 from gearshift.sync.work import Flight, Work
 
@@ -21,8 +23,12 @@ class BackupWorkers:
     backups: int = 1
     name: ClassVar[str] = "backup_workers"
 
+    def __post_init__(self) -> None:
+        at_least(1, global_batch=self.global_batch, batch=self.batch)
+        at_least(0, backups=self.backups)
+
     def start(self, work: Work) -> Start | None:
-        given_out = work.waiting_examples + work.flying_for[work.step]
+        given_out = work.waiting_examples + work.flying_adopted + work.flying_for[work.step]
         if given_out >= self.global_batch + self.backups * self.batch:
             return None
         return Start(first_parked(work), work.step)
@@ -31,6 +37,6 @@ class BackupWorkers:
         return whole(work, earliest(work, self.global_batch)) if full(work, self.global_batch) else None
 
     def refuse(self, work: Work, flight: Flight) -> str | None:
-        if flight.token < work.step and flight.lease.number >= work.adopted_before:
+        if flight.token < work.step and not work.adopted(flight):
             return f"too late: its step {flight.token + 1} was made without it"
         return None

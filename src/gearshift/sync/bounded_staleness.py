@@ -1,8 +1,8 @@
 """bounded_staleness (Hop-BS): every gradient is a step of its own, but no worker runs ahead of the slowest.
 
-A worker may begin if it has delivered at most `bound` gradients more than the slowest worker of the run. One that
-joins starts at the slowest count; one that is lost no longer holds the others back. Of those that may begin, the
-one furthest behind is first.
+A worker may begin if it has delivered at most `bound` gradients more than the slowest worker of the run, counted
+from the switch to this strategy. One that joins starts at the slowest count; one that is lost no longer holds the
+others back. Of those that may begin, the one furthest behind is first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gearshift.sync.settings import at_least
 from gearshift.sync.strategy import Start, Step, earliest, whole
 from gearshift.sync.work import Flight, Work
 
@@ -21,12 +22,15 @@ class BoundedStaleness:
     bound: int = 2
     name: ClassVar[str] = "bounded_staleness"
 
+    def __post_init__(self) -> None:
+        at_least(1, global_batch=self.global_batch, batch=self.batch)
+        at_least(0, bound=self.bound)
+
     def start(self, work: Work) -> Start | None:
-        slowest = work.pace.slowest
-        for count in range(slowest, slowest + self.bound + 1):
-            if count in work.parked_at:
-                return Start(next(iter(work.parked_at[count])), work.step)
-        return None
+        behind = min(work.parked_at)
+        if behind - work.pace.slowest > self.bound:
+            return None
+        return Start(next(iter(work.parked_at[behind])), work.step)
 
     def form(self, work: Work) -> Step | None:
         return whole(work, earliest(work, 1)) if work.waiting else None

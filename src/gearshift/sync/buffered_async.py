@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gearshift.sync.settings import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
 from gearshift.sync.work import Flight, Work
 
@@ -18,6 +19,11 @@ class BufferedAsync:
     batch: int
     gradients_per_step: int | None = None  # a global batch of them if None
     name: ClassVar[str] = "buffered_async"
+
+    def __post_init__(self) -> None:
+        at_least(1, global_batch=self.global_batch, batch=self.batch)
+        if self.gradients_per_step is not None:
+            at_least(1, gradients_per_step=self.gradients_per_step)
 
     @property
     def examples(self) -> int:

@@ -2,13 +2,14 @@
 
 It keeps the books (`Work`) and lets the strategy decide; it holds no clock and no tensor, so the same events give
 the same actions in a thread, in a simulator and from a log. A switch changes who decides and nothing else: leases
-in flight and gradients waiting stay where they are.
+in flight and gradients waiting stay where they are. What is told twice is done once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import asdict
+from typing import Any, assert_never
 
 from gearshift.sync.messages import (
     Action,
@@ -48,7 +49,10 @@ class Coordinator:
         work = self.work
         match event:
             case WorkerJoined(worker):
-                work.join(worker)
+                if worker in work.pace.counts:  # it has begun anew and knows nothing of what it was doing
+                    yield from self._reissue(worker, "its worker joined again")
+                else:
+                    work.join(worker)
             case WorkRequested(worker):
                 if worker in work.pace.counts:  # one that was given up must join again
                     work.park(worker)
@@ -56,17 +60,20 @@ class Coordinator:
                 yield from self._arrived(worker, lease)
             case GradientRefused(worker, lease, reason):
                 if self._holds(worker, lease):
-                    work.land(lease)
-                    yield Discard(lease, reason)
+                    yield self._discard(worker, lease, reason)
             case WorkerLost(worker, reason):
-                yield from self._lost(worker, reason)
+                if worker in work.pace.counts:
+                    yield from self._reissue(worker, reason)
+                    work.leave(worker)
             case Supplied(first, count, batch):
                 work.supply.add(first, count, batch)
             case DataExhausted():
                 work.exhausted = True
             case SwitchRequested(strategy, settings):
                 self.strategy = self._make(strategy, settings)
-                work.adopted_before = work.supply.next_number
+                work.switch(self.strategy.batch)
+            case _:
+                assert_never(event)
 
     def _holds(self, worker: int, lease: int) -> bool:
         return lease in self.work.flights_of.get(worker, ())
@@ -74,20 +81,24 @@ class Coordinator:
     def _arrived(self, worker: int, lease: int) -> Iterator[Action]:
         work = self.work
         if not self._holds(worker, lease):
-            yield Discard(lease, "its lease had ended: another worker was given the examples")
+            if lease not in work.waiting:  # the same one again changes nothing
+                yield Discard(lease, "its lease had ended before it came", ended_before=True)
             return
         late = self.strategy.refuse(work, work.flying[lease])
         if late:
-            work.land(lease)
-            yield Discard(lease, late)
+            yield self._discard(worker, lease, late)
         else:
             work.arrive(lease)
-        work.pace.advance(worker)
+            work.advance(worker)
 
-    def _lost(self, worker: int, reason: str) -> Iterator[Action]:
-        if worker not in self.work.pace.counts:
-            return
-        for flight in self.work.leave(worker):
+    def _discard(self, worker: int, lease: int, reason: str) -> Discard:
+        """It counts as delivered: a worker whose gradients are no good must not hold back the others for ever."""
+        self.work.land(lease)
+        self.work.advance(worker)
+        return Discard(lease, reason)
+
+    def _reissue(self, worker: int, reason: str) -> Iterator[Action]:
+        for flight in self.work.drop_flights(worker):
             self.work.supply.give_back(flight.lease)
             yield Reissue(flight.lease.number, reason)
 
@@ -117,6 +128,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
 
     return {
         "strategy": coordinator.strategy.name,
+        "settings": asdict(coordinator.strategy),
         "step": work.step,
         "exhausted": work.exhausted,
         "parked": list(work.parked),
@@ -125,6 +137,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "delivered": {str(worker): count for worker, count in work.pace.counts.items()},
         "supply": [*map(lease_state, work.supply.returned), *map(list, work.supply.ranges)],
         "next_lease": work.supply.next_number,
+        "adopted_before": work.adopted_before,
     }
 
 

@@ -9,6 +9,7 @@ that of synchronous training, rate and optimizer state stay as they are when a r
   still right, where a counter would be shifted for ever.
 - lag is not staleness: lag is about 0 on average and catches stragglers; staleness (steps applied since the pull)
   is about (N-1)/M. A negative lag is ahead of schedule and has weight 1.
+- Work begun before a switch to gba is on schedule at the switch: its lag counts from there.
 - A gradient of weight 0 fills its place in the step, counts in the divisor (unless `divisor: kept`) and is discarded.
 """
 
@@ -18,6 +19,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from gearshift.errors import UserError
+from gearshift.sync.settings import at_least, one_of
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part
 from gearshift.sync.work import Flight, Work
 
@@ -30,6 +33,14 @@ class GlobalBatch:
     decay: Literal["cut", "exponential", "inverse"] = "cut"
     divisor: Literal["all", "kept"] = "all"
     name: ClassVar[str] = "gba"
+
+    def __post_init__(self) -> None:
+        at_least(1, global_batch=self.global_batch, batch=self.batch)
+        one_of(("cut", "exponential", "inverse"), decay=self.decay)
+        one_of(("all", "kept"), divisor=self.divisor)
+        number = isinstance(self.max_lag, int | float) and self.max_lag >= 0
+        if self.max_lag is not None and not number:
+            raise UserError(f"max_lag is {self.max_lag!r}: it must be a number of steps, 0 or more")
 
     def start(self, work: Work) -> Start | None:
         under_way = work.waiting_examples + work.flying_examples

@@ -2,7 +2,7 @@
 
 An event says what happened, with `at`, the engine's seconds; an action says what is to be done, and actions are
 carried out in the order given. A gradient is named by its lease: the servers keep it, nothing here sees it.
-Everything is JSON-able (`as_json`, `from_json`), so that a log of events can be replayed.
+Everything is JSON-able (`as_json`, `event_from_json`), so that a log of events can be replayed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """The examples [first, first + count) may be leased, `batch` at a time."""
+    """The examples [first, first + count) may be leased, `batch` at a time; no lease crosses the end of a range.
+
+    A switch to another batch holds for what is still to be cut. A range of one lease is never cut again.
+    """
 
     first: int
     count: int
@@ -85,7 +88,7 @@ class DataExhausted:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRequested:
-    """From here on another strategy decides, over the same work in flight."""
+    """From here on another strategy decides, over the same work in flight. Its settings name both batch sizes."""
 
     strategy: str
     settings: dict[str, Any]
@@ -140,10 +143,11 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """The gradient of `lease` forms no step, and its examples count as discarded."""
+    """The gradient of `lease` forms no step, and its examples count as discarded (unless they ended before)."""
 
     lease: int
     reason: str
+    ended_before: bool = False  # the lease had ended already: the gradient is dropped and nothing is counted
 
 
 @dataclass(frozen=True, slots=True)

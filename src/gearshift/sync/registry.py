@@ -1,12 +1,15 @@
 """The strategies by name, and how a global batch is cut among workers.
 
-The user gives `global_batch`; the rest follows. A cut that does not divide is answered with the nearest that does.
+`make_strategy` is the only door: a strategy of this package goes by its name, any other by where it is,
+`module:Class`. The user gives `global_batch`; the rest follows, and a cut that does not divide is answered with the
+nearest that does.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 from gearshift.errors import UserError
@@ -21,23 +24,56 @@ from gearshift.sync.synchronous import Sync
 STRATEGIES: dict[str, type[Any]] = {
     kind.name: kind for kind in (Sync, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch)
 }
-IN_ROUNDS = ("sync", "backup_workers")  # a round has one lease per worker, so the batch must divide
+IN_ROUNDS = ("sync", "backup_workers")  # a round has as many leases for each worker, so the batch must divide
+
+
+# ---- by name ----
 
 
 def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
     """A strategy from its name and settings, checked."""
-    if name not in STRATEGIES:
-        close = get_close_matches(name, STRATEGIES, 1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise UserError(f"unknown strategy `{name}`.{hint} ({', '.join(STRATEGIES)})")
-    kind = STRATEGIES[name]
-    known = [field.name for field in fields(kind)]
+    kind = _find(name)
+    known = {field.name: field for field in fields(kind)}
     for key in settings:
         if key not in known:
             own = [k for k in known if k not in ("global_batch", "batch")]
             raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(own) or 'none'}")
+    for key, field in known.items():
+        if key not in settings and field.default is MISSING and field.default_factory is MISSING:
+            raise UserError(f"strategy {name} needs the setting `{key}`")
     strategy: Strategy = kind(**settings)
     return strategy
+
+
+def _find(name: str) -> type[Any]:
+    if ":" in name:
+        return _load(name)
+    if name not in STRATEGIES:
+        close = get_close_matches(name, STRATEGIES, 1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise UserError(f"unknown strategy `{name}`.{hint} ({', '.join(STRATEGIES)}, or module:Class)")
+    return STRATEGIES[name]
+
+
+def _load(path: str) -> type[Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        kind = getattr(import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        raise UserError(
+            f"strategy `{path}`: there is no module `{module}`; is its folder on PYTHONPATH?"
+        ) from error
+    wanted = ("name", "start", "form", "refuse")
+    if not (isinstance(kind, type) and is_dataclass(kind) and all(hasattr(kind, w) for w in wanted)):
+        raise UserError(
+            f"strategy `{path}`: module `{module}` has no dataclass `{attribute}` with {', '.join(wanted)}"
+        )
+    return kind
+
+
+# ---- by size ----
 
 
 def resolve(
@@ -51,35 +87,77 @@ def resolve(
     return make_strategy(name, own)
 
 
+def recommended_global_batch(examples: int) -> int:
+    """A global batch for who never trained these data in sync: the power of two nearest to 1/2000 of an epoch.
+
+    About two thousand steps are enough for an optimizer to settle in one pass, which is how click logs are trained;
+    with that many, the batch is as large as it can be, so the most workers fit in it. Below 1024 a step is mostly
+    overhead; above 65536 rates tuned for small batches no longer carry over (see LAMB, CowClip). A power of two
+    divides among 2, 4, 8, ... workers.
+
+    >>> recommended_global_batch(10_000_000)
+    4096
+    """
+    batch = 1024
+    while (
+        batch < 65536 and batch * batch * 2 < (examples / 2000) ** 2
+    ):  # past the geometric middle of two powers
+        batch *= 2
+    return batch
+
+
 def local_batch(
     name: str, global_batch: int, workers: int, *, backups: int = 0, batch: int | None = None
 ) -> int:
-    """The examples of one lease: `batch` if given, else the global batch divided by the workers of a round."""
-    if batch is not None:
-        if global_batch % batch:
-            raise UserError(_does_not_divide(global_batch, workers, batch))
-        return batch
+    """The examples of one lease, decided before a run: `batch` if given, else what cuts the global batch best.
+
+    In sync and backup_workers every worker of a round has the same share. The others need only leases that make up
+    a global batch, at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
+    """
     in_round = workers - backups
     if in_round < 1:
         raise UserError(f"backups={backups} leave none of {workers} workers to wait for; take fewer")
-    if global_batch % in_round and name in IN_ROUNDS:
-        raise UserError(_does_not_divide(global_batch, in_round, None))
-    return max(1, global_batch // in_round)
-
-
-def _does_not_divide(global_batch: int, workers: int, batch: int | None) -> str:
+    share = in_round if name in IN_ROUNDS else 1
+    if global_batch % (share * (batch or 1)):
+        raise UserError(_does_not_divide(global_batch, share, backups, batch))
     if batch is not None:
-        lower, upper = global_batch // batch * batch, -(-global_batch // batch) * batch
-        near = [str(n) for n in (lower, upper) if n > 0]
-        return (
-            f"global_batch {global_batch} is not a multiple of batch {batch}. Nearest: "
-            f"global_batch={' or '.join(near)}, or leave batch out"
-        )
-    fitting = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
-    nearest = min(fitting, key=lambda n: (abs(n - workers), -n))
-    down = global_batch // workers
-    options = [f"workers={nearest}"]
-    if down:
-        options.append(f"global_batch={down * workers} ({workers} x {down})")
-    options.append("strategy=gba (any count)")
-    return f"global_batch {global_batch} does not divide among {workers} workers. Nearest: {', or '.join(options)}"
+        return batch
+    return global_batch // share if share == in_round else _near_share(global_batch, in_round)
+
+
+def _near_share(global_batch: int, workers: int) -> int:
+    """The largest divisor up to one worker's share; where all are less than half of it, the share, rounded up."""
+    share = global_batch / workers
+    for lease in range(int(share), int(share / 2), -1):
+        if global_batch % lease == 0:
+            return lease
+    return -(-global_batch // workers)
+
+
+def _does_not_divide(global_batch: int, share: int, backups: int, batch: int | None) -> str:
+    unit = share * (batch or 1)
+    lower, upper = global_batch // unit * unit, -(-global_batch // unit) * unit
+    if share == 1:
+        wrong = f"global_batch {global_batch} is not a multiple of batch {batch}"
+        options = [_sizes(lower, upper), "leave batch out"]
+    elif batch is None:
+        wrong = f"global_batch {global_batch} does not divide among {share} workers"
+        size = lower or upper
+        shares = f"global_batch={size} ({share} x {size // share})"
+        options = [_workers(global_batch, share, backups), shares, "strategy=gba (any count)"]
+    else:
+        wrong = f"global_batch {global_batch} does not divide among {share} workers x batch {batch}"
+        options = [_sizes(lower, upper), "strategy=gba without batch"]
+        if global_batch % batch == 0:
+            fitting = _workers(global_batch // batch, share, backups)
+            options = [fitting, _sizes(lower, upper), "strategy=gba (any count)"]
+    return f"{wrong}. Nearest: {', or '.join(options)}"
+
+
+def _sizes(lower: int, upper: int) -> str:
+    return f"global_batch={lower} or {upper}" if lower else f"global_batch={upper}"
+
+
+def _workers(leases: int, share: int, backups: int) -> str:
+    fitting = [n for n in range(1, leases + 1) if leases % n == 0]
+    return f"workers={min(fitting, key=lambda n: (abs(n - share), -n)) + backups}"

@@ -1,4 +1,4 @@
-"""What a gradient strategy is: two questions about the work under way, answered without doing anything.
+"""What a gradient strategy is: three questions about the work under way, answered without doing anything.
 
 `start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do gradients that
 wait make the next step, and with what weight each? `refuse`: is a gradient that arrives too late for any step?
@@ -10,9 +10,9 @@ several sizes, in the middle of a switch too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from itertools import islice
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from gearshift.sync.messages import Part
 from gearshift.sync.work import Flight, Work
@@ -31,6 +31,7 @@ class Step:
 
 
 class Strategy(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: ClassVar[str]
 
     @property

@@ -2,13 +2,13 @@
 
 Who has asked and not begun (parked), which leases are being computed (flying), which gradients have arrived and
 are in no step yet (waiting), and how many steps are applied. `Work` keeps the books and decides nothing; every
-change costs the same however many workers there are.
+change but a switch costs the same however many workers there are.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gearshift.sync.messages import Lease
 
@@ -35,11 +35,18 @@ class Supply:
         return bool(self.returned or self.ranges)
 
     def add(self, first: int, count: int, batch: int) -> None:
+        assert batch > 0, "leases of no examples would never end"
         if count > 0:
             self.ranges.append((first, count, batch))
 
     def give_back(self, lease: Lease) -> None:
         self.returned.append(lease)
+
+    def recut(self, batch: int) -> None:
+        """Ranges that are still to be cut are cut like this from now on; one that makes a single lease stays whole."""
+        self.ranges = deque(
+            (first, count, batch if count > old else old) for first, count, old in self.ranges
+        )
 
     def take(self) -> Lease:
         number, self.next_number = self.next_number, self.next_number + 1
@@ -54,7 +61,7 @@ class Supply:
 
 
 class Pace:
-    """How many gradients each worker has delivered, and the fewest of all. A newcomer starts at the fewest."""
+    """How many gradients each worker has delivered since the last switch, and the fewest of all."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -62,6 +69,7 @@ class Pace:
         self._workers_at: Counter[int] = Counter()
 
     def join(self, worker: int) -> None:
+        """A newcomer starts at the fewest: it holds nobody back more than the slowest does."""
         self.counts[worker] = self.slowest
         self._workers_at[self.slowest] += 1
 
@@ -75,6 +83,12 @@ class Pace:
         self._workers_at[count + 1] += 1
         self._drop(count)
         self._find_slowest()
+
+    def restart(self) -> None:
+        """All are level again: what was delivered so far holds nobody back."""
+        self.slowest = 0
+        self.counts = dict.fromkeys(self.counts, 0)
+        self._workers_at = Counter(self.counts.values())
 
     def _drop(self, count: int) -> None:
         self._workers_at[count] -= 1
@@ -98,9 +112,10 @@ class Work:
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
         self.waiting: dict[int, Flight] = {}  # by lease, in the order of arrival
         self.flying_examples = 0
-        self.flying_for: Counter[int] = Counter()  # examples, by token
+        self.flying_adopted = 0  # examples of these, begun under an earlier strategy
+        self.flying_for: Counter[int] = Counter()  # examples of the others, by token
         self.waiting_examples = 0
-        self.adopted_before = 0  # leases with lower numbers were begun under another strategy
+        self.adopted_before = 0  # leases with lower numbers were begun under an earlier strategy
 
     @property
     def workers(self) -> int:
@@ -115,13 +130,29 @@ class Work:
     def done(self) -> bool:
         return self.ending and not self.waiting
 
+    def adopted(self, flight: Flight) -> bool:
+        """Whether it was begun under an earlier strategy."""
+        return flight.lease.number < self.adopted_before
+
+    def switch(self, batch: int) -> None:
+        """Another strategy takes over. What is under way goes on, and nobody is behind or late from before."""
+        self.adopted_before = self.supply.next_number
+        self.flying_adopted = self.flying_examples
+        self.flying_for.clear()
+        for under_way in (self.flying, self.waiting):
+            for lease, flight in under_way.items():
+                under_way[lease] = replace(flight, token=max(flight.token, self.step))
+        self.pace.restart()
+        self.parked_at = {0: dict(self.parked)} if self.parked else {}
+        self.supply.recut(batch)
+
     def join(self, worker: int) -> None:
         self.pace.join(worker)
         self.flights_of[worker] = set()
 
     def park(self, worker: int) -> None:
         self.parked[worker] = None
-        self.parked_at.setdefault(self.pace.counts[worker], {})[worker] = None
+        self._queue(worker)
 
     def begin(self, worker: int, token: int) -> Flight:
         self._unpark(worker)
@@ -134,10 +165,24 @@ class Work:
 
     def _unpark(self, worker: int) -> None:
         del self.parked[worker]
+        self._unqueue(worker)
+
+    def _queue(self, worker: int) -> None:
+        self.parked_at.setdefault(self.pace.counts[worker], {})[worker] = None
+
+    def _unqueue(self, worker: int) -> None:
         count = self.pace.counts[worker]
         del self.parked_at[count][worker]
         if not self.parked_at[count]:
             del self.parked_at[count]
+
+    def advance(self, worker: int) -> None:
+        """It has ended one more lease. One that has asked for its next already keeps its place."""
+        if worker in self.parked:
+            self._unqueue(worker)
+        self.pace.advance(worker)
+        if worker in self.parked:
+            self._queue(worker)
 
     def arrive(self, lease: int) -> Flight:
         """The gradient is here: it waits to form a step."""
@@ -151,6 +196,9 @@ class Work:
         flight = self.flying.pop(lease)
         self.flights_of[flight.worker].discard(lease)
         self.flying_examples -= flight.lease.count
+        if self.adopted(flight):
+            self.flying_adopted -= flight.lease.count
+            return flight
         self.flying_for[flight.token] -= flight.lease.count
         if not self.flying_for[flight.token]:
             del self.flying_for[flight.token]
@@ -160,11 +208,13 @@ class Work:
         for lease in leases:
             self.waiting_examples -= self.waiting.pop(lease).lease.count
 
-    def leave(self, worker: int) -> tuple[Flight, ...]:
-        """The worker is gone; its flights come back, in order."""
+    def drop_flights(self, worker: int) -> tuple[Flight, ...]:
+        """Its flights come back, in order."""
+        return tuple(self.land(lease) for lease in sorted(self.flights_of[worker]))
+
+    def leave(self, worker: int) -> None:
+        """The worker is gone, and its flights were dropped."""
         if worker in self.parked:
             self._unpark(worker)
-        flights = tuple(self.land(lease) for lease in sorted(self.flights_of[worker]))
         del self.flights_of[worker]
         self.pace.leave(worker)
-        return flights

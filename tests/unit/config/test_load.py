@@ -177,7 +177,7 @@ WRONG = [
     ("share_embedding: item_id", "share_embedding: price", 21, "share_embedding names `price`, which is no other"),
     ("history: recent_items", "history: recent_item", 22, "model.history names `recent_item`, which is no sequence "),
     ("target: item_id", "target: tags", 22, "model.target names `tags`, which is no categorical feature. (user_id, "),
-    ("strategy: {name: sync}", "strategy: gbaa", 27, "Did you mean `gba`"),
+    ("strategy: {name: sync}", "strategy: gbaa", 27, "unknown strategy `gbaa`. Did you mean gba?"),
     ("strategy: {name: sync}", "strategy: {name: sync, max_lag: 2}", 27, "strategy sync has no setting `max_lag`"),
     ("workers: 1", "workers: 7", 27, "does not divide among 7 workers"),
     ("engine: threads", "engine: ray", 28, "engine `ray` is not in this version; it has one: threads"),

@@ -99,7 +99,7 @@ def test_a_tab_can_be_written(text: str) -> None:
         ("=3", "`=3` is not a setting: write key=value"),
         ("epochs=many", "epochs=many: train.epochs is `many`; expected a whole number"),
         ("epochs=true", "epochs=true: train.epochs is `true`; expected a whole number"),
-        ("strategy=gbaa", "strategy=gbaa: unknown key `gbaa` in strategy. Did you mean `gba`?"),
+        ("strategy=gbaa", "strategy=gbaa: unknown strategy `gbaa`. Did you mean gba?"),
         ("features[9].dim=2", "features[9].dim=2: features has 7 entries, [0] to [6]"),
         ("features[countri].dim=2", "features[countri].dim=2: no entry of features is named `countri`. Did you mean `coun"),
         ("features[country].dim=0", "features[country].dim=0: features[4].dim is `0`; it must be at least 1"),

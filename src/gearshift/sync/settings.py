@@ -1,0 +1,19 @@
+"""Checks of a strategy's settings, made when it is built: a wrong one is answered with what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gearshift.errors import UserError
+
+
+def at_least(least: int, **settings: Any) -> None:
+    for setting, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UserError(f"{setting} is {value!r}: it must be a whole number, {least} or more")
+
+
+def one_of(allowed: tuple[str, ...], **settings: Any) -> None:
+    for setting, value in settings.items():
+        if value not in allowed:
+            raise UserError(f"{setting} is {value!r}: it must be one of {', '.join(allowed)}")

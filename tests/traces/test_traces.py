@@ -1,0 +1,25 @@
+"""Each story in this folder, told again, reads the same; trace.py says how they are written."""
+
+from pathlib import Path
+
+import pytest
+
+from gearshift.sync.registry import STRATEGIES
+from tests.traces.trace import retell
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_story(story):
+    text = story.read_text()
+    assert retell(text) == text
+
+
+def test_every_strategy_has_a_story():
+    assert set(STRATEGIES) <= {story.stem for story in STORIES}
+
+
+def test_what_is_no_line_of_a_story_is_said():
+    with pytest.raises(ValueError, match="not a line of a story: 0 sleeps"):
+        retell("> start async global_batch=1 batch=1\n> 0 sleeps\n")

@@ -1,0 +1,227 @@
+"""A coordinator under audit: every event goes through JSON, and after each the laws of sync/ are checked.
+
+The laws: a lease ends exactly once; an example is applied or discarded exactly once; the books are the sums they
+claim to be; nobody waits without a cause; a strategy keeps its own bound; a replay gives the same. `World` adds
+what a strategy sees of workers: who is alive, idle or at work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from gearshift.sync.coordinator import Coordinator, state
+from gearshift.sync.messages import (
+    Action,
+    Apply,
+    Begin,
+    DataExhausted,
+    Discard,
+    Event,
+    GradientArrived,
+    GradientRefused,
+    Lease,
+    Part,
+    Reissue,
+    Supplied,
+    SwitchRequested,
+    WorkerJoined,
+    WorkerLost,
+    WorkRequested,
+    as_json,
+    event_from_json,
+)
+from gearshift.sync.registry import make_strategy
+
+
+class Ledger:
+    def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
+        self.start = strategy, settings
+        self.coordinator = Coordinator(make_strategy(strategy, settings), make_strategy)
+        self.log: list[str] = []  # events, as lines of JSON
+        self.answers: list[list[Action]] = []
+        self.leases: dict[int, Lease] = {}
+        self.ends: dict[int, str] = {}  # by lease
+        self.ended_examples: Counter[int] = Counter()
+        self.supplied = 0
+        self.parts: list[Part] = []  # all that were in a step
+        self.steps: list[int] = []  # the examples of each step
+
+    @property
+    def work(self) -> Any:
+        return self.coordinator.work
+
+    @property
+    def strategy(self) -> Any:
+        return self.coordinator.strategy
+
+    def handle(self, event: Event) -> list[Action]:
+        line = json.dumps(as_json(event))
+        self.log.append(line)
+        self.supplied += event.count if isinstance(event, Supplied) else 0
+        actions = self.coordinator.handle(event_from_json(json.loads(line)))
+        self.answers.append(actions)
+        for action in actions:
+            json.dumps(as_json(action))
+            self._account(action)
+        check_books(self.coordinator)
+        check_waits(self.coordinator)
+        return actions
+
+    def _account(self, action: Action) -> None:
+        match action:
+            case Begin(_, lease, _, version):
+                assert lease.number not in self.leases, "a number is never used twice"
+                assert version == self.work.step, "steps come before beginnings, so none is missed"
+                self.leases[lease.number] = lease
+            case Apply(step, parts):
+                self._account_step(step, parts)
+            case Discard(lease, reason, ended_before):
+                assert reason
+                assert ended_before == (lease in self.ends)
+                if not ended_before:
+                    self._end(lease, "discarded")
+            case Reissue(lease, reason):
+                assert reason
+                self._end(lease, "reissued")
+
+    def _account_step(self, step: int, parts: tuple[Part, ...]) -> None:
+        self.steps.append(sum(self.leases[part.lease].count for part in parts))
+        self.parts.extend(parts)
+        assert parts
+        firsts = [self.leases[part.lease].first for part in parts]
+        assert firsts == sorted(firsts), "gradients are summed in the order of their examples"
+        assert step == len(self.steps)
+        for part in parts:
+            assert bool(part.weight) != bool(part.reason), "weight 0 has a reason, and nothing else has"
+            adopted = part.lease < self.work.adopted_before
+            assert self.strategy.name != "sync" or adopted or part.staleness == 0
+            self._end(part.lease, "applied" if part.weight else "discarded")
+
+    def _end(self, lease: int, how: str) -> None:
+        assert lease not in self.ends, f"lease {lease} ends again"
+        self.ends[lease] = how
+        if how != "reissued":
+            of = self.leases[lease]
+            self.ended_examples.update(range(of.first, of.first + of.count))
+
+    def check_end(self) -> None:
+        assert self.work.done
+        assert self.ends.keys() == self.leases.keys()
+        assert self.ended_examples == Counter(range(self.supplied))
+
+    def check_replay(self) -> None:
+        strategy, settings = self.start
+        again = Coordinator(make_strategy(strategy, settings), make_strategy)
+        assert [again.handle(event_from_json(json.loads(line))) for line in self.log] == self.answers
+        assert json.dumps(state(again)) == json.dumps(state(self.coordinator))
+
+
+def check_books(coordinator: Coordinator) -> None:
+    """What is kept as a sum is the sum."""
+    work, strategy = coordinator.work, coordinator.strategy
+    flying, waiting = list(work.flying.values()), list(work.waiting.values())
+    own = Counter[int]()
+    for flight in flying:
+        own[flight.token] += 0 if work.adopted(flight) else flight.lease.count
+    assert work.flying_examples == sum(f.lease.count for f in flying)
+    assert work.waiting_examples == sum(f.lease.count for f in waiting)
+    assert work.flying_adopted == sum(f.lease.count for f in flying if work.adopted(f))
+    assert dict(work.flying_for) == {token: n for token, n in own.items() if n}
+    held = {worker: {f.lease.number for f in flying if f.worker == worker} for worker in work.pace.counts}
+    assert work.flights_of == held
+    counts = work.pace.counts
+    assert not counts or work.pace.slowest == min(counts.values())
+    assert {w: c for c, at in work.parked_at.items() for w in at} == {w: counts[w] for w in work.parked}
+    assert all(work.parked_at.values())
+    if strategy.name in ("async", "bounded_staleness"):
+        assert not waiting
+    if strategy.name == "bounded_staleness":
+        assert not counts or max(counts.values()) - min(counts.values()) <= strategy.bound + 1
+    largest = max((f.lease.count for f in flying + waiting), default=0)
+    assert work.waiting_examples < max(examples_of_a_step(strategy), strategy.batch) + largest or not waiting
+    if all(f.lease.count == strategy.batch for f in waiting):
+        assert len(waiting) <= -(-examples_of_a_step(strategy) // strategy.batch) + work.workers
+
+
+def examples_of_a_step(strategy: Any) -> int:
+    return getattr(strategy, "examples", strategy.global_batch)
+
+
+def check_waits(coordinator: Coordinator) -> None:
+    """Who has asked and got nothing has a cause to wait, and the cause goes away by itself."""
+    work, strategy = coordinator.work, coordinator.strategy
+    if not work.parked or not work.supply:
+        return
+    assert strategy.name not in ("async", "buffered_async", "gba"), "here nobody waits"
+    if strategy.name == "bounded_staleness":
+        slowest = {w for w, count in work.pace.counts.items() if count == work.pace.slowest}
+        assert not slowest & work.parked.keys()
+    else:
+        assert work.flying, "there is somebody to wait for"
+
+
+class World(Ledger):
+    """A ledger, and the workers around it."""
+
+    def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
+        super().__init__(strategy, settings)
+        self.alive: list[int] = []
+        self.newcomers = 0
+        self.lost_pushes: list[tuple[int, int]] = []  # (worker, lease) that can still come, late
+
+    @property
+    def flights(self) -> list[tuple[int, int]]:
+        return [(flight.worker, lease) for lease, flight in self.work.flying.items()]
+
+    @property
+    def idle(self) -> list[int]:
+        return [w for w in self.alive if not self.work.flights_of[w] and w not in self.work.parked]
+
+    def join(self) -> int:
+        worker, self.newcomers = self.newcomers, self.newcomers + 1
+        self.alive.append(worker)
+        self.handle(WorkerJoined(worker))
+        return worker
+
+    def join_again(self, worker: int) -> None:
+        self.lost_pushes += [(worker, lease) for lease in sorted(self.work.flights_of[worker])]
+        self.handle(WorkerJoined(worker))
+
+    def ask(self, worker: int) -> None:
+        self.handle(WorkRequested(worker))
+
+    def arrive(self, worker: int, lease: int) -> list[Action]:
+        return self.handle(GradientArrived(worker, lease))
+
+    def refuse(self, worker: int, lease: int) -> None:
+        self.handle(GradientRefused(worker, lease, "not finite"))
+
+    def lose(self, worker: int) -> None:
+        self.lost_pushes += [(worker, lease) for lease in sorted(self.work.flights_of[worker])]
+        self.alive.remove(worker)
+        self.handle(WorkerLost(worker, "it hung"))
+
+    def supply(self, count: int, batch: int) -> None:
+        self.handle(Supplied(self.supplied, count, batch))
+
+    def exhaust(self) -> None:
+        self.handle(DataExhausted())
+
+    def switch(self, strategy: str, settings: dict[str, Any]) -> None:
+        self.handle(SwitchRequested(strategy, settings))
+
+    def finish(self) -> None:
+        """Everything lands, the youngest first, and the run comes to its end by itself."""
+        self.exhaust()
+        if not self.alive:
+            self.join()
+        while not self.work.done:
+            for worker in self.idle:
+                self.ask(worker)
+            assert self.work.done or self.flights, "a deadlock: work is left and nobody is at it"
+            for worker, lease in reversed(self.flights):
+                self.arrive(worker, lease)
+        self.check_end()
+        self.check_replay()

@@ -1,0 +1,184 @@
+"""Strategies by name, their settings checked, and the sizes that follow from a global batch."""
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gearshift.errors import UserError
+from gearshift.sync.asynchronous import Async
+from gearshift.sync.registry import (
+    IN_ROUNDS,
+    STRATEGIES,
+    local_batch,
+    make_strategy,
+    recommended_global_batch,
+)
+
+SIZES = {"global_batch": 8, "batch": 2}
+
+
+@dataclass(frozen=True)
+class Own(Async):
+    name: ClassVar[str] = "own"
+
+
+class NotOne:
+    name = "not one"
+
+
+class TestMakeStrategy:
+    @pytest.mark.parametrize("name", STRATEGIES)
+    def test_by_name(self, name):
+        assert make_strategy(name, SIZES).name == name
+
+    def test_by_place(self):
+        assert make_strategy(f"{__name__}:Own", SIZES) == Own(8, 2)
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "sentence"),
+        [
+            ("gbaa", {}, "unknown strategy `gbaa`. Did you mean gba? (sync, async, "),
+            ("zzz", {}, "unknown strategy `zzz`. (sync, "),
+            ("gba", {**SIZES, "lag": 1}, "strategy gba has no setting `lag`: it has max_lag, decay, divisor"),
+            ("sync", {**SIZES, "lag": 1}, "strategy sync has no setting `lag`: it has none"),
+            ("sync", {"batch": 2}, "strategy sync needs the setting `global_batch`"),
+            ("sync", {**SIZES, "global_batch": 0}, "global_batch is 0: it must be a whole number, 1 or more"),
+            ("async", {**SIZES, "batch": 2.5}, "batch is 2.5: it must be a whole number, 1 or more"),
+            ("async", {**SIZES, "batch": True}, "batch is True: it must be"),
+            (
+                "bounded_staleness",
+                {**SIZES, "bound": -1},
+                "bound is -1: it must be a whole number, 0 or more",
+            ),
+            ("backup_workers", {**SIZES, "backups": -1}, "backups is -1"),
+            ("buffered_async", {**SIZES, "gradients_per_step": 0}, "gradients_per_step is 0"),
+            ("gba", {**SIZES, "max_lag": -1}, "max_lag is -1: it must be a number of steps, 0 or more"),
+            ("gba", {**SIZES, "max_lag": "4"}, "max_lag is '4'"),
+            (
+                "gba",
+                {**SIZES, "decay": "linear"},
+                "decay is 'linear': it must be one of cut, exponential, inverse",
+            ),
+            ("gba", {**SIZES, "divisor": "some"}, "divisor is 'some': it must be one of all, kept"),
+            (
+                "nowhere:Own",
+                SIZES,
+                "strategy `nowhere:Own`: there is no module `nowhere`; is its folder on PYTHONPATH?",
+            ),
+            ("gearshift.nowhere:Own", SIZES, "there is no module `gearshift.nowhere`"),
+            (f"{__name__}:Missing", SIZES, "has no dataclass `Missing` with name, start, form, refuse"),
+            (f"{__name__}:NotOne", SIZES, "has no dataclass `NotOne`"),
+            (f"{__name__}:pytest", SIZES, "has no dataclass `pytest`"),
+        ],
+    )
+    def test_a_mistake_is_answered_with_what_is_allowed(self, name, settings, sentence):
+        with pytest.raises(UserError, match=re.escape(sentence)):
+            make_strategy(name, settings)
+
+    def test_a_module_that_itself_lacks_one_says_which(self, tmp_path, monkeypatch):
+        (tmp_path / "lacking.py").write_text("import not_installed_anywhere")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+            make_strategy("lacking:Own", SIZES)
+
+
+class TestLocalBatch:
+    def test_in_rounds_all_have_the_same_share(self):
+        assert local_batch("sync", 8192, 8) == 1024
+        assert local_batch("backup_workers", 8192, 9, backups=1) == 1024
+        assert local_batch("sync", 8192, 4, batch=1024) == 1024  # two leases each
+
+    @pytest.mark.parametrize(
+        ("global_batch", "workers", "batch"),
+        [(8192, 6, 1024), (8192, 8, 1024), (1000, 6, 125), (8192, 1, 8192)],
+    )
+    def test_elsewhere_leases_make_up_a_global_batch_exactly(self, global_batch, workers, batch):
+        assert local_batch("gba", global_batch, workers) == batch
+
+    def test_a_global_batch_without_a_good_divisor_is_exceeded_by_less_than_one_example_per_worker(self):
+        assert local_batch("gba", 997, 6) == 167  # 6 x 167 = 1002
+        assert local_batch("gba", 2, 6) == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (
+                ("sync", 8192, 6, 0, 1024),
+                "global_batch 8192 does not divide among 6 workers x batch 1024. "
+                "Nearest: workers=8, or global_batch=6144 or 12288, or strategy=gba (any count)",
+            ),
+            (
+                ("sync", 8192, 6, 0, None),
+                "global_batch 8192 does not divide among 6 workers. "
+                "Nearest: workers=8, or global_batch=8190 (6 x 1365), or strategy=gba (any count)",
+            ),
+            (
+                ("backup_workers", 8192, 7, 1, None),
+                "global_batch 8192 does not divide among 6 workers. "
+                "Nearest: workers=9, or global_batch=8190 (6 x 1365), or strategy=gba (any count)",
+            ),
+            (
+                ("sync", 4, 6, 0, None),
+                "global_batch 4 does not divide among 6 workers. "
+                "Nearest: workers=4, or global_batch=6 (6 x 1), or strategy=gba (any count)",
+            ),
+            (
+                ("sync", 1000, 2, 0, 300),
+                "global_batch 1000 does not divide among 2 workers x batch 300. "
+                "Nearest: global_batch=600 or 1200, or strategy=gba without batch",
+            ),
+            (
+                ("gba", 1000, 6, 0, 300),
+                "global_batch 1000 is not a multiple of batch 300. "
+                "Nearest: global_batch=900 or 1200, or leave batch out",
+            ),
+            (
+                ("gba", 100, 6, 0, 300),
+                "global_batch 100 is not a multiple of batch 300. Nearest: global_batch=300, or",
+            ),
+            (
+                ("backup_workers", 8192, 2, 2, None),
+                "backups=2 leave none of 2 workers to wait for; take fewer",
+            ),
+        ],
+    )
+    def test_what_does_not_divide_is_answered_with_the_nearest_that_does(self, arguments, sentence):
+        name, global_batch, workers, backups, batch = arguments
+        with pytest.raises(UserError, match=re.escape(sentence)):
+            local_batch(name, global_batch, workers, backups=backups, batch=batch)
+
+    @given(
+        st.sampled_from([*IN_ROUNDS, "gba"]),
+        st.integers(1, 5000),
+        st.integers(2, 40),
+        st.none() | st.integers(1, 500),
+    )
+    def test_every_way_out_that_is_named_is_one(self, name, global_batch, workers, batch):
+        backups = 1 if name == "backup_workers" else 0
+        try:
+            local_batch(name, global_batch, workers, backups=backups, batch=batch)
+        except UserError as error:
+            ways = str(error).partition("Nearest: ")[2]
+            for count in re.findall(r"workers=(\d+)", ways):
+                local_batch(name, global_batch, int(count), backups=backups, batch=batch)
+            for size in re.findall(r"(\d+)", "".join(re.findall(r"global_batch=(\d+(?: or \d+)?)", ways))):
+                local_batch(name, int(size), workers, backups=backups, batch=batch)
+            if "strategy=gba" in ways:
+                local_batch(
+                    "gba", global_batch, workers, batch=None if "gba without batch" in ways else batch
+                )
+            if "leave batch out" in ways:
+                local_batch(name, global_batch, workers, backups=backups)
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch"),
+    [(0, 1024), (288_609, 1024), (3_000_000, 2048), (10_000_000, 4096), (45_840_617, 16384), (10**10, 65536)],
+)
+def test_recommended_global_batch(examples, batch):
+    assert recommended_global_batch(examples) == batch
