@@ -147,6 +147,43 @@ def inspect(
     inspect(what, settings or [])
 
 
+@app.command(rich_help_panel=EVERYDAY)
+def compare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    settings: Settings = None,
+    strategies: Annotated[
+        str, typer.Option(metavar="NAMES", help="With commas; the first is what the others are held against.")
+    ] = "sync,gba,async",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHO=FACTOR", help="Slow a worker down by an injected wait: 3=5x."),
+    ] = None,
+    bursts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches, injected."),
+    ] = None,
+    step_seconds: Annotated[
+        str, typer.Option(metavar="TIME", help="What an undisturbed batch takes where slowness is injected.")
+    ] = "200ms",
+    margin: Annotated[
+        float, typer.Option(metavar="AUC", help="Differences below this do not matter.")
+    ] = 0.001,
+    price: Annotated[float | None, typer.Option(metavar="$", help="Of one worker for an hour.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where compare.json and compare.md go.")
+    ] = Path(),
+) -> None:
+    """The same run under several strategies and seeds: AUC with a verdict, speed, staleness, what was lost."""
+    from gearshift.commands.compare import Asked, compare_command
+
+    inject = []
+    if slow or bursts:
+        inject = [f"cluster.inject={{step: {step_seconds}, slow: {slow or []}, bursts: {bursts or []}}}"]
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    compare_command(Asked(config, settings or [], names, seeds, inject, margin, price, out))
+
+
 @app.command(rich_help_panel=LAB)
 def simulate(
     workers: Annotated[str, typer.Option(metavar="N")] = "8",
