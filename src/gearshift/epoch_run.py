@@ -37,7 +37,7 @@ class EpochRun:
         self.training, self.observer = training, observer
         progress, learner = training.progress, training.learner
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
-        self.epoch = Epoch(coordinator, learner.server, self, training.log)
+        self.epoch = Epoch(coordinator, learner.server, self, training.observe)
         self.feed = Feed(
             lambda start, size: training.found(progress.epoch, start, size),
             position=progress.position,
@@ -99,6 +99,9 @@ class EpochRun:
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             training.evaluate(self.observer)
         training.ask_planned_switches()
+        if training.automatic is not None:
+            for sentence in training.automatic.new_outcomes():
+                self.observer.tell(sentence)
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
         self.mark = time.perf_counter()
         if not go_on and training.pacer is not None:

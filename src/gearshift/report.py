@@ -30,6 +30,7 @@ def report(
     return {
         "model": type(learner.model).__name__,
         "strategy": training.strategy.name,
+        "automatic": training.automatic and training.automatic.outcomes,
         "engine": "threads",
         "workers": training.plan.workers,
         "global_batch": training.plan.batch,

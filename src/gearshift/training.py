@@ -30,7 +30,9 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
-from gearshift.sync.registry import resolve
+from gearshift.sync.automatic import Automatic
+from gearshift.sync.messages import Action, Event
+from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -132,7 +134,6 @@ class Switch:
 @dataclass
 class SwitchAsked:
     strategy: Strategy
-    settings: dict[str, Any]
     reason: str
     at: float
     answered: threading.Event = field(default_factory=threading.Event)
@@ -171,6 +172,7 @@ class Training:
         self.plan, self.learner, self.baseline = plan, learner, baseline
         self.train, self.valid = train, valid
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
+        self.automatic = self._automatic(plan.strategy, plan.strategy_settings)
         for planned in plan.switches:  # refused now rather than in the middle of the night
             self.make(planned.strategy, planned.settings)
         self.pacer = Pacer(plan.injected) if plan.injected else None
@@ -192,13 +194,32 @@ class Training:
         plan = self.plan
         return resolve(name, settings, plan.batch, plan.workers, plan.local_batch)
 
+    def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
+        return Automatic(make_auto(settings), self.plan.batch) if name == "auto" else None
+
+    def observe(self, event: Event, actions: list[Action]) -> None:
+        """Everything that happens, in order: to the log, and to whoever decides by itself."""
+        if self.log is not None:
+            self.log(event, actions)
+        if self.automatic is None:
+            return
+        proposal = self.automatic.observe(event, actions, self.strategy.name)
+        if proposal is not None:
+            strategy = self.make(proposal.strategy, {"batch": self.strategy.batch})
+            self.asked.put(SwitchAsked(strategy, proposal.reason, time.monotonic()))
+
     def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
         """From any thread: the run changes over before its next lease. What cannot be is refused here.
 
         Workers go on with batches of the size they have, unless `batch` is among the settings.
         """
+        if name == "auto":
+            self.automatic = self._automatic(name, settings)
+            name, settings = self.strategy.name if self.strategy.name in ("sync", "gba") else "sync", {}
+        else:
+            self.automatic = None  # whoever asks knows better
         settings = {"batch": self.strategy.batch, **settings}
-        asked = SwitchAsked(self.make(name, settings), settings, reason, time.monotonic())
+        asked = SwitchAsked(self.make(name, settings), reason, time.monotonic())
         self.asked.put(asked)
         return asked
 

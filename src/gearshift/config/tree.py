@@ -192,7 +192,8 @@ class Training(Section):
 
 
 StrategyName = Annotated[
-    Text, WithJsonSchema({"anyOf": [{"enum": list(STRATEGIES)}, {"type": "string", "pattern": "^.+:.+$"}]})
+    Text,
+    WithJsonSchema({"anyOf": [{"enum": [*STRATEGIES, "auto"]}, {"type": "string", "pattern": "^.+:.+$"}]}),
 ]
 
 
@@ -217,6 +218,14 @@ class StrategySettings(Named):
     gradients_per_step: Count | None = Field(
         default=None, ge=1, description="buffered_async: gradients of a step; a global batch if not set."
     )
+
+    margin: Number | None = Field(
+        default=None, gt=0, description="auto: the predicted gain that makes it change: 0.2 is 20 %."
+    )
+    patience: Count | None = Field(
+        default=None, ge=1, description="auto: steps for which the prediction must hold."
+    )
+    window: Count | None = Field(default=None, ge=2, description="auto: batches of each worker it looks at.")
 
     def settings(self) -> dict[str, Any]:
         """What the user set, as keyword arguments for the strategy."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from gearshift.errors import UserError
 from gearshift.sync.asynchronous import Async
+from gearshift.sync.automatic import Auto
 from gearshift.sync.backup_workers import BackupWorkers
 from gearshift.sync.bounded_staleness import BoundedStaleness
 from gearshift.sync.buffered_async import BufferedAsync
@@ -49,9 +50,9 @@ def _find(name: str) -> type[Any]:
     if ":" in name:
         return _load(name)
     if name not in STRATEGIES:
-        close = get_close_matches(name, STRATEGIES, 1)
+        close = get_close_matches(name, [*STRATEGIES, "auto"], 1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise UserError(f"unknown strategy `{name}`.{hint} ({', '.join(STRATEGIES)}, or module:Class)")
+        raise UserError(f"unknown strategy `{name}`.{hint} ({', '.join(STRATEGIES)}, auto, or module:Class)")
     return STRATEGIES[name]
 
 
@@ -73,6 +74,14 @@ def _load(path: str) -> type[Any]:
     return kind
 
 
+def make_auto(settings: dict[str, Any]) -> Auto:
+    known = [field.name for field in fields(Auto)]
+    for key in settings:
+        if key not in known:
+            raise UserError(f"strategy auto has no setting `{key}`: it has {', '.join(known)}")
+    return Auto(**settings)
+
+
 # ---- by size ----
 
 
@@ -80,6 +89,9 @@ def resolve(
     name: str, settings: dict[str, Any], global_batch: int, workers: int, batch: int | None = None
 ) -> Strategy:
     """A strategy for a run's global batch and workers; `batch` and `global_batch` may be among the settings."""
+    if name == "auto":  # it begins as sync
+        make_auto(settings)
+        return resolve("sync", {}, global_batch, workers, batch)
     own = {"global_batch": global_batch, **settings}
     if "batch" not in own:
         backups = int(own.get("backups", 1)) if name == "backup_workers" else 0

@@ -14,6 +14,7 @@ from torch import nn
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.checkpoint import Checkpoint
+from gearshift.engine.cluster_model import Cluster, Compute, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.sync.registry import STRATEGIES
 
@@ -222,3 +223,21 @@ def test_a_hanging_worker_is_fenced_and_its_examples_go_to_others(tmp_path: Path
     while any(t.name == "gearshift-worker-1" for t in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_auto_goes_to_gba_for_a_slow_worker_and_back(tmp_path: Path) -> None:
+    cluster = Cluster(
+        4, Compute(per_batch=0.02), slow_periods=(SlowPeriod(8.0, start=0.2, end=3.0, workers=(2,)),)
+    )
+    seen = []
+
+    class Watch(gs.Callback):
+        def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
+            seen.append(switch.strategy)
+
+    auto = {"name": "auto", "patience": 3, "window": 4}
+    made = trainer(tmp_path, workers=4, strategy=auto, inject=cluster, callbacks=[Watch()])
+    report = made.fit(model(), data(20_000)).report
+    assert seen[:2] == ["gba", "sync"]
+    assert report["examples"] == 20_000 and report["injected"]["possible"] > 0
+    assert report["automatic"][0].startswith("the change to gba brought")
