@@ -7,7 +7,7 @@ change costs the same however many workers there are.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
 from gearshift.sync.messages import Lease
@@ -92,7 +92,8 @@ class Work:
         self.supply = Supply()
         self.exhausted = False
         self.pace = Pace()
-        self.parked: dict[int, None] = {}  # in the order of asking
+        # An OrderedDict finds its first at once; a dict that is emptied from the front walks over what was deleted.
+        self.parked: dict[int, None] = OrderedDict()  # in the order of asking
         self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
         self.flying: dict[int, Flight] = {}  # by lease
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
@@ -121,7 +122,7 @@ class Work:
 
     def park(self, worker: int) -> None:
         self.parked[worker] = None
-        self.parked_at.setdefault(self.pace.counts[worker], {})[worker] = None
+        self.parked_at.setdefault(self.pace.counts[worker], OrderedDict())[worker] = None
 
     def begin(self, worker: int, token: int) -> Flight:
         self._unpark(worker)
