@@ -8,6 +8,7 @@ The way of the data, and where to look:
     worker.py     one step: pulled rows + batch -> gradients
     server.py     where parameters live and steps are applied
     learner.py    both together: a model in training
+    sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
     training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
     trained.py    predict, evaluate, save, load
     config/       what a run is, from YAML; train.py builds it; cli.py and commands/ are the command line

@@ -234,7 +234,8 @@ def simulate(
     json: JsonFile = None,
 ) -> None:
     """Strategies on a cluster that need not exist: speed, staleness, whose data are lost; nothing is trained."""
-    from gearshift.commands.simulate import Asked, simulate_command
+    from gearshift.commands.simulate import simulate_command
+    from gearshift.commands.simulate_words import Asked
 
     asked = Asked(
         workers=workers,

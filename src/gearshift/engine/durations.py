@@ -49,6 +49,19 @@ class Absence:
 class WorkerTimes:
     """One worker's share of the model, ready to be asked a million times."""
 
+    __slots__ = (
+        "_notice",
+        "_seed",
+        "bursts",
+        "compute",
+        "factor",
+        "failures",
+        "periods",
+        "planned",
+        "sigmas",
+        "worker",
+    )
+
     def __init__(self, cluster: Cluster, worker: int) -> None:
         self.worker, self.compute, self.factor = worker, cluster.compute, 1.0
         self._seed, self._notice = cluster.seed, cluster.notice

@@ -10,7 +10,10 @@ when they are wanted, so a strategy that takes over can cut what is left in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import gc
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -79,7 +82,23 @@ def simulate(
     log: Log | None = None,
 ) -> Outcome:
     """Trains on `examples` examples, in virtual time."""
-    return Simulation(cluster, strategy, examples, switches, learning, log).run()
+    simulation = Simulation(cluster, strategy, examples, switches, learning, log)
+    if learning is not None:
+        return simulation.run()
+    with _no_collections():
+        return simulation.run()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Timing only makes no reference cycles, and the collector would walk over all workers again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class Simulation:
@@ -111,9 +130,9 @@ class Simulation:
         self._idle = 0.0
         self._cores = SharedCores(cluster.cores) if cluster.cores is not None else None
         self._on_cores: dict[int, tuple[int, float, float]] = {}  # by lease: worker, cpu seconds, not before
-        self._at_seconds = [s for s in switches if s.examples is None]
-        self._at_examples = [s for s in switches if s.examples is not None]
-        self._at_examples.sort(key=_examples, reverse=True)
+        planned = tuple(switches)
+        self._at_seconds = [s for s in planned if s.examples is None]
+        self._at_examples = deque(sorted((s for s in planned if s.examples is not None), key=_examples))
 
     def run(self) -> Outcome:
         for i, switch in enumerate(self._at_seconds):
@@ -182,8 +201,8 @@ class Simulation:
 
     def _following(self) -> Event | None:
         work = self.coordinator.work
-        if self._at_examples and self.tally.ended >= _examples(self._at_examples[-1]):
-            switch = self._at_examples.pop()
+        if self._at_examples and self.tally.ended >= _examples(self._at_examples[0]):
+            switch = self._at_examples.popleft()
             return SwitchRequested(switch.strategy, switch.settings, "as scheduled", self.now)
         if self.supplied < self.examples:
             return None if work.supply or not work.parked else self._next_examples()

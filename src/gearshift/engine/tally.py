@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gearshift.sync.messages import Action, Apply, Begin, Lease, Reissue
+from gearshift.sync.messages import Action, Apply, Begin, Reissue
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Tally:
         self.lag: Counter[int] = Counter()
         self.applied_by_worker = [0] * workers
         self.discarded_by_worker = [0] * workers
-        self._open: dict[int, tuple[int, Lease]] = {}  # worker and lease, by number
+        self._open: dict[int, Begin] = {}  # by lease
 
     @property
     def ended(self) -> int:
@@ -81,11 +81,11 @@ class Tally:
     def count(self, action: Action) -> None:
         if isinstance(action, Begin):
             self.batches += 1
-            self._open[action.lease.number] = (action.worker, action.lease)
+            self._open[action.lease.number] = action
         elif isinstance(action, Apply):
             self._apply(action)
         elif isinstance(action, Reissue):
-            self.reissued += self._open.pop(action.lease)[1].count
+            self.reissued += self._open.pop(action.lease).lease.count
         elif action.lease in self._open:  # not the push of a lease that had ended
             self._discard(action.lease, action.reason)
 
@@ -96,17 +96,17 @@ class Tally:
             staleness[part.staleness] += 1
             lag[part.lag] += 1
             if part.weight:
-                worker, lease = leases.pop(part.lease)
-                self.applied += lease.count
-                by_worker[worker] += lease.count
+                begun = leases.pop(part.lease)
+                self.applied += begun.lease.count
+                by_worker[begun.worker] += begun.lease.count
             else:
                 self._discard(part.lease, part.reason)
 
     def _discard(self, number: int, reason: str) -> None:
-        worker, lease = self._open.pop(number)
-        self.discarded += lease.count
-        self.discarded_by_worker[worker] += lease.count
-        self.reasons[reason.partition(":")[0]] += lease.count
+        begun = self._open.pop(number)
+        self.discarded += begun.lease.count
+        self.discarded_by_worker[begun.worker] += begun.lease.count
+        self.reasons[reason.partition(":")[0]] += begun.lease.count
 
     def outcome(
         self, *, strategy: str, seconds: float, events: int, idle_seconds: float, possible: float

@@ -29,9 +29,17 @@ class BackupWorkers:
 
     def start(self, work: Work) -> Start | None:
         given_out = work.waiting_examples + work.flying_adopted + work.flying_for[work.step]
+        if given_out < self.global_batch:
+            return Start(first_parked(work), work.step)
         if given_out >= self.global_batch + self.backups * self.batch:
             return None
-        return Start(first_parked(work), work.step)
+        worker = self._fresh(work)
+        return None if worker is None else Start(worker, work.step)
+
+    def _fresh(self, work: Work) -> int | None:
+        """A parked worker with no gradient in this round: another of its own would only make it late for the next."""
+        delivered = {flight.worker for flight in work.waiting.values()}
+        return next((worker for worker in work.parked if worker not in delivered), None)
 
     def form(self, work: Work) -> Step | None:
         return whole(work, earliest(work, self.global_batch)) if full(work, self.global_batch) else None

@@ -7,7 +7,7 @@ change but a switch costs the same however many workers there are.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, replace
 
 from gearshift.sync.messages import Lease
@@ -106,7 +106,8 @@ class Work:
         self.supply = Supply()
         self.exhausted = False
         self.pace = Pace()
-        self.parked: dict[int, None] = {}  # in the order of asking
+        # An OrderedDict finds its first at once; a dict that is emptied from the front walks over what was deleted.
+        self.parked: dict[int, None] = OrderedDict()  # in the order of asking
         self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
         self.flying: dict[int, Flight] = {}  # by lease
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
@@ -143,7 +144,7 @@ class Work:
             for lease, flight in under_way.items():
                 under_way[lease] = replace(flight, token=max(flight.token, self.step))
         self.pace.restart()
-        self.parked_at = {0: dict(self.parked)} if self.parked else {}
+        self.parked_at = {0: OrderedDict(self.parked)} if self.parked else {}
         self.supply.recut(batch)
 
     def join(self, worker: int) -> None:
@@ -168,7 +169,7 @@ class Work:
         self._unqueue(worker)
 
     def _queue(self, worker: int) -> None:
-        self.parked_at.setdefault(self.pace.counts[worker], {})[worker] = None
+        self.parked_at.setdefault(self.pace.counts[worker], OrderedDict())[worker] = None
 
     def _unqueue(self, worker: int) -> None:
         count = self.pace.counts[worker]

@@ -37,14 +37,19 @@ def test_a_very_slow_worker_loses_its_data_and_the_user_is_told(shell: Shell) ->
     assert table(out)["gba"][-4:] == ["too", "late", "1.4", "%"]
     (sentence,) = [line for line in out.splitlines() if line.startswith("gba: ")]
     assert sentence.startswith(
-        "gba: worker 3 loses 100 % of the examples it computes, because they come too late;"
+        "gba: worker 3 loses 100 % of the examples computed there, because they come too late;"
     )
-    assert sentence.endswith("Raise max_lag, or give it smaller batches.")
+    assert sentence.endswith("Raise max_lag, or give slow workers smaller batches.")
+
+
+def test_strategies_have_settings(shell: Shell) -> None:
+    out = shell("simulate", "--strategies", "sync,gba:decay=inverse:max_lag=2,backup_workers:backups=4")[1]
+    assert list(table(out))[:3] == ["sync", "gba:decay=inverse:max_lag=2", "backup_workers:backups=4"]
 
 
 def test_several_that_lose_theirs_are_counted(shell: Shell) -> None:
     out = shell("simulate", "--workers", "16", "--slow", "0-4=20x")[1]
-    assert "gba: workers 0, 1, 2 and 2 more lose each up to 100 % of the examples" in out
+    assert "gba: workers 0, 1, 2 and 2 more lose up to 100 % of the examples" in out
 
 
 def test_too_many_workers_for_the_global_batch(shell: Shell) -> None:
@@ -88,6 +93,19 @@ def test_json(shell: Shell) -> None:
         ("--strategies sync,gbaa", "unknown strategy `gbaa`. Did you mean gba?"),
         ("--strategies gba:lag=2", "strategy gba has no setting `lag`: it has max_lag, decay, divisor"),
         ("--strategies gba:max_lag", "strategy `gba:max_lag`: settings are written gba:max_lag=2"),
+        (
+            "--strategies gba:max_lag=x",
+            "strategy `gba:max_lag=x`: max_lag is `x`; Input should be a valid number",
+        ),
+        (
+            "--strategies gba:decay=x",
+            "strategy `gba:decay=x`: decay is `x`; Input should be 'cut', 'exponential'",
+        ),
+        (
+            "--strategies buffered_async:gradients_per_step=-1",
+            "strategy `buffered_async:gradients_per_step=-1`: grad",
+        ),
+        ("--strategies backup_workers:backups=8", "backup_workers: backups=8 leave none of 8 workers"),
         ("--strategies ,", "--strategies names none; there are sync, async,"),
         ("--workers 6", "sync: global_batch 8192 does not divide among 6 workers. Nearest: workers="),
         ("--workers 0", "--workers is `0`; it must be at least 1"),

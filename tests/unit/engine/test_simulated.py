@@ -215,6 +215,13 @@ def test_a_switch_by_examples_and_by_seconds() -> None:
         assert at == pytest.approx(25, abs=0.11)
 
 
+def test_switches_planned_for_one_moment_happen_in_their_order() -> None:
+    size = {"global_batch": G, "batch": B}
+    planned = (Switch(name, size, examples=G * 5) for name in ("gba", "sync", "async"))
+    log = log_of(Cluster(N), "sync", examples=G * 10, switches=planned)
+    assert [e.strategy for e, _ in log if isinstance(e, SwitchRequested)] == ["gba", "sync", "async"]
+
+
 def test_a_switch_to_another_batch_cuts_what_is_left_anew() -> None:
     switch = Switch("gba", {"global_batch": G, "batch": B // 2}, examples=G * 5)
     log = log_of(Cluster(N), "sync", examples=G * 10, switches=[switch])
