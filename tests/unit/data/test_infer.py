@@ -287,6 +287,8 @@ def test_parquet_with_types(tmp_path: Path) -> None:
             "vector": pa.array([[0.5, 1.5]] * EXAMPLES, pa.list_(pa.float32())),
             "tags": [["a", "b"][: i % 3] for i in range(EXAMPLES)],
             "user_id": [i % 50 for i in range(EXAMPLES)],
+            "place": [{"lat": 1.0, "lon": float(i)} for i in range(EXAMPLES)],
+            "visits": [[{"shop": i % 7}] for i in range(EXAMPLES)],
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
@@ -294,6 +296,8 @@ def test_parquet_with_types(tmp_path: Path) -> None:
     assert inferred.schema.labels == (Label("clicked"),)
     assert inferred.schema.time == "at"
     assert features(inferred) == {"vector": Vector, "tags": Bag, "user_id": Categorical}
+    assert why(inferred, "place") == "ignored: holds structs, which no feature reads"
+    assert why(inferred, "visits") == "ignored: holds lists of structs, which no feature reads"
 
 
 def test_a_data_frame_works_like_its_file(tmp_path: Path) -> None:
