@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ import pytest
 from gearshift.data.dataset import read
 from gearshift.data.infer import Inferred, infer, infer_schema
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
+from gearshift.data.sniff import CsvFormat
 from gearshift.errors import UserError
 
 EXAMPLES = 600
@@ -205,6 +208,20 @@ def test_words_that_mean_missing(tmp_path: Path) -> None:
     assert why(inferred, "place") == "categorical: 13 distinct, 17 % missing"
     dataset = read(tmp_path / "null.csv", inferred.schema, csv=inferred.csv).fitted()
     assert dataset.read(0, 2).ragged[0].offsets.tolist() == [0, 0, 2]
+
+
+def test_the_schema_alone_reads_null_words_as_missing(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{i % 2},{'NULL' if i % 4 == 0 else f'k{i % 7}'}")
+    path = write(tmp_path / "null.csv", ["click,kind", *rows])
+    schema = infer_schema(path)
+    assert schema.null == ("", "NULL")
+    empty = write(tmp_path / "empty.csv", ["click,kind", *(row.replace("NULL", "") for row in rows)])
+    expected = read(empty, schema).read(0, EXAMPLES).ids_BF
+    np.testing.assert_array_equal(read(path, schema).read(0, EXAMPLES).ids_BF, expected)
+    saved = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    np.testing.assert_array_equal(read(path, saved).read(0, EXAMPLES).ids_BF, expected)
+    stated = read(path, schema, csv=CsvFormat(null=("k1",))).read(0, 5).ids_BF[:, 0]
+    assert stated[1] == expected[0, 0] != stated[0]
 
 
 def test_na_in_a_column_of_countries_is_namibia(tmp_path: Path) -> None:
