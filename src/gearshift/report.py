@@ -14,6 +14,7 @@ from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.training import Training
 
+STRATEGY = "sync"  # of one worker
 NONE = {"mean": 0.0, "p99": 0.0, "max": 0.0}  # one worker sees its own last step
 
 
@@ -31,7 +32,7 @@ def report(
     measures = valid.measures if valid else progress.measures
     return {
         "model": type(learner.model).__name__,
-        "strategy": "sync",
+        "strategy": STRATEGY,
         "engine": "threads",
         "workers": 1,
         "global_batch": training.plan.batch,
