@@ -283,14 +283,23 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except UserError as error:
         return _complain(str(error), error if debug else None)
     except BrokenPipeError:  # `gearshift runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _unread()
+    except SystemExit as stop:  # what typer makes of it when a command was still writing
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except OSError as error:  # a full disk, a folder that is not there, no permission
         return _complain(_machine(error), error if debug else None)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         return _fault(error, debug)
+
+
+def _unread() -> int:
+    """Nobody reads on: no complaint, and the exit code of a process that SIGPIPE ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
 
 
 def _complain(sentence: str, error: BaseException | None = None) -> int:

@@ -165,7 +165,8 @@ class Learner:
                     taken += _take_rows(store, unmoved_1S, checkpoint.rows(f"rows{i}"), columns)
         if not taken:
             raise UserError(
-                f"checkpoint {checkpoint.path} has no embedding rows of the width this model wants"
+                f"checkpoint {checkpoint.path} has {_widths(checkpoint.facts['parts'])}, this model wants "
+                f"{_widths(self.parts)}: give both the same model.dim, or start without --init-from"
             )
         return taken
 
@@ -190,6 +191,12 @@ class Replica:
         push = self.worker.compute(found, rows)
         refuse_non_finite(push)
         return replace(push, buffers={name: values.clone() for name, values in self.buffers.items()})
+
+
+def _widths(stores: list[list[Any]]) -> str:
+    """In words: embedding rows of width 16."""
+    widths = sorted({width for parts in stores for name, width in parts if name == "embedding"})
+    return f"embedding rows of width {' and '.join(map(str, widths))}" if widths else "no embedding rows"
 
 
 def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:

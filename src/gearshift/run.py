@@ -84,6 +84,7 @@ class Run:
         self._resumed: Path | None = None
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
+        self._logged = 0, 0.0  # examples and seconds at the last line of metrics
 
     # What others call
 
@@ -173,6 +174,7 @@ class Run:
     def _train(self) -> None:
         training = self.training
         self.phase, self._started = "training", time.monotonic()
+        self._logged = training.progress.examples, training.progress.seconds
         training.run(self)
         self.phase = "saving"
         self._save(best=not training.plan.keep_best or training.valid is None)
@@ -293,8 +295,23 @@ class Run:
     def _log(self, **numbers: float | None) -> None:
         self._logged_at = time.monotonic()
         progress = self.training.progress
-        line = {"step": self.training.step, "time": time.time(), "examples": progress.examples, **numbers}
+        line: dict[str, float | str | None] = {
+            "step": self.training.step,
+            "time": time.time(),
+            "examples": progress.examples,
+            "examples_per_second": self._speed_since_logged(),
+            "strategy": self.training.strategy.name,
+            **numbers,
+        }
         run_folder.append_metrics(self.folder, line)
+
+    def _speed_since_logged(self) -> float | None:
+        """Since the last line, of the time spent training; None if nothing was trained."""
+        progress, (examples, seconds) = self.training.progress, self._logged
+        self._logged = progress.examples, progress.seconds
+        if progress.examples == examples:
+            return None
+        return (progress.examples - examples) / (progress.seconds - seconds)
 
 
 class Result(TrainedModel):

@@ -34,6 +34,7 @@ from gearshift.errors import UserError
 
 State = Literal["running", "ended", "stopped", "failed", "unknown", "damaged"]
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def create(root: str | Path, name: str, *, command: str = "") -> Path:
     readable = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     stamp = time.strftime("%m%d-%H%M")
     folder = _make_unique(root, f"{readable}-{stamp}")
-    (folder / "checkpoints").mkdir()
+    (folder / CHECKPOINTS).mkdir()
     claim(folder, command=command)
     _link_last(folder)
     return folder
@@ -67,7 +68,7 @@ def create(root: str | Path, name: str, *, command: str = "") -> Path:
 def claim(folder: Path, *, command: str = "") -> None:
     """This run is ours from now on, until `finish` (a new run, or one that is resumed)."""
     run_owner.lock(folder)
-    _clear_leftovers(folder / "checkpoints")
+    _clear_leftovers(folder / CHECKPOINTS)
     said = {"state": "running", **run_owner.this_process(), "command": command, "started": time.time()}
     write_json(folder / RUN, said)
 
@@ -116,11 +117,14 @@ def _read_or_damaged(folder: Path) -> RunRecord:
 def find(run: str | Path, *roots: str | Path) -> Path:
     """The folder of a run: its path, `last`, or the beginning of its name if that is unique.
 
-    Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides.
+    Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides. A run's
+    last checkpoint stands for the run; another one does not, because a run goes on from its last.
     """
     path = Path(run)
     if _is_run(path):
         return path
+    if path.parent.name == CHECKPOINTS and _is_run(path.parent.parent) and path.exists():
+        return _run_of_last(path)
     if path.exists():
         raise UserError(f"{path} is not a run folder (it has no {RUN})")
     distinct = {Path(root).resolve(): Path(root) for root in reversed(roots or ("runs",))}
@@ -139,6 +143,17 @@ def find(run: str | Path, *roots: str | Path) -> Path:
             f"no run `{run}`: there are no runs in {places} yet; start one: gearshift train CONFIG"
         )
     raise UserError(f"no run `{run}` in {places}; newest: {', '.join(names[:3])} (all: gearshift runs)")
+
+
+def _run_of_last(checkpoint: Path) -> Path:
+    run = checkpoint.parent.parent
+    last = (run / CHECKPOINTS / LAST).resolve()
+    if checkpoint.resolve() == last:
+        return run
+    raise UserError(
+        f"run {run} goes on from its last checkpoint ({last.name}: --resume {run}), not from {checkpoint.name}; "
+        f"a new run can start with that one's embedding rows: --init-from {checkpoint}"
+    )
 
 
 def _named(name: str, records: list[RunRecord]) -> Path | None:

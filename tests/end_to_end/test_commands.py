@@ -154,6 +154,16 @@ def test_init_does_not_overwrite() -> None:
     assert Path("clicks.yaml").read_text() == before
 
 
+def test_init_writes_its_config_also_if_nobody_reads_what_it_says() -> None:
+    command = [sys.executable, "-m", "gearshift", "init", "clicks.csv", "-o", "piped.yaml"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (141, "")  # as a shell reports a process that SIGPIPE ended
+    assert Path("piped.yaml").read_text() == Path("clicks.yaml").read_text()
+
+
 def test_ctrl_c_saves_and_resume_goes_to_the_end() -> None:
     config = [
         "clicks.yaml",

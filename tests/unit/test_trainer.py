@@ -13,6 +13,7 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, RAGGED, make_batch
+from gearshift import run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
@@ -172,6 +173,22 @@ def test_a_checkpoint_of_another_model_is_told_and_its_rows_can_start_one(tmp_pa
         warm.training.learner.server.stores[0].peek(ids), donor.learner.server.stores[0].peek(ids)
     )
     assert warm.training.step == 0
+    with pytest.raises(
+        UserError, match="has embedding rows of width 4, this model wants embedding rows of width 8:"
+    ):
+        trainer(tmp_path).prepare(gs.models.FM(PLAIN, dim=8), data(), init_from=donor.folder)
+
+
+def test_metrics_tell_the_speed_since_the_line_before_and_the_strategy(tmp_path: Path) -> None:
+    settings = {"eval_every": Every(steps=10), "epochs": 1}
+    run = trainer(tmp_path, **settings).start(model(), data(), data(100, seed=3))
+    run.wait()
+    first, second = run_folder.metrics(run.folder)
+    assert [(line["step"], line["strategy"]) for line in (first, second)] == [(10, "sync"), (20, "sync")]
+    seconds = [1000 / line["examples_per_second"] for line in (first, second)]
+    assert sum(seconds) == pytest.approx(run.training.progress.seconds)
+    run._log(loss=0.5)
+    assert list(run_folder.metrics(run.folder))[-1]["examples_per_second"] is None  # nothing was trained
 
 
 def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:

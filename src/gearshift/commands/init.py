@@ -27,12 +27,12 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     found = infer(str(data), label=label, time=time)
     dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
     text = written(found, data, stem(data), Extent(dataset.estimate(), dataset.time_range()))
+    run_folder.write_text(target, text)  # before a word is said: who reads along may stop reading
     terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))
     for warning in found.warnings:
         terminal.say(f"Warning: {warning}.")
-    run_folder.write_text(target, text)
     lines = text.count("\n")
     terminal.say(
         f"Wrote {target} ({lines} lines, every guess commented). Check the label and the id columns, "

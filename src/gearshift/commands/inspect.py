@@ -17,6 +17,8 @@ from gearshift.config import load_config
 from gearshift.data.schema import Bucketized, Feature, Numeric, Schema, Vector
 from gearshift.errors import UserError
 
+PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
+
 
 def inspect(what: str, settings: list[str]) -> None:
     path = Path(what)
@@ -26,6 +28,8 @@ def inspect(what: str, settings: list[str]) -> None:
         raise UserError(f"settings change a config; {what} is none")
     if (path / MANIFEST).is_file():
         return _folder(path)
+    if parts := _parts(path):
+        return _prepared_parts(path, parts)
     return _run(run_folder.find(what))
 
 
@@ -78,15 +82,20 @@ def _checkpoints(folder: Path) -> None:
 
 def _folder(path: Path) -> None:
     """A checkpoint, a saved model or prepared data: each has a manifest."""
+    manifest = _manifest(path)
+    if "facts" in manifest:
+        return _checkpoint(path, manifest)
+    return _prepared(path, manifest)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except ValueError:
         raise UserError(f"{path / MANIFEST} is damaged; the folder cannot be used") from None
-    if "facts" in manifest:
-        return _checkpoint(path, manifest)
-    if "schema" in manifest:
-        return _prepared(path, manifest)
-    raise UserError(f"{path / MANIFEST} is not Gearshift's")
+    if not isinstance(manifest, dict) or not {"facts", "schema"} & manifest.keys():
+        raise UserError(f"{path / MANIFEST} is not Gearshift's")
+    return manifest
 
 
 def _checkpoint(path: Path, manifest: dict[str, Any]) -> None:
@@ -125,11 +134,37 @@ def safetensors_shapes(path: Path) -> dict[str, list[int]]:
 
 
 def _prepared(path: Path, manifest: dict[str, Any]) -> None:
-    size = terminal.size(sum(file.stat().st_size for file in path.rglob("*.parquet")))
-    examples = manifest.get("examples")
-    counted = f"{terminal.count(examples)} examples, " if examples is not None else ""
-    terminal.say(f"prepared   {path}  {counted}{size}")
+    size = terminal.size(_parquet_bytes(path))
+    terminal.say(f"prepared   {path}  {terminal.count(manifest['examples'])} examples, {size}")
     terminal.say(schema_table(_schema(manifest["schema"]), None))
+
+
+def _parts(path: Path) -> dict[Path, dict[str, Any]]:
+    """The prepared parts in a folder, with their manifests."""
+    there = [path / name for name in PARTS if (path / name / MANIFEST).is_file()]
+    manifests = {part: _manifest(part) for part in there}
+    return {part: manifest for part, manifest in manifests.items() if "facts" not in manifest}
+
+
+def _prepared_parts(path: Path, parts: dict[Path, dict[str, Any]]) -> None:
+    """All that `gearshift prepare` wrote: the parts have one schema, which the training data fitted."""
+    examples = terminal.count(sum(manifest["examples"] for manifest in parts.values()))
+    terminal.say(f"prepared   {path}  {examples} examples, {terminal.size(_parquet_bytes(path))}")
+    rows = [_part_row(part, manifest) for part, manifest in parts.items()]
+    terminal.say(terminal.table(("part", "examples", "time", "size"), rows, right="lrlr"))
+    terminal.say()
+    terminal.say(schema_table(_schema(next(iter(parts.values()))["schema"]), None))
+
+
+def _part_row(part: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
+    from gearshift.data.split import days_in_words
+
+    days = days_in_words(*manifest["time_range"]) if manifest.get("time_range") else "-"
+    return part.name, terminal.count(manifest["examples"]), days, terminal.size(_parquet_bytes(part))
+
+
+def _parquet_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*.parquet"))
 
 
 def _schema(values: dict[str, Any]) -> Schema:

@@ -65,6 +65,8 @@ def train(
         settings, config = [config, *settings], None
     check_writable(json_file)
     asked, folder = configured(config, settings, resume)
+    if folder is not None and nothing_left(folder, asked):
+        return say_nothing_left(folder, json_file)
     check_files(asked)
     warm = find_model(init_from, asked.checkpoint.path, "runs") if init_from is not None else None
 
@@ -88,6 +90,25 @@ def configured(config: str | None, settings: list[str], resume: str | None) -> t
         return load_config(folder / run_folder.CONFIG, settings), folder
     asked = load_config(config, settings)
     return asked, run_folder.find(resume, asked.checkpoint.path, "runs")
+
+
+def nothing_left(folder: Path, asked: Config) -> bool:
+    """Whether a run went to its end, and no more epochs or other patience are asked of it than it had."""
+    if run_folder.read(folder).state != "ended" or not (folder / run_folder.CONFIG).is_file():
+        return False
+    had = load_config(folder / run_folder.CONFIG).train
+    return asked.train.epochs <= had.epochs and asked.train.early_stopping == had.early_stopping
+
+
+def say_nothing_left(folder: Path, json_file: Path | None) -> int:
+    """The work is done, as a script that resumes until it is wants to hear."""
+    if json_file is not None:
+        run_folder.write_text(json_file, (folder / run_folder.REPORT).read_text())
+    terminal.say(
+        f"Run {folder} went to its end: nothing is left to train. Longer: --resume {folder} train.epochs=N; "
+        f"a new run with its embeddings: --init-from {folder}"
+    )
+    return 0
 
 
 def is_setting(argument: str) -> bool:

@@ -337,6 +337,7 @@ class Config(Section):
             weight=self.data.weight,
             negatives_kept=self.data.negatives_kept,
             keep=self.data.keep,
+            null=self.data.csv.null,
         )
 
     def to_yaml(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from threading import Lock
 
 import numpy as np
@@ -56,7 +57,8 @@ def read(
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
     pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines`
     lines that cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the
-    label columns may be absent and are not looked at.
+    label columns may be absent and are not looked at. Which words of a text mean "missing" is `csv.null` where it
+    is stated, otherwise `schema.null`, where `infer_schema` puts those that it finds.
     """
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
@@ -66,6 +68,8 @@ def read(
         source = source[0]
     if format == "prepared" or (format == "auto" and is_prepared(source)):
         return Dataset(PreparedExamples(prepared_folder(source), schema, labelled=labelled))
+    if schema is not None and csv.null == CsvFormat().null:
+        csv = replace(csv, null=schema.null)
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
     if schema is None:

@@ -19,6 +19,7 @@ from gearshift.data import columns as raw
 from gearshift.data.bad_lines import BadLines, Place
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
+from gearshift.data.nesting import check_nesting
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
 from gearshift.errors import UserError
 
@@ -52,6 +53,7 @@ class Encoder:
 
     def encode_some(self, block: RawBlock, first: int = 0) -> tuple[Batch, NDArray[np.int64] | None]:
         """(batch, which examples of the block are in it); None: all of them."""
+        check_nesting(self.schema, block.columns, labelled=self.labelled)
         schema, refused = self.schema, _Refused(block, self.bad_lines)
         batch = Batch(
             first,

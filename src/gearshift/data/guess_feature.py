@@ -103,6 +103,12 @@ def _weight(profile: Profile) -> Guess | None:
     return Guess(profile.name, "weight of the example", why, "weight")
 
 
+def _nested(profile: Profile) -> Guess | None:
+    if profile.nesting in (None, "lists"):
+        return None
+    return ignored(profile, f"holds {profile.nesting}, which no feature reads")
+
+
 def _list_column(profile: Profile) -> Guess | None:
     if not profile.is_list:
         return None
@@ -266,7 +272,7 @@ def _free_text(profile: Profile) -> Guess | None:
 
 
 RULES = (
-    *(_useless, _weight, _list_column, _foreign_date, _amount_in_words, _vector, _separated),
+    *(_useless, _weight, _nested, _list_column, _foreign_date, _amount_in_words, _vector, _separated),
     *(_unique, _number, _free_text),
 )
 

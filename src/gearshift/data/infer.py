@@ -51,7 +51,10 @@ class Inferred:
 
 
 def infer_schema(source: Source, *, label: str | None = None, time: str | None = None) -> Schema:
-    """The schema that `gearshift init` would write for this file or table."""
+    """The schema that `gearshift init` would write for this file or table.
+
+    Words that mean "missing" in it (NULL, NA) are in `schema.null`, and `read` takes them from there.
+    """
     return infer(source, label=label, time=time).schema
 
 
@@ -77,6 +80,7 @@ def infer(
         guesses, schema = _guess_all(profiles, found_label, time, name)
         warnings = () if found_label.warning is None else (found_label.warning,)
     sample = _sample_words(raw, examples, len(unreadable))
+    schema = replace(schema, null=csv.null)
     return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings)
 
 

@@ -22,6 +22,7 @@ from gearshift.data.bad_lines import BadLine, BadLines, Place
 from gearshift.data.columns import TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
+from gearshift.data.nesting import nesting
 
 SAMPLE_EXAMPLES = 100_000
 PARTS_VALUES = 20_000  # distinct values that are cut into parts
@@ -137,6 +138,11 @@ class Profile:
         return int(lengths[0].as_py()) if is_float and len(lengths) == 1 else None
 
     @property
+    def nesting(self) -> str | None:
+        """What each value holds if it is no single one: "lists", "structs"."""
+        return nesting(self.column)
+
+    @property
     def is_list(self) -> bool:
         return not isinstance(self.column, TextColumn) and raw.is_list(self.column.type)
 
@@ -222,8 +228,8 @@ def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[
 
 
 def _distinct(array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
-    """Distinct values as text, most frequent first; lists are not looked into."""
-    if raw.is_list(array.type):
+    """Distinct values as text, most frequent first; lists and structs are not looked into."""
+    if nesting(array) is not None:
         return [], np.full(1, len(array) - array.null_count, np.int64)
     table = pc.value_counts(_as_text(array).drop_null())
     values: list[str] = table.field("values").to_pylist()

@@ -110,6 +110,7 @@ class Schema:
     weight: str | None = None
     negatives_kept: float = 1.0
     keep: tuple[str, ...] = ()  # columns copied through by `predict`
+    null: tuple[str, ...] = ("",)  # what a text file writes for a missing value
 
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:
@@ -167,6 +168,7 @@ class Schema:
         known["features"] = tuple(_feature_from_dict(f) for f in plain["features"])
         known["labels"] = tuple(Label(**label) for label in plain["labels"])
         known["keep"] = tuple(plain["keep"])
+        known["null"] = tuple(plain.get("null", ("",)))  # not in what older versions wrote
         return Schema(**known)
 
 

@@ -21,6 +21,7 @@ from gearshift.data.examples import (
     MemoryExamples,
     RawExamples,
 )
+from gearshift.data.nesting import check_single
 from gearshift.data.prepared import PreparedExamples
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
@@ -75,7 +76,9 @@ def _column_ids(batch: Batch, schema: Schema, column: str) -> Ids:
         return batch.ids_BF[:, names.index(column)]
     assert batch.kept is not None
     ids = np.empty(len(batch), np.int64)
-    write_ids(batch.kept.column(column).combine_chunks(), _core.table_seed(column), ids)
+    values = batch.kept.column(column).combine_chunks()
+    check_single(f"hash({column})", values)
+    write_ids(values, _core.table_seed(column), ids)
     return ids
 
 

@@ -102,6 +102,7 @@ def test_how_the_text_is_cut_is_written_down(tmp_path: Path) -> None:
     found = config.data.csv
     assert (found.delimiter, found.header, found.columns) == ("\t", False, ("a", "b"))
     assert (found.null, found.quote, found.trim, found.decimal) == (("", "NULL"), "none", True, ",")
+    assert config.schema().null == ("", "NULL")  # so that gs.read(path, gs.Schema.load(...)) knows them too
 
 
 def test_built_in_features_are_left_built_in(tmp_path: Path) -> None:

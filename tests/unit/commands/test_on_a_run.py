@@ -102,6 +102,38 @@ def test_init_from_takes_a_checkpoint_or_a_run(gearshift: Shell, name: str) -> N
     assert (code, err) == (0, "")
 
 
+def test_inspect_shows_all_that_prepare_wrote(gearshift: Shell) -> None:
+    code, out, err = gearshift("inspect", "prep")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][:4] == ["prepared", "prep", f"{ROWS}", "examples,"]
+    parts = {line[0]: int(line[1]) for line in lines if line and line[0] in ("train", "valid")}
+    assert sum(parts.values()) == ROWS and parts["train"] > parts["valid"] > 0
+    assert ["part", "examples", "time", "size"] in lines and "2025-11-01" in out
+    assert "label click, buy" in out
+    assert ["user", "categorical", "user", "model's"] in lines and ["price", "numeric", "-", "1"] in lines
+    Path("halved/train").mkdir(parents=True)
+    Path("halved/train/manifest.json").write_text("{")
+    assert gearshift("inspect", "halved")[2] == (
+        "halved/train/manifest.json is damaged; the folder cannot be used\n"
+    )
+
+
+def test_a_run_resumes_from_its_last_checkpoint_only(gearshift: Shell) -> None:
+    gearshift("train", "shop.yaml", "checkpoint.path=steps", "checkpoint.every=2", "name=often")
+    run = next(Path("steps").glob("often-*"))
+    first, *_, last = sorted(run.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
+    code, _, err = gearshift("train", "--resume", str(first))
+    assert (code, err) == (
+        2,
+        f"run {run} goes on from its last checkpoint ({last.name}: --resume {run}), not from {first.name}; "
+        f"a new run can start with that one's embedding rows: --init-from {first}\n",
+    )
+    for name in (last, run / "checkpoints" / "last"):
+        code, out, err = gearshift("train", "--resume", str(name))
+        assert (code, err) == (0, "") and "nothing is left to train" in out
+
+
 def test_resume_looks_where_the_config_puts_its_runs(gearshift: Shell) -> None:
     gearshift("train", "shop.yaml", "checkpoint.path=apart", "name=far")
     code, _, err = gearshift("train", "shop.yaml", "checkpoint.path=apart", "--resume", "far")

@@ -47,11 +47,44 @@ def test_settings_follow_the_config(shell: Shell, training: fake_training.types.
 def test_resume_takes_the_config_of_the_run(shell: Shell, training: fake_training.types.ModuleType) -> None:
     shell("train", "clicks.yaml", "epochs=3")
     Path("clicks.yaml").unlink()
-    assert shell("train", "--resume", "last", "seed=5")[0] == 0
+    assert shell("train", "--resume", "last", "epochs=4")[0] == 0
     config, resume, _ = training.calls[1]
-    assert (config.train.epochs, config.train.seed) == (3, 5)
+    assert (config.name, config.train.epochs) == ("shop", 4)
     assert resume == run_folder.find("last")
     assert len(run_folder.list_runs("runs")) == 1
+
+
+@pytest.mark.parametrize("more", [(), ("clicks.yaml",), ("epochs=2",)])
+def test_resuming_a_run_that_went_to_its_end_says_that_nothing_is_left(
+    shell: Shell, training: fake_training.types.ModuleType, more: tuple[str, ...]
+) -> None:
+    shell("train", "clicks.yaml", "epochs=3")
+    folder = run_folder.find("last")
+    run_folder.write_json(folder / "report.json", {"auc": 0.7})
+    if more == ("clicks.yaml",):
+        more = ("clicks.yaml", "epochs=3")
+    code, out, err = shell("train", *more, "--resume", "last", "--json", "out.json")
+    assert (code, err) == (0, "")
+    assert out == (
+        f"Run {folder} went to its end: nothing is left to train. Longer: --resume {folder} train.epochs=N; "
+        f"a new run with its embeddings: --init-from {folder}\n"
+    )
+    assert json.loads(Path("out.json").read_text()) == {"auc": 0.7}
+    assert len(training.calls) == 1
+    assert run_folder.read(folder).state == "ended"
+
+
+def test_more_patience_or_a_run_that_was_stopped_goes_on(
+    shell: Shell, training: fake_training.types.ModuleType
+) -> None:
+    shell("train", "clicks.yaml", "epochs=3", "data.valid=clicks.csv")
+    shell("train", "--resume", "last", "train.early_stopping={patience: 5}")
+    assert len(training.calls) == 2
+    folder = run_folder.find("last")
+    run_folder.claim(folder)
+    run_folder.finish(folder, "stopped")
+    shell("train", "--resume", "last")
+    assert len(training.calls) == 3
 
 
 def test_init_from_names_a_run(shell: Shell, training: fake_training.types.ModuleType) -> None:

@@ -8,10 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gearshift.data.dataset import read
-from gearshift.data.schema import Categorical, Label, Numeric, Schema, Sequence, Vector
+from gearshift.data.schema import (
+    Bag,
+    Bucketized,
+    Categorical,
+    Feature,
+    Label,
+    Numeric,
+    Schema,
+    Sequence,
+    Vector,
+)
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.split import check_no_leak
 from gearshift.errors import UserError
@@ -326,9 +337,55 @@ def test_a_vector_of_large_integers_is_rounded() -> None:
     np.testing.assert_array_equal(read(table, VECTOR).read(0, 3).numeric_BN, expected)
 
 
-def test_lists_where_one_number_is_expected_and_numbers_too_large() -> None:
-    lists = pa.table({"click": CLICKS, "n": [[1], [2], [3]], "ts": CLICKS})
-    assert refusal(lists, NUMBERS).startswith("table example 1: feature `n` is '[1]'; expected a finite")
+LISTS = pa.array([[1], [2], None])
+STRUCTS = pa.array([{"a": 1}, None, {"a": 2}])
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "words"),
+    [
+        (Categorical("x"), LISTS, "lists; use type: bag or sequence"),
+        (Bucketized("x", (1.5,)), LISTS, "lists; use type: bag or sequence"),
+        (Numeric("x"), LISTS, "lists; use type: bag or sequence, or vector"),
+        (Numeric("x", "standardize"), LISTS, "lists; use type: bag or sequence, or vector"),
+        (Categorical("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
+        (Numeric("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
+        (Bag("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
+        (Vector("x", 2), STRUCTS, "structs; write each of their fields as a column of its own"),
+        (Sequence("x"), pa.array([[{"a": 1}], [], None]), "lists of structs; write lists of single values"),
+        (Bag("x"), pa.array([[[1]], [], None]), "lists of lists; write lists of single values"),
+    ],
+)
+@pytest.mark.parametrize("form", ["table", "parquet"])
+def test_lists_and_structs_where_one_value_is_expected(
+    tmp_path: Path, form: str, feature: Feature, column: pa.Array, words: str
+) -> None:
+    table = pa.table({"click": CLICKS, "x": column})
+    pq.write_table(table, tmp_path / "x.parquet")
+    source = table if form == "table" else tmp_path / "x.parquet"
+    with pytest.raises(UserError) as caught:
+        list(read(source, Schema((feature,), (Label("click"),))).fitted().batches(10))
+    assert str(caught.value) == f"feature `x`: the column holds {words}"
+
+
+@pytest.mark.parametrize("role", ["time", "group", "weight"])
+def test_lists_in_a_column_that_is_no_feature(role: str) -> None:
+    table = pa.table({"click": CLICKS, "n": CLICKS, "x": LISTS})
+    schema = Schema((Numeric("n"),), (Label("click"),), **{role: "x"})
+    assert refusal(table, schema) == f"{role} `x`: the column holds lists; it must hold one value per example"
+
+
+def test_lists_as_labels_or_to_split_by() -> None:
+    table = pa.table({"x": LISTS, "click": CLICKS, "n": CLICKS})
+    schema = Schema((Numeric("n"),), (Label("x"),))
+    assert refusal(table, schema) == "label `x`: the column holds lists; it must hold one value per example"
+    assert len(read(table, schema, labelled=False).read(0, 3)) == 3
+    whole = read(table, Schema((Numeric("n"),), (Label("click"),)))
+    with pytest.raises(UserError, match=r"^hash\(x\): the column holds lists"):
+        list(whole.split(hash="x")[0].batches(10))
+
+
+def test_numbers_too_large() -> None:
     large = pa.table({"click": CLICKS, "n": [1.0, 2.0, 1e300], "ts": CLICKS})
     assert refusal(large, NUMBERS).startswith("table example 3: feature `n` is '1e+300'; expected a finite")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ import pytest
 from gearshift.data.dataset import read
 from gearshift.data.infer import Inferred, infer, infer_schema
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
+from gearshift.data.sniff import CsvFormat
 from gearshift.errors import UserError
 
 EXAMPLES = 600
@@ -207,6 +210,20 @@ def test_words_that_mean_missing(tmp_path: Path) -> None:
     assert dataset.read(0, 2).ragged[0].offsets.tolist() == [0, 0, 2]
 
 
+def test_the_schema_alone_reads_null_words_as_missing(tmp_path: Path) -> None:
+    rows = each(lambda i: f"{i % 2},{'NULL' if i % 4 == 0 else f'k{i % 7}'}")
+    path = write(tmp_path / "null.csv", ["click,kind", *rows])
+    schema = infer_schema(path)
+    assert schema.null == ("", "NULL")
+    empty = write(tmp_path / "empty.csv", ["click,kind", *(row.replace("NULL", "") for row in rows)])
+    expected = read(empty, schema).read(0, EXAMPLES).ids_BF
+    np.testing.assert_array_equal(read(path, schema).read(0, EXAMPLES).ids_BF, expected)
+    saved = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    np.testing.assert_array_equal(read(path, saved).read(0, EXAMPLES).ids_BF, expected)
+    stated = read(path, schema, csv=CsvFormat(null=("k1",))).read(0, 5).ids_BF[:, 0]
+    assert stated[1] == expected[0, 0] != stated[0]
+
+
 def test_na_in_a_column_of_countries_is_namibia(tmp_path: Path) -> None:
     rows = each(lambda i: f"{i % 2},{random.choice(['DE', 'NA', 'US'])},{random.choice(['none', 'gold'])}")
     inferred = looked_at(write(tmp_path / "countries.csv", ["click,country,card", *rows]))
@@ -287,6 +304,8 @@ def test_parquet_with_types(tmp_path: Path) -> None:
             "vector": pa.array([[0.5, 1.5]] * EXAMPLES, pa.list_(pa.float32())),
             "tags": [["a", "b"][: i % 3] for i in range(EXAMPLES)],
             "user_id": [i % 50 for i in range(EXAMPLES)],
+            "place": [{"lat": 1.0, "lon": float(i)} for i in range(EXAMPLES)],
+            "visits": [[{"shop": i % 7}] for i in range(EXAMPLES)],
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
@@ -294,6 +313,8 @@ def test_parquet_with_types(tmp_path: Path) -> None:
     assert inferred.schema.labels == (Label("clicked"),)
     assert inferred.schema.time == "at"
     assert features(inferred) == {"vector": Vector, "tags": Bag, "user_id": Categorical}
+    assert why(inferred, "place") == "ignored: holds structs, which no feature reads"
+    assert why(inferred, "visits") == "ignored: holds lists of structs, which no feature reads"
 
 
 def test_a_data_frame_works_like_its_file(tmp_path: Path) -> None:

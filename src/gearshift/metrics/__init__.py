@@ -1,0 +1,21 @@
+"""How good predictions are: AUC, grouped AUC, log loss, normalized entropy, calibration, standard errors.
+
+    exact.py      functions on whole arrays
+    streaming.py  `Measures` takes batches as they come, in constant memory
+    slices.py     the same, apart for each country or day
+
+Knows numpy only: no torch, no model, no run. A label is 1 for a click and 0 for none; one in between counts as
+both, in proportion. Where a figure is not defined (no examples, only one class, weights that are all zero, a
+score that is not a number) it is nan.
+"""
+
+from gearshift.metrics.exact import Difference as Difference
+from gearshift.metrics.exact import auc as auc
+from gearshift.metrics.exact import entropy as entropy
+from gearshift.metrics.exact import grouped_auc as grouped_auc
+from gearshift.metrics.exact import logloss as logloss
+from gearshift.metrics.exact import paired_auc_difference as paired_auc_difference
+from gearshift.metrics.slices import Slices as Slices
+from gearshift.metrics.slices import day_name as day_name
+from gearshift.metrics.streaming import AucHistogram as AucHistogram
+from gearshift.metrics.streaming import Measures as Measures

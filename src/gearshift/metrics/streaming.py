@@ -1,0 +1,195 @@
+"""Measures of batches as they come, in constant memory; two of them can be merged.
+
+The AUC comes from a histogram over the logit of the prediction and says how far it can be off.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ratio
+from gearshift.metrics.exact import entropy
+
+
+class AucHistogram:
+    """Clicks and non-clicks counted in bins of the prediction's logit: an AUC of any number of examples.
+
+    Two predictions in one bin count as a tie, so the AUC is off by at most `bound`. Additions happen in the
+    order of the examples, so it does not matter how they were cut into batches.
+    """
+
+    LIMIT = 16.0  # logits beyond +-16 share the outer bins
+
+    def __init__(self, bins: int = 2**16) -> None:
+        self.bins = bins
+        self.weights = np.zeros(2 * bins)  # of non-clicks, then of clicks
+        self.squares = (
+            self.weights
+        )  # of the weights, for the standard error; the same until a weight is not 1
+
+    def update(self, labels: Doubles, logits: Doubles, weights: Doubles | None = None) -> None:
+        place = (logits + self.LIMIT) * (self.bins / (2 * self.LIMIT))
+        bin_B = np.clip(place, 0, self.bins - 1).astype(np.int64)
+        if weights is not None and self.squares is self.weights:
+            self.squares = self.weights.copy()
+        if weights is None and _is_hard(labels):
+            self._add(bin_B + (labels > 0) * self.bins, 1.0, 1.0)
+        else:
+            weight = 1.0 if weights is None else weights
+            self._add(bin_B, (1.0 - labels) * weight, (1.0 - labels) * weight * weight)
+            self._add(bin_B + self.bins, labels * weight, labels * weight * weight)
+
+    def _add(self, bin_B: NDArray[np.int64], weight: Doubles | float, square: Doubles | float) -> None:
+        np.add.at(self.weights, bin_B, weight)
+        if self.squares is not self.weights:
+            np.add.at(self.squares, bin_B, square)
+
+    def merge(self, other: AucHistogram) -> None:
+        assert self.bins == other.bins
+        if other.squares is not other.weights or self.squares is not self.weights:
+            self.squares = self.squares + other.squares
+            self.weights = self.weights + other.weights
+        else:
+            self.weights += other.weights
+
+    def auc(self) -> float:
+        others, clicks = np.split(self.weights, 2)
+        return auc_of_bins(clicks, others)
+
+    def bound(self) -> float:
+        """The exact AUC is within this of `auc()`."""
+        others, clicks = np.split(self.weights, 2)
+        pairs = clicks.sum() * others.sum()
+        return float((clicks * others).sum() / 2 / pairs) if pairs > 0 else math.nan
+
+    def se(self) -> float:
+        """DeLong's standard error of the AUC, from the bins."""
+        others, clicks = np.split(self.weights, 2)
+        total_clicks, total_others = clicks.sum(), others.sum()
+        if not (total_clicks > 0 and total_others > 0):
+            return math.nan
+        won = (np.cumsum(others) - others / 2) / total_others  # by a click in this bin
+        lost = 1.0 - (np.cumsum(clicks) - clicks / 2) / total_clicks  # by a non-click in this bin
+        value = (won * clicks).sum() / total_clicks
+        squared_others, squared_clicks = np.split(self.squares, 2)
+        of_clicks = (squared_clicks * (won - value) ** 2).sum() / total_clicks**2
+        of_others = (squared_others * (lost - value) ** 2).sum() / total_others**2
+        return math.sqrt(of_clicks + of_others)
+
+
+class Measures:
+    """Takes predictions batch by batch; its figures can be read at any time. About 0.2 ms per 4096 examples.
+
+    >>> so_far = Measures()
+    >>> so_far.update([0, 1, 0, 1], [0.1, 0.4, 0.4, 0.8])
+    >>> so_far.auc, so_far.examples, round(so_far.calibration, 3)
+    (0.875, 4, 0.85)
+    """
+
+    def __init__(self, bins: int = 2**16) -> None:
+        self._histogram = AucHistogram(bins)
+        # sums of 1, w, w*label, w*prediction, w*loss, w^2, w^2*loss, w^2*loss^2
+        self._sums = np.zeros(8)
+
+    def update(self, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> None:
+        label, probability, weight = columns(labels, probabilities, weights)
+        log_p, log_q = logs(probability)
+        loss = -(label * log_p + (1.0 - label) * log_q)
+        weighted = weight * loss
+        linear = (weight.sum(), weight @ label, weight @ probability, weighted.sum())
+        squared = (weight @ weight, weight @ weighted, weighted @ weighted)
+        self._sums += np.array((len(label), *linear, *squared), np.float64)
+        if not np.isnan(self._sums[4]):  # the AUC is nan with the log loss
+            self._histogram.update(label, log_p - log_q, None if weights is None else weight)
+
+    def merge(self, other: Measures) -> None:
+        """As if all that `other` has seen had been seen here too. Sums may differ in the last digits."""
+        self._histogram.merge(other._histogram)
+        self._sums = self._sums + other._sums
+
+    @property
+    def examples(self) -> int:
+        return int(self._sums[0])
+
+    @property
+    def positives(self) -> float:
+        """The weighted sum of the labels."""
+        return float(self._sums[2])
+
+    @property
+    def mean_label(self) -> float:
+        return ratio(self._sums[2], self._sums[1])
+
+    @property
+    def auc(self) -> float:
+        return math.nan if math.isnan(self.logloss) else self._histogram.auc()
+
+    @property
+    def auc_se(self) -> float:
+        return math.nan if math.isnan(self.logloss) else self._histogram.se()
+
+    @property
+    def auc_bound(self) -> float:
+        """How far the histogram's AUC may be from the exact one."""
+        return self._histogram.bound()
+
+    @property
+    def logloss(self) -> float:
+        return ratio(self._sums[4], self._sums[1])
+
+    @property
+    def logloss_se(self) -> float:
+        squares, square_losses, square_losses2 = self._sums[5:]
+        mean = self.logloss
+        variance = square_losses2 - 2 * mean * square_losses + mean * mean * squares
+        return ratio(math.sqrt(max(variance, 0.0)), self._sums[1])
+
+    @property
+    def normalized_entropy(self) -> float:
+        """The log loss over that of the constant rate: below 1 is better than knowing nothing."""
+        return ratio(self.logloss, entropy(self.mean_label))
+
+    @property
+    def calibration(self) -> float:
+        """Mean prediction over mean label."""
+        return ratio(self._sums[3], self._sums[2])
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """All figures by name; None where one is not defined, as JSON knows no nan."""
+        names = (
+            "auc",
+            "auc_se",
+            "logloss",
+            "logloss_se",
+            "normalized_entropy",
+            "calibration",
+            "examples",
+            "positives",
+        )
+        values = {name: getattr(self, name) for name in names}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """All there is, for a checkpoint; `from_state` goes on with the same bits."""
+        histogram = self._histogram
+        state = {"sums": self._sums.copy(), "weights": histogram.weights.copy()}
+        return (
+            state if histogram.squares is histogram.weights else state | {"squares": histogram.squares.copy()}
+        )
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[np.float64]]) -> Measures:
+        measures = cls(len(state["weights"]) // 2)
+        measures._sums = state["sums"].copy()
+        histogram = measures._histogram
+        histogram.weights = histogram.squares = state["weights"].copy()
+        if "squares" in state:
+            histogram.squares = state["squares"].copy()
+        return measures
+
+
+def _is_hard(label: Doubles) -> bool:
+    return bool(((label == 0.0) | (label == 1.0)).all())
