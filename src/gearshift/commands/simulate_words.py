@@ -20,7 +20,7 @@ from gearshift.config.quantities import parse_bytes, parse_count, parse_number, 
 from gearshift.engine.cluster_model import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.engine.simulated import Switch
 from gearshift.errors import UserError
-from gearshift.sync.registry import STRATEGIES, local_batch, make_strategy
+from gearshift.sync.registry import STRATEGIES, check_names, local_batch, make_strategy
 from gearshift.sync.strategy import Strategy
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
         if not equals:
             raise UserError(f"strategy `{word}`: settings are written {name}:max_lag=2")
         written[key] = value
-    make_strategy(name, {"global_batch": 1, "batch": 1, **written})  # unknown names first
+    check_names(name, written)
     settings = {key: _setting(word, name, key, value) for key, value in written.items()}
     global_batch = read_count("--global-batch", asked.global_batch)
     batch = read_count("--batch", asked.batch) if asked.batch else None

@@ -7,6 +7,7 @@ nearest that does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -33,17 +34,23 @@ IN_ROUNDS = ("sync", "backup_workers")  # a round has as many leases for each wo
 
 def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
     """A strategy from its name and settings, checked."""
-    kind = _find(name)
-    known = {field.name: field for field in fields(kind)}
-    for key in settings:
-        if key not in known:
-            own = [k for k in known if k not in ("global_batch", "batch")]
-            raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(own) or 'none'}")
-    for key, field in known.items():
+    kind = check_names(name, settings)
+    for key, field in {field.name: field for field in fields(kind)}.items():
         if key not in settings and field.default is MISSING and field.default_factory is MISSING:
             raise UserError(f"strategy {name} needs the setting `{key}`")
     strategy: Strategy = kind(**settings)
     return strategy
+
+
+def check_names(name: str, settings: Iterable[str]) -> type[Any]:
+    """The strategy of this name, if there is one and it has these settings."""
+    kind = _find(name)
+    known = [field.name for field in fields(kind)]
+    for key in settings:
+        if key not in known:
+            own = [k for k in known if k not in ("global_batch", "batch")]
+            raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(own) or 'none'}")
+    return kind
 
 
 def _find(name: str) -> type[Any]:

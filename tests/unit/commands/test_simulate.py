@@ -111,7 +111,7 @@ def test_json(shell: Shell) -> None:
         ("--workers 0", "--workers is `0`; it must be at least 1"),
         ("--workers 2M", "--workers is `2M`; at most 1,000,000 are simulated"),
         ("--workers some", "--workers is `some`; expected a whole number"),
-        ("--batch 1000", "sync: global_batch 8192 is not a multiple of batch 1000."),
+        ("--batch 1000", "sync: global_batch 8192 does not divide among 8 workers x batch 1000."),
         ("--step-seconds 0", "--step-seconds is `0`; expected a duration"),
         ("--switch gba", "--switch `gba` is not understood; write it like 50%=gba"),
         ("--switch 150%=gba", "--switch is `150%`; a share lies between 0 and 1"),
