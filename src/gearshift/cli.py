@@ -125,6 +125,17 @@ def runs(
 
 
 @app.command(rich_help_panel=LAB)
+def replay(
+    log_or_run: Annotated[str, typer.Argument(metavar="[LOG|RUN]")] = "last",
+    show: Annotated[bool, typer.Option("--show", help="Tell the log in plain words first.")] = False,
+) -> None:
+    """Prove that the log of a run's decisions gives the same decisions again."""
+    from gearshift.commands.replay import replay
+
+    raise typer.Exit(replay(log_or_run, show=show))
+
+
+@app.command(rich_help_panel=LAB)
 def prepare(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write.")],

@@ -9,18 +9,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from gearshift import run_folder
+from gearshift import __version__, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
+from gearshift.event_log import EventLog, Head
 from gearshift.metrics import Measures, Slices, day_name
 from gearshift.optim.schedule import Schedule
 from gearshift.report import closing_lines, report
@@ -91,6 +92,7 @@ class Run:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
         self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self._resumed)
+        self.training.log = self._events = EventLog(folder, self.tell)
         self._thread.start()
 
     @property
@@ -122,6 +124,23 @@ class Run:
 
     def tell(self, sentence: str) -> None:
         self.messages.append(sentence)
+
+    def began(self) -> None:
+        training = self.training
+        strategy, plan = training.strategy, training.plan
+        settings = asdict(strategy)  # type: ignore[call-overload]
+        self._events.begin(
+            Head(
+                strategy.name,
+                settings,
+                training.step,
+                training.progress.epoch,
+                plan.workers,
+                plan.seed,
+                __version__,
+                time.time(),
+            )
+        )
 
     def switched(self, switch: Switch) -> None:
         why = f": {switch.reason}" if switch.reason else ""
@@ -168,6 +187,7 @@ class Run:
             with contextlib.suppress(Exception):  # the first error is the one to tell
                 self.saver.wait()
         self.phase = how
+        self._events.close()
         run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
 
     def _train(self) -> None:

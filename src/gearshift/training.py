@@ -135,6 +135,9 @@ class _SwitchAsked:
 
 
 class Observer(Protocol):
+    def began(self) -> None:
+        """An epoch starts, where `step`, `strategy` and `progress` say."""
+
     def stepped(self, before: Moment) -> bool:
         """After every step, with the moment before it; False asks the loop to stop here."""
 
@@ -296,6 +299,7 @@ class _EpochRun:
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
         progress, learner = training.progress, training.learner
+        observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.epoch = Epoch(coordinator, learner.server, self, training.log)
         self.feed = Feed(

@@ -184,7 +184,9 @@ def test_a_worker_that_raises_ends_the_run_with_its_error(tmp_path: Path) -> Non
 
 
 def test_a_batch_that_does_not_divide_gets_the_nearest_that_does(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"global_batch 80 does not divide among 6 workers. Nearest: workers="):
+    with pytest.raises(
+        UserError, match=r"global_batch 80 does not divide among 6 workers. Nearest: workers="
+    ):
         trainer(tmp_path, workers=6).start(model(), data())
     assert trainer(tmp_path, workers=6, strategy="gba").fit(model(), data()).report["examples"] == 2000
 
