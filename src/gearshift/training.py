@@ -34,7 +34,7 @@ from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
-from gearshift.sync.registry import local_batch, make_strategy
+from gearshift.sync.registry import check, local_batch, make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -178,6 +178,7 @@ class Training:
 
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
+        check(name, settings)
         plan, own = self.plan, dict(settings)
         own.setdefault("global_batch", plan.batch)
         if "batch" not in own:

@@ -6,6 +6,6 @@ They hold no tensor, clock, thread, socket or random number (the import contract
     work          what is under way: parked, flying, waiting, supplied; every strategy reads it, none owns it
     strategy      the two questions a strategy answers: who may begin, and which gradients form a step
     coordinator   an event in, actions out: keeps the books and asks the strategy
-    registry      the strategies by name
+    registry      the strategies by name; settings: whether values fit
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
 """

@@ -15,6 +15,7 @@ from gearshift.sync.backup_workers import BackupWorkers
 from gearshift.sync.bounded_staleness import BoundedStaleness
 from gearshift.sync.buffered_async import BufferedAsync
 from gearshift.sync.global_batch import GlobalBatch
+from gearshift.sync.settings import check_values
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.synchronous import Sync
 
@@ -26,6 +27,13 @@ IN_ROUNDS = ("sync", "backup_workers")  # a round has one lease per worker, so t
 
 def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
     """A strategy from its name and settings, checked."""
+    check(name, settings)
+    strategy: Strategy = STRATEGIES[name](**settings)
+    return strategy
+
+
+def check(name: str, settings: dict[str, Any]) -> None:
+    """Whether there is such a strategy, with such settings."""
     if name not in STRATEGIES:
         close = get_close_matches(name, STRATEGIES, 1)
         hint = f" Did you mean {close[0]}?" if close else ""
@@ -36,8 +44,7 @@ def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
         if key not in known:
             own = [k for k in known if k not in ("global_batch", "batch")]
             raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(own) or 'none'}")
-    strategy: Strategy = kind(**settings)
-    return strategy
+    check_values(kind, settings)
 
 
 def local_batch(
