@@ -3,7 +3,7 @@
     python benchmarks/bench_event_log.py        under a minute
 
 A lease is three events (its examples are supplied, a worker asks, its gradient arrives). The share of a second that
-1,000 leases take is the bound on the loss of examples/s: only the thread that decides pays, the workers compute on.
+1,000 leases take is what the log holds the interpreter for: about the loss of examples/s if all else is bound by it.
 The last line is JSON: microseconds per event and per lease with the median of the rounds, and that share.
 """
 
