@@ -10,6 +10,7 @@ The way of the data, and where to look:
     learner.py    both together: a model in training
     sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
     training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
+    event_log.py  every decision, to replay; control.py: a live run asked from another process
     trained.py    predict, evaluate, save, load
     config/       what a run is, from YAML; train.py builds it; cli.py and commands/ are the command line
 """
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from gearshift.optim.first_order import AdamW as AdamW
     from gearshift.optim.first_order import Momentum as Momentum
     from gearshift.optim.schedule import Schedule as Schedule
+    from gearshift.remote import RemoteRun as RemoteRun
+    from gearshift.remote import attach as attach
     from gearshift.run import Callback as Callback
     from gearshift.run import CheckpointPolicy as CheckpointPolicy
     from gearshift.run import Result as Result
@@ -81,6 +84,7 @@ _HOMES = {
     "gearshift.models.inputs": "Inputs",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
+    "gearshift.remote": "RemoteRun attach",
     "gearshift.run": "Callback CheckpointPolicy Result Run",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",

@@ -124,6 +124,44 @@ def runs(
     runs(folder)
 
 
+@app.command(rich_help_panel=ON_A_RUN)
+def switch(
+    words: Annotated[list[str], typer.Argument(metavar="[RUN] STRATEGY [KEY=VALUE]...")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the event log.")] = "",
+) -> None:
+    """Change how the workers of a live run synchronise: gearshift switch last gba max_lag=4"""
+    from gearshift.commands.control import switch
+
+    switch(words, reason=reason)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def stop(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Stop a live run after its step; it saves first and can be resumed."""
+    from gearshift.commands.control import stop
+
+    stop(run)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def checkpoint(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Have a live run save a checkpoint now."""
+    from gearshift.commands.control import checkpoint
+
+    checkpoint(run)
+
+
+@app.command(rich_help_panel=LAB)
+def replay(
+    log_or_run: Annotated[str, typer.Argument(metavar="[LOG|RUN]")] = "last",
+    show: Annotated[bool, typer.Option("--show", help="Tell the log in plain words first.")] = False,
+) -> None:
+    """Prove that the log of a run's decisions gives the same decisions again."""
+    from gearshift.commands.replay import replay
+
+    raise typer.Exit(replay(log_or_run, show=show))
+
+
 @app.command(rich_help_panel=LAB)
 def prepare(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],

@@ -36,6 +36,7 @@ class EpochRun:
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
         progress, learner = training.progress, training.learner
+        observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.epoch = Epoch(coordinator, learner.server, self, training.observe)
         self.feed = Feed(

@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 import torch
 
-from gearshift import run_folder
+from gearshift import __version__, control, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
+from gearshift.event_log import EventLog, Head
 from gearshift.metrics import Measures, Slices, day_name
 from gearshift.optim.schedule import Schedule
 from gearshift.report import closing_lines, report
@@ -78,7 +79,7 @@ class Run:
         self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages: list[str] = []  # sentences for the user, in order
         self.last_evaluation: Evaluation | None = None
-        self._stop = threading.Event()
+        self._stop, self._save_asked = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._result: Result | None = None
         self._resumed: Path | None = None
@@ -92,6 +93,8 @@ class Run:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
         self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self._resumed)
+        self.training.log = self._events = EventLog(folder, self.tell)
+        self._end_control = control.serve(folder, self)
         self._thread.start()
 
     @property
@@ -101,6 +104,10 @@ class Run:
     def stop(self) -> None:
         """Asks the run to stop after this step; it saves a checkpoint first."""
         self._stop.set()
+
+    def checkpoint(self) -> None:
+        """Asks the run to save after this step."""
+        self._save_asked.set()
 
     def switch(self, strategy: str, *, reason: str = "", timeout: float = 60.0, **settings: Any) -> Switch:
         """Changes how the workers synchronise, while they train: no drain, nothing re-tuned.
@@ -123,6 +130,23 @@ class Run:
 
     def tell(self, sentence: str) -> None:
         self.messages.append(sentence)
+
+    def began(self) -> None:
+        training = self.training
+        strategy, plan = training.strategy, training.plan
+        settings = asdict(strategy)
+        self._events.begin(
+            Head(
+                strategy.name,
+                settings,
+                training.step,
+                training.progress.epoch,
+                plan.workers,
+                plan.seed,
+                __version__,
+                time.time(),
+            )
+        )
 
     def switched(self, switch: Switch) -> None:
         why = f": {switch.reason}" if switch.reason else ""
@@ -169,6 +193,8 @@ class Run:
             with contextlib.suppress(Exception):  # the first error is the one to tell
                 self.saver.wait()
         self.phase = how
+        self._end_control()
+        self._events.close()
         run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
 
     def _train(self) -> None:
@@ -213,7 +239,8 @@ class Run:
             callback.on_step(self)
         self._tell_callbacks_of_checkpoints()
         every = self.policy.every
-        if every and every.due(before, self.training.moment):
+        if self._save_asked.is_set() or (every and every.due(before, self.training.moment)):
+            self._save_asked.clear()
             self._save(best=False)
         if time.monotonic() - self._logged_at >= LOG_SECONDS:
             self._log(loss=self.training.progress.loss, auc_so_far=self.training.progress.measures.auc)

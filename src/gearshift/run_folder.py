@@ -3,7 +3,8 @@
     runs/shop-clicks-1115-2004/
       run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
       report.json   final figures, stable keys       metrics.jsonl  one line per measurement
-      checkpoints/  {step-600, step-1030, last, best}
+      checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
+      control.sock, control.key   to ask a live run (control.py)
       run.lock      there while a process owns the run
     runs/last       a link to the newest
 

@@ -147,6 +147,9 @@ class SwitchAsked:
 
 
 class Observer(Protocol):
+    def began(self) -> None:
+        """An epoch starts, where `step`, `strategy` and `progress` say."""
+
     def stepped(self, before: Moment) -> bool:
         """After every step, with the moment before it; False asks the loop to stop here."""
 

@@ -7,7 +7,22 @@ import pytest
 
 from gearshift import cli
 
-COMMANDS = ["demo", "init", "train", "compare", "evaluate", "predict", "runs", "prepare", "inspect", "simulate"]
+COMMANDS = [
+    "demo",
+    "init",
+    "train",
+    "evaluate",
+    "predict",
+    "compare",
+    "runs",
+    "switch",
+    "stop",
+    "checkpoint",
+    "simulate",
+    "replay",
+    "prepare",
+    "inspect",
+]
 HEAVY = ("torch", "numpy", "pyarrow", "yaml", "gearshift.config")
 
 
@@ -28,7 +43,7 @@ def test_help_shows_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"│ {name} " in out
-    for later in ("export", "serve", "watch", "switch", "doctor"):
+    for later in ("export", "serve", "watch", "doctor"):
         assert f"│ {later} " not in out
 
 

@@ -141,10 +141,10 @@ def follow(run: Run) -> Ending:
                 run.wait(REFRESH_SECONDS)
             shown.show(run.status(), run.messages)
     result = run.wait()
-    if signals:
+    if signals or run.status().phase == "stopped":  # by a signal, or by `gearshift stop`
         step = terminal.count(run.status().step)
         terminal.say(f"Saved step {step}. Resume: gearshift train --resume {run.folder}")
-        return Ending(result, QUIT if signals[0] == signal.SIGINT else TERMINATED)
+        return Ending(result, QUIT if signals[:1] == [signal.SIGINT] else TERMINATED)
     for line in result.lines:
         terminal.say(line)
     return Ending(result, 0)

@@ -1,0 +1,266 @@
+"""Control of a live run from another process of the same machine: ask, and it answers.
+
+    control.sock    a Unix-domain socket in the run folder; a link to one in a private folder where the path is too
+                    long for a socket, or the file system has none
+    control.key     what a request must carry; only the run's user can read it (mode 600)
+
+One connection is one request: a JSON line each way, of bounded size and time. Both files go when the run ends; a run
+that was killed leaves them behind, so whoever asks looks first whether its process lives. A run that cannot be
+controlled trains all the same. Knows no torch: what the run does is behind `Controlled`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import math
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from gearshift import run_folder
+from gearshift.errors import UserError
+
+SOCKET, KEY = "control.sock", "control.key"
+MAX_BYTES = 64 << 10  # of a request, and of an answer
+READ_SECONDS = 10.0  # for the whole of a request
+ANSWER_SECONDS = 75.0  # a switch may wait a minute for a worker
+AT_ONCE = 8  # connections
+_PRIVATE = "gearshift-control-"
+
+
+class Controlled(Protocol):
+    """What a run lets others ask of it."""
+
+    def status(self) -> Any: ...
+    def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Any: ...
+    def stop(self) -> None: ...
+    def checkpoint(self) -> None: ...
+    def tell(self, sentence: str) -> None: ...
+
+
+# ---- in the run ----
+
+
+class Server:
+    """Answers requests in threads of its own, until `close`."""
+
+    def __init__(self, folder: Path, run: Controlled) -> None:
+        self._folder, self._run = folder, run
+        self._key = secrets.token_urlsafe(32)
+        self._places = threading.BoundedSemaphore(AT_ONCE)
+        _remove(folder)
+        self._socket = _bound(folder / SOCKET)
+        _write_key(folder / KEY, self._key)
+        self._socket.listen(AT_ONCE)
+        threading.Thread(target=self._accept, name="gearshift-control", daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no more requests; one that is being answered may still get its answer."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
+        self._socket.close()
+        _remove(self._folder)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError):  # whoever asked is gone
+                answer = self._answer(_receive(connection, READ_SECONDS))
+                connection.settimeout(READ_SECONDS)
+                connection.sendall(answer)
+        finally:
+            self._places.release()
+
+    def _answer(self, line: bytes) -> bytes:
+        try:
+            return _line(_plain({"done": self._do(_request(line, self._key))}))
+        except (UserError, TimeoutError) as error:
+            return _line({"error": str(error)})
+        except Exception as error:  # a fault in answering must not end the training
+            return _line({"error": f"internal error: {type(error).__name__}: {error}"})
+
+    def _do(self, request: dict[str, Any]) -> dict[str, Any]:
+        run = self._run
+        match request:
+            case {"do": "status"}:
+                return asdict(run.status())
+            case {
+                "do": "switch",
+                "strategy": str(strategy),
+                "settings": dict(settings),
+                "reason": str(reason),
+            }:
+                for taken in ("strategy", "reason", "timeout", "self"):
+                    if taken in settings:
+                        raise UserError(f"strategy {strategy} has no setting `{taken}`")
+                return asdict(run.switch(strategy, reason=reason, **settings))
+            case {"do": "stop"}:
+                run.tell("asked to stop from another process; stopping after this step")
+                run.stop()
+                return asdict(run.status())
+            case {"do": "checkpoint"}:
+                run.checkpoint()
+                return asdict(run.status())
+        raise UserError("this run does not know the request; is it of another version of Gearshift?")
+
+
+def serve(folder: Path, run: Controlled) -> Callable[[], None]:
+    """Makes a run controllable as far as the machine lets it; returns what ends it."""
+    try:
+        return Server(folder, run).close
+    except OSError as error:
+        run.tell(f"`switch` and `stop` from other processes will not reach this run: {error}")
+        return lambda: None
+
+
+def _bound(path: Path) -> socket.socket:
+    try:
+        return _bound_at(path)
+    except OSError:  # the path is longer than a socket's may be, or the file system has no sockets
+        private = Path(tempfile.mkdtemp(prefix=_PRIVATE))  # mode 700
+        try:
+            made = _bound_at(private / SOCKET)
+            path.symlink_to(private / SOCKET)
+        except OSError:
+            shutil.rmtree(private, ignore_errors=True)
+            raise
+        return made
+
+
+def _bound_at(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(str(path))
+        path.chmod(0o600)  # before it listens
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _write_key(path: Path, key: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(key)
+
+
+def _remove(folder: Path) -> None:
+    """The files of this run, or what a process that was killed left of it."""
+    path = folder / SOCKET
+    with contextlib.suppress(OSError):
+        target = path.readlink()
+        if target.parent.name.startswith(_PRIVATE):
+            shutil.rmtree(target.parent, ignore_errors=True)
+    for leftover in (path, folder / KEY):
+        leftover.unlink(missing_ok=True)
+
+
+def _request(line: bytes, key: str) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise UserError("the request is not a line of JSON")
+    given = said.pop("key", "")
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
+        raise UserError("the key is wrong; it is in the run's control.key")
+    return said
+
+
+# ---- on both sides ----
+
+
+def _line(said: dict[str, Any]) -> bytes:
+    return json.dumps(said).encode() + b"\n"
+
+
+def _plain(said: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: what is not known is null."""
+    return {key: _plain_value(value) for key, value in said.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _plain(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _receive(connection: socket.socket, seconds: float) -> bytes:
+    """Up to the end of the line; a sender that is slow or says too much is given up."""
+    until, received = time.monotonic() + seconds, b""
+    while not received.endswith(b"\n"):
+        connection.settimeout(max(0.001, until - time.monotonic()))
+        more = connection.recv(MAX_BYTES)
+        received += more
+        if not more or time.monotonic() > until:
+            break
+        if len(received) > MAX_BYTES:
+            raise OSError("the line is too long")
+    return received
+
+
+# ---- whoever asks ----
+
+
+def ask(folder: Path, command: str, **what: Any) -> dict[str, Any]:
+    """What the run answered; its refusal is a `UserError`, and so is a run that does not live."""
+    check_live(folder, command)
+    try:
+        key = (folder / KEY).read_text()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(READ_SECONDS)
+            connection.connect(os.path.realpath(folder / SOCKET))
+            connection.sendall(_line({"key": key, "do": command, **what}))
+            said = _receive(connection, ANSWER_SECONDS)
+    except PermissionError:
+        raise UserError(f"run {folder.name} belongs to another user; `{command}` is for its own") from None
+    except TimeoutError:
+        raise UserError(f"run {folder.name} does not answer; is its process halted?") from None
+    except OSError:  # no socket, or one that nobody listens to
+        check_live(folder, command)  # it may have ended meanwhile
+        raise UserError(
+            f"run {folder.name} takes no requests: it starts or ends just now, or could not make {SOCKET}; try again"
+        ) from None
+    if not said.endswith(b"\n"):
+        raise UserError(
+            f"run {folder.name} gave no answer to `{command}`: it ended, or is too busy; try again"
+        )
+    answer: dict[str, Any] = json.loads(said)
+    if "error" in answer:
+        raise UserError(answer["error"])
+    done: dict[str, Any] = answer["done"]
+    return done
+
+
+def check_live(folder: Path, command: str) -> None:
+    record = run_folder.read(folder)
+    if record.state == "unknown":
+        raise UserError(f"run {record.name} was {record.reason}; give `{command}` there")
+    if record.state == "running":
+        return
+    at = time.strftime(" %H:%M", time.localtime(record.ended)) if record.ended else ""
+    how = {"ended": ", exit 0", "failed": f": {record.reason}" if record.reason else ""}.get(record.state, "")
+    raise UserError(
+        f"run {record.name} is not running ({record.state}{at}{how}); `{command}` needs a live run"
+    )

@@ -1,0 +1,325 @@
+"""The decisions of a run as JSON lines in its folder: every event that a strategy saw and the actions it answered with.
+
+    events-000.jsonl, events-001.jsonl ...    the next number when one is full, or when the run is resumed
+
+An epoch begins with a head, which has all that a fresh coordinator needs; each line after it is one event. So the log
+can be replayed (replay.py). Written for a training loop: a line is made in the caller's thread (microseconds, and no
+thread that competes for the interpreter), the file is written twice a second by another one; a process that is
+killed loses no more than that. A log that cannot be written says so once and is silent from there on: training goes on.
+docs/event_log.md has the format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+from typing import Any
+
+from gearshift.errors import UserError
+from gearshift.sync import messages
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Lease, Part, Reissue
+
+FORMAT = 1
+FILE_BYTES = 64 << 20
+WRITE_SECONDS = 0.5
+WAITING_LINES = 50_000  # more than these are written by whoever adds one: memory stays bounded on a slow disk
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a replay of an epoch starts from."""
+
+    strategy: str
+    settings: dict[str, Any]
+    step: int = 0  # steps applied before
+    epoch: int = 0
+    workers: int = 1
+    seed: int = 0
+    version: str = ""  # of Gearshift
+    time: float = 0.0  # epoch seconds; `at` of the events counts from here
+
+
+@dataclass(frozen=True)
+class Decision:
+    event: Event
+    actions: list[Action]
+
+
+@dataclass(frozen=True)
+class Torn:
+    """The last line of a file has no end: the process was killed while it wrote."""
+
+
+@dataclass(frozen=True)
+class Place:
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+# ---- messages as text: by hand, because this runs for every event (json.dumps takes four times as long) ----
+
+_KINDS: dict[str, Callable[..., Event]] = {
+    "join": messages.WorkerJoined,
+    "ask": messages.WorkRequested,
+    "push": messages.GradientArrived,
+    "refuse": messages.GradientRefused,
+    "lost": messages.WorkerLost,
+    "supply": messages.Supplied,
+    "exhausted": messages.DataExhausted,
+    "switch": messages.SwitchRequested,
+}
+_EVENT_TEXT: dict[type, Callable[[Any], str]] = {
+    messages.WorkerJoined: lambda e: f'"join":[{e.worker}]',
+    messages.WorkRequested: lambda e: f'"ask":[{e.worker}]',
+    messages.GradientArrived: lambda e: f'"push":[{e.worker},{e.lease}]',
+    messages.GradientRefused: lambda e: f'"refuse":[{e.worker},{e.lease},{quoted(e.reason)}]',
+    messages.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
+    messages.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
+    messages.DataExhausted: lambda e: '"exhausted":[]',
+    messages.SwitchRequested: lambda e: (
+        f'"switch":[{quoted(e.strategy)},{json.dumps(_finite(e.settings))},{quoted(e.reason)}]'
+    ),
+}
+
+
+def _begin_text(begin: Begin) -> str:
+    lease = begin.lease
+    return (
+        f'["begin",{begin.worker},[{lease.number},{lease.first},{lease.count},{lease.attempt}],'
+        f"{begin.token},{begin.version}]"
+    )
+
+
+def _part_text(part: Part) -> str:
+    if part.weight == 1.0 and not part.reason:
+        return f"[{part.lease},{part.staleness},{part.lag}]"
+    return f"[{part.lease},{part.staleness},{part.lag},{part.weight!r},{quoted(part.reason)}]"
+
+
+def _apply_text(apply: Apply) -> str:
+    parts = ",".join([_part_text(part) for part in apply.parts])
+    return f'["apply",{apply.step},[{parts}]{",true" if apply.over_kept else ""}]'
+
+
+_ACTION_TEXT: dict[type, Callable[[Any], str]] = {
+    Begin: _begin_text,
+    Apply: _apply_text,
+    Discard: lambda a: f'["discard",{a.lease},{quoted(a.reason)}]',
+    Reissue: lambda a: f'["reissue",{a.lease},{quoted(a.reason)}]',
+}
+
+
+def action_text(action: Action) -> str:
+    return _ACTION_TEXT[type(action)](action)
+
+
+def line(event: Event, actions: list[Action]) -> str:
+    what = _EVENT_TEXT[type(event)](event)
+    if not actions:
+        return f'{{"at":{event.at:.5f},{what}}}\n'
+    do = ",".join([_ACTION_TEXT[type(action)](action) for action in actions])
+    return f'{{"at":{event.at:.5f},{what},"do":[{do}]}}\n'
+
+
+def head_line(head: Head) -> str:
+    said = {"log": FORMAT, **asdict(head), "settings": _finite(head.settings)}
+    return json.dumps(said, separators=(",", ":")) + "\n"
+
+
+def _finite(settings: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: it is written as text."""
+    return {key: "inf" if value == math.inf else value for key, value in settings.items()}
+
+
+def _infinite(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: math.inf if value == "inf" else value for key, value in settings.items()}
+
+
+# ---- and back ----
+
+
+def _event(said: dict[str, Any]) -> Event:
+    (word,) = said.keys() & _KINDS.keys()
+    fields = said[word]
+    if word == "switch":
+        strategy, settings, reason = fields
+        fields = strategy, _infinite(settings), reason
+    return _KINDS[word](*fields, at=said["at"])
+
+
+def _action(said: list[Any]) -> Action:
+    match said:
+        case ["begin", worker, lease, token, version]:
+            return Begin(worker, Lease(*lease), token, version)
+        case ["apply", step, parts, *over_kept]:
+            return Apply(step, tuple(_part(*part) for part in parts), bool(over_kept))
+        case ["discard", lease, reason]:
+            return Discard(lease, reason)
+        case ["reissue", lease, reason]:
+            return Reissue(lease, reason)
+    raise ValueError(f"no action {said}")
+
+
+def _part(lease: int, staleness: int, lag: int, weight: float = 1.0, reason: str = "") -> Part:
+    return Part(lease, weight, reason, staleness, lag)
+
+
+def _head(said: dict[str, Any]) -> Head:
+    if said.pop("log") != FORMAT:
+        raise ValueError("another format")
+    return Head(**{**said, "settings": _infinite(said["settings"])})
+
+
+# ---- reading ----
+
+
+def files(folder: Path) -> list[Path]:
+    """The logs of a run, in order."""
+    named = [path for path in folder.glob("events-*.jsonl") if re.fullmatch(r"events-\d+\.jsonl", path.name)]
+    return sorted(named, key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.removeprefix("events-"))
+
+
+def read(paths: list[Path]) -> Iterator[tuple[Place, Head | Decision | Torn]]:
+    """Everything that these files say, in order; each must begin an epoch or go on where the one before ended."""
+    before = None
+    for path in paths:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                place = Place(path, number)
+                if not text.endswith(b"\n"):
+                    yield place, Torn()
+                    continue
+                said = _parsed(place, text)
+                if "goes_on" not in said:
+                    yield place, _message(place, said)
+                elif before is None or before.name != said["goes_on"]:
+                    raise UserError(
+                        f"{path} goes on from {said['goes_on']}, which is not here; replay the run's folder"
+                    )
+        before = path
+
+
+def _parsed(place: Place, text: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise UserError(f"{place}: this is no line of an event log; the file is damaged")
+    return said
+
+
+def _message(place: Place, said: dict[str, Any]) -> Head | Decision:
+    try:
+        if "log" in said:
+            return _head(said)
+        return Decision(_event(said), [_action(action) for action in said.get("do", ())])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{place}: unknown event or action; the line is damaged, or of another version of Gearshift"
+        ) from None
+
+
+# ---- writing ----
+
+
+@dataclass
+class EventLog:
+    """Appends to the folder's log: `begin` an epoch, call it with each event and its actions, `close` at the end."""
+
+    folder: Path
+    tell: Callable[[str], None]  # gets a sentence for the user
+    file_bytes: int = FILE_BYTES
+    write_seconds: float = WRITE_SECONDS
+    _waiting: deque[str] = field(default_factory=deque)
+    _file: int | None = None
+    _path: Path | None = None  # the newest file of ours
+    _size: int = 0
+    _failed: bool = False
+
+    def __post_init__(self) -> None:
+        self._writing, self._closed = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="gearshift-event-log", daemon=True)
+        self._thread.start()
+
+    def begin(self, head: Head) -> None:
+        self._add(head_line(head))
+
+    def __call__(self, event: Event, actions: list[Action]) -> None:
+        self._add(line(event, actions))
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+        self._close_file()
+
+    def _add(self, text: str) -> None:
+        if self._failed:
+            return
+        self._waiting.append(text)
+        if len(self._waiting) > WAITING_LINES:
+            self.write()
+
+    def _write_on(self) -> None:
+        while not self._closed.wait(self.write_seconds):
+            self.write()
+        self.write()
+
+    def write(self) -> None:
+        """What waits is in the file after this; from any thread."""
+        with self._writing:
+            waiting = self._waiting
+            text = "".join([waiting.popleft() for _ in range(len(waiting))]).encode()
+            if not text or self._failed:
+                return
+            try:
+                self._append(text)
+            except OSError as error:
+                self._failed = True
+                self._close_file()
+                self.tell(
+                    f"the event log cannot be written ({error.strerror}); training goes on without it, "
+                    f"and `replay` will end at this place"
+                )
+
+    def _append(self, text: bytes) -> None:
+        handle = self._open() if self._file is None else self._file
+        rest = memoryview(text)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        self._size += len(text)
+        if self._size >= self.file_bytes:
+            self._close_file()
+
+    def _open(self) -> int:
+        """The next number of the folder; says from which file it goes on, if that is ours."""
+        before, taken = self._path, files(self.folder)
+        path = self.folder / f"events-{_number(taken[-1]) + 1 if taken else 0:03d}.jsonl"
+        self._file, self._path, self._size = (
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644),
+            path,
+            0,
+        )
+        if before is not None:
+            os.write(self._file, f'{{"log":{FORMAT},"goes_on":{quoted(before.name)}}}\n'.encode())
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

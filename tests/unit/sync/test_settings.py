@@ -1,0 +1,35 @@
+"""Values that do not fit a strategy's settings are refused before a run meets them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gearshift.errors import UserError
+from gearshift.sync.registry import make_strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "sentence"),
+    [
+        ("gba", {"max_lag": "4"}, "strategy gba: max_lag='4' must be a number from 0 on or none"),
+        ("gba", {"max_lag": -1}, "max_lag=-1 must be a number from 0 on or none"),
+        ("gba", {"max_lag": math.nan}, "max_lag=nan must be"),
+        ("gba", {"decay": "linear"}, "decay='linear' must be cut, exponential, inverse"),
+        ("gba", {"batch": 0}, "batch=0 must be a whole number from 1 on"),
+        ("sync", {"batch": True}, "batch=True must be a whole number"),
+        ("bounded_staleness", {"bound": 1.5}, "bound=1.5 must be a whole number from 0 on"),
+        ("backup_workers", {"backups": None}, "backups=None must be"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(name: str, setting: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_strategy(name, {"global_batch": 8, "batch": 4} | setting)
+
+
+@pytest.mark.parametrize("lag", [0, 4, 2.5, math.inf, None])
+def test_right_values_pass(lag: float | None) -> None:
+    made: Any = make_strategy("gba", {"global_batch": 8, "batch": 4, "max_lag": lag, "decay": "inverse"})
+    assert made.max_lag == lag

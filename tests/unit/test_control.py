@@ -1,0 +1,225 @@
+"""A live run asked from outside: who may ask, what it answers, and what is left when it is over."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gearshift import cli, control, run_folder
+from gearshift.errors import UserError
+from gearshift.remote import RemoteRun, attach
+from gearshift.run import Status
+from gearshift.training import Switch
+
+
+@dataclass
+class Fake:
+    """A run that does what it is asked."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def status(self) -> Status:
+        return Status(812, 410_000, 1_000_000, 10.0, 41_000.0, 0.13, math.nan, None, "training")
+
+    def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
+        if strategy == "faulty":
+            raise RuntimeError("broken")
+        if strategy == "nothing":
+            raise UserError("unknown strategy `nothing`")
+        self.asked.append((strategy, settings, reason))
+        return Switch(strategy, "sync", 812, 0.44, 8, 0, reason)
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def checkpoint(self) -> None:
+        self.asked.append(("checkpoint",))
+
+    def tell(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run of this process, with its control open."""
+    monkeypatch.chdir(tmp_path)
+    made = run_folder.create("runs", "shop")
+    close = control.serve(made, fake)
+    yield made
+    close()
+
+
+def raw(folder: Path, request: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(10)
+        connection.connect(os.path.realpath(folder / control.SOCKET))
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+def test_only_its_user_can_read_the_key_and_reach_the_socket(folder: Path) -> None:
+    for name in (control.KEY, control.SOCKET):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    assert len((folder / control.KEY).read_text()) >= 40
+
+
+def test_a_remote_run_answers_like_the_run(folder: Path, fake: Fake) -> None:
+    remote = attach()
+    assert isinstance(remote, RemoteRun) and remote.name == folder.name
+    status = remote.status()
+    assert status.step == 812 and math.isnan(status.auc_so_far) and status.day is None
+    switch = remote.switch("gba", reason="slow worker", max_lag=math.inf)
+    assert switch == Switch("gba", "sync", 812, 0.44, 8, 0, "slow worker")
+    remote.checkpoint()
+    remote.stop()
+    assert fake.asked == [("gba", {"max_lag": math.inf}, "slow worker"), ("checkpoint",)]
+    assert fake.stopping.is_set() and fake.said[0].startswith("asked to stop from another process")
+
+
+@pytest.mark.parametrize("key", ["", "wrong", None, 5, "\ud800", "ü"])
+def test_a_wrong_key_is_refused(folder: Path, fake: Fake, key: Any) -> None:
+    answer = json.loads(raw(folder, json.dumps({"key": key, "do": "stop"}).encode() + b"\n"))
+    assert answer["error"].startswith("the key is wrong")
+    assert not fake.stopping.is_set()
+
+
+@pytest.mark.parametrize("request_", [b"", b"\n", b"{", b"[1]\n", b"\xff\xfe\n", b"[" * 60_000 + b"\n"])
+def test_nonsense_is_refused_and_does_no_harm(folder: Path, request_: bytes) -> None:
+    assert b"error" in raw(folder, request_)
+    assert attach().status().step == 812
+
+
+def test_a_request_that_is_too_long_is_cut_off(folder: Path) -> None:
+    try:
+        answer = raw(folder, b" " * (3 * control.MAX_BYTES) + b"\n")
+    except OSError:  # cut off while it was sending
+        answer = b""
+    assert answer == b"" and attach().status().step == 812
+
+
+def test_a_slow_asker_is_given_up_and_keeps_nobody_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "READ_SECONDS", 0.3)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+        slow.settimeout(10)
+        slow.connect(str(folder / control.SOCKET))
+        slow.sendall(b"{")
+        assert attach().status().step == 812
+        assert slow.recv(100) == b""
+
+
+def test_unknown_requests_and_faults_are_answers(folder: Path) -> None:
+    with pytest.raises(UserError, match="does not know the request"):
+        control.ask(folder, "dance")
+    with pytest.raises(UserError, match="unknown strategy `nothing`"):
+        attach().switch("nothing")
+    with pytest.raises(UserError, match="internal error: RuntimeError: broken"):
+        attach().switch("faulty")
+    with pytest.raises(UserError, match="strategy gba has no setting `timeout`"):
+        attach().switch("gba", timeout=1)
+
+
+def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = run_folder.create("runs", "shop")
+    control.serve(folder, fake)()
+    assert not list(folder.glob("control.*"))
+    with pytest.raises(UserError, match=r"takes no requests: it starts or ends just now"):
+        control.ask(folder, "stop")
+    run_folder.finish(folder, "done")
+    with pytest.raises(
+        UserError, match=r"is not running \(ended \d\d:\d\d, exit 0\); `stop` needs a live run"
+    ):
+        control.ask(folder, "stop")
+
+
+def test_what_a_killed_run_left_is_replaced(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = run_folder.create("runs", "shop")
+    old = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old.bind(str(folder / control.SOCKET))
+    old.close()  # the file stays, nobody listens
+    (folder / control.KEY).write_text("old")
+    with pytest.raises(UserError, match="takes no requests"):
+        control.ask(folder, "status")
+    close = control.serve(folder, fake)
+    assert control.ask(folder, "status")["step"] == 812
+    close()
+
+
+def test_a_long_path_has_its_socket_elsewhere(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = tmp_path / "t"
+    short.mkdir()
+    monkeypatch.setattr(control.tempfile, "tempdir", str(short))
+    root = tmp_path / ("long" * 30)
+    folder = run_folder.create(root, "shop")
+    close = control.serve(folder, fake)
+    target = (folder / control.SOCKET).readlink()
+    assert len(str(target)) < 108 and stat.S_IMODE(target.parent.stat().st_mode) == 0o700
+    assert attach(folder).status().step == 812
+    close()
+    assert not target.parent.exists() and not list(folder.glob("control.*"))
+
+
+def test_a_run_without_a_socket_trains_on(tmp_path: Path, fake: Fake) -> None:
+    control.serve(tmp_path / "nowhere", fake)()
+    assert "will not reach this run" in fake.said[0]
+
+
+def test_switch_says_one_sentence(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        cli.run(["switch", "shop", "gba", "max_lag=4", "decay=cut", "divisor=none", "--reason", "slow"]) == 0
+    )
+    assert capsys.readouterr().out == (
+        f"switched {folder.name} from sync to gba after step 812 in 0.4 s; 8 batches under way taken over, none lost\n"
+    )
+    assert cli.run(["switch", "async"]) == 0
+    assert fake.asked == [("gba", {"max_lag": 4, "decay": "cut", "divisor": None}, "slow"), ("async", {}, "")]
+    assert cli.run(["switch", "a", "b", "c"]) == 2
+    assert "name a run and a strategy" in capsys.readouterr().err
+    assert cli.run(["checkpoint"]) == 0
+    assert "saves a checkpoint" in capsys.readouterr().out
+
+
+def test_stop_waits_until_the_run_is_saved(
+    folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end() -> None:
+        fake.stopping.wait(10)
+        time.sleep(0.2)
+        run_folder.finish(folder, "stopped")
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    assert cli.run(["stop", "last"]) == 0
+    ending.join()
+    assert (
+        capsys.readouterr().out
+        == f"stopped {folder.name}; saved. Resume: gearshift train --resume {folder}\n"
+    )
+    assert cli.run(["stop"]) == 2
+    assert "is not running (stopped" in capsys.readouterr().err
