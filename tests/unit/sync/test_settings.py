@@ -14,14 +14,14 @@ from gearshift.sync.registry import make_strategy
 @pytest.mark.parametrize(
     ("name", "setting", "sentence"),
     [
-        ("gba", {"max_lag": "4"}, "strategy gba: max_lag='4' must be a number from 0 on or none"),
-        ("gba", {"max_lag": -1}, "max_lag=-1 must be a number from 0 on or none"),
-        ("gba", {"max_lag": math.nan}, "max_lag=nan must be"),
-        ("gba", {"decay": "linear"}, "decay='linear' must be cut, exponential, inverse"),
-        ("gba", {"batch": 0}, "batch=0 must be a whole number from 1 on"),
-        ("sync", {"batch": True}, "batch=True must be a whole number"),
-        ("bounded_staleness", {"bound": 1.5}, "bound=1.5 must be a whole number from 0 on"),
-        ("backup_workers", {"backups": None}, "backups=None must be"),
+        ("gba", {"max_lag": "4"}, "max_lag is '4': it must be a number of steps, 0 or more"),
+        ("gba", {"max_lag": -1}, "max_lag is -1: it must be a number of steps"),
+        ("gba", {"max_lag": math.nan}, "max_lag is nan: it must be"),
+        ("gba", {"decay": "linear"}, "decay is 'linear': it must be one of cut, exponential, inverse"),
+        ("gba", {"batch": 0}, "batch is 0: it must be a whole number, 1 or more"),
+        ("sync", {"batch": True}, "batch is True: it must be a whole number"),
+        ("bounded_staleness", {"bound": 1.5}, "bound is 1.5: it must be a whole number, 0 or more"),
+        ("backup_workers", {"backups": None}, "backups is None: it must be"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(name: str, setting: dict[str, Any], sentence: str) -> None:
