@@ -50,24 +50,32 @@ class EpochRun:
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
-        workers = self.training.plan.workers
+        workers, threads = self.training.plan.workers, self.training.learner.worker.threads
+        torch.set_num_threads(threads)
         with closing(self.feed):
             if workers == 1:
                 inline.run(self.epoch, self.feed, self._compute, self._switch_if_asked)
             else:
                 self._engine(workers).run(self.epoch, self.feed, self._switch_if_asked)
+                torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         self._tick()
         return not self.epoch.stopped
 
     def _engine(self, workers: int) -> ThreadsEngine:
-        threads_each = max(1, torch.get_num_threads() // workers)
+        threads_each = max(1, self.training.learner.worker.threads // workers)
         replicas = [self.training.learner.replica(threads_each) for _ in range(workers)]
 
         def compute(worker: int, begin: Begin, found: Found) -> Push:
             return self._guarded(worker, replicas[worker], begin, found)
 
-        tell = self.observer.tell
-        return ThreadsEngine(workers, compute, threads_each=threads_each, patience=PATIENCE, tell=tell)
+        return ThreadsEngine(
+            workers,
+            compute,
+            threads_each=threads_each,
+            patience=PATIENCE,
+            tell=self.observer.tell,
+            wake=self._wake,
+        )
 
     def _compute(self, begin: Begin, found: Found) -> Push:
         return self._guarded(0, self.training.learner, begin, found)
@@ -86,7 +94,6 @@ class EpochRun:
     # What the engine tells
 
     def rate(self, examples: int) -> float:
-        self.before = self.training.moment
         return self.training.rate(examples)
 
     def ended(self, leases: Sequence[Ended]) -> None:
@@ -95,19 +102,24 @@ class EpochRun:
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
         self._tick()
-        progress.position = self.epoch.next_unbegun(self.feed.position)
-        progress.open = [list(r) for r in self.epoch.open_ranges()]
+        progress.position = self.feed.position
+        progress.open = [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             training.evaluate(self.observer)
-        training.ask_planned_switches()
+        training.ask_planned_switch()
         if training.automatic is not None:
             for sentence in training.automatic.new_outcomes():
                 self.observer.tell(sentence)
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        self.mark = time.perf_counter()
-        if not go_on and training.pacer is not None:
-            training.pacer.close()
+        self.mark, self.before = time.perf_counter(), training.moment
+        if not go_on:
+            self._wake()
         return go_on
+
+    def _wake(self) -> None:
+        """Nobody waits on purpose any more: the run ends."""
+        if self.training.pacer is not None:
+            self.training.pacer.close()
 
     def _tick(self) -> None:
         now = time.perf_counter()
@@ -120,8 +132,10 @@ class EpochRun:
 
     def _switch(self, asked: SwitchAsked) -> None:
         training, work = self.training, self.epoch.coordinator.work
+        if asked.by == "auto" and training.automatic is not asked.automatic:
+            return  # somebody was faster, and knows better
         before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
-        self.epoch.switch(asked.strategy.name, asdict(asked.strategy), asked.reason)
-        training.strategy = asked.strategy
+        self.epoch.switch(asked.name, asdict(asked.strategy), asked.reason)
+        training.take(asked)
         self.feed.resize(asked.strategy.batch)
         self.observer.switched(asked.answer(before, training.step, adopted))

@@ -176,21 +176,26 @@ class Replica:
 
     def __init__(self, learner: Learner, threads: int) -> None:
         self.server, self.seed = learner.server, learner.seed
-        self.worker = Worker(
-            copy.deepcopy(learner.model), learner.schema, loss=learner.worker.loss, threads=threads
-        )
+        model, loss = copy.deepcopy(
+            (learner.model, learner.worker.loss)
+        )  # together: a loss may be the model's own
+        self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
         self.buffers = dict(self.worker.model.named_buffers())
+        self._pulled = {name: values.clone() for name, values in self.buffers.items()}
 
     def compute(self, found: Found, draw: int) -> Push:
         with torch.no_grad(), self.server.dense_lock:
             self.worker.dense.copy_from(self.server.flat)
             for name, values in self.buffers.items():
                 values.copy_(self.server.buffers[name])
+                self._pulled[name].copy_(values)
         rows = self.server.pull(found, self.worker.buffers)
         seed_dropout(self.worker.model, self.seed + draw)
         push = self.worker.compute(found, rows)
         refuse_non_finite(push)
-        return replace(push, buffers={name: values.clone() for name, values in self.buffers.items()})
+        return replace(
+            push, buffer_changes={n: values - self._pulled[n] for n, values in self.buffers.items()}
+        )
 
 
 def _widths(stores: list[list[Any]]) -> str:

@@ -118,15 +118,23 @@ class Run:
             raise UserError(
                 f"run {self.folder.name} is not training ({self.phase}); `switch` needs a live run"
             )
+        if threading.current_thread() is self._thread:
+            raise UserError(
+                "a callback cannot wait for a switch: call run.ask_switch, which comes after this step"
+            )
         asked = self.training.ask_switch(strategy, settings, reason)
         until = time.monotonic() + timeout
         while not asked.answered.wait(0.05):
-            if self.finished:
+            if self.phase not in ("starting", "training"):
                 raise UserError(f"run {self.folder.name} ended before it could switch to {strategy}")
             if time.monotonic() > until:
                 raise TimeoutError(f"no worker finished a batch in {timeout:g} s; the switch waits for one")
         assert asked.switch is not None
         return asked.switch
+
+    def ask_switch(self, strategy: str, *, reason: str = "", **settings: Any) -> None:
+        """The same without waiting for it, for callbacks; `on_switch` tells when it is done."""
+        self.training.ask_switch(strategy, settings, reason)
 
     def tell(self, sentence: str) -> None:
         self.messages.append(sentence)
@@ -137,7 +145,7 @@ class Run:
         settings = asdict(strategy)
         self._events.begin(
             Head(
-                strategy.name,
+                training.strategy_name,
                 settings,
                 training.step,
                 training.progress.epoch,
@@ -296,7 +304,7 @@ class Run:
             "model": model_facts(training.learner.model),
             "schema": training.learner.schema.to_dict(),
             "settings": training.learner.settings,
-            "strategy": {"name": training.strategy.name, **asdict(training.strategy)},
+            "strategy": training.strategy_facts(),
             "parts": training.learner.parts,
             "plan": _plan_facts(training),
         }
@@ -311,10 +319,8 @@ class Run:
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
-        own = {k: v for k, v in facts["strategy"].items() if k not in ("name", "global_batch", "batch")}
-        training.strategy = training.make(
-            facts["strategy"]["name"], own
-        )  # it may have been switched on the way
+        if "strategy" in facts:  # it may have been switched on the way
+            training.restore_strategy(facts["strategy"])
         _restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self._resumed = checkpoint.path

@@ -77,7 +77,7 @@ class Server:
         self.threads = threads
         self.step = 0
         self.dense_lock = threading.Lock()  # held while dense values are read or written
-        self.buffers: dict[str, Tensor] = {}  # running statistics: a step makes them the mean of its pushes'
+        self.buffers: dict[str, Tensor] = {}  # running statistics, moved by the mean of a step's pushes
 
     def pull(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
         """The rows of each store, in the caller's buffers; new ids are born."""
@@ -107,12 +107,7 @@ class Server:
         examples = sum(push.examples for push, _ in (kept if over_kept else parts))
         if not kept:
             return  # a step of total weight 0 teaches nothing
-        gradient = self._dense_gradient(kept, examples)
-        if self.max_norm is not None:
-            clip_norm(gradient, self.max_norm)
-        with self.dense_lock:
-            self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
-            self._average_buffers(kept)
+        # Rows first: a store refuses gradients that it cannot square, before anything was changed.
         for i, store in enumerate(self.stores):
             rows = merge_rows([(push.rows[i], weight, push.examples) for push, weight in kept], self.threads)
             if self.embedding_reduce == "touched":
@@ -126,17 +121,22 @@ class Server:
                 lr_scale=lr_scale,
                 threads=self.threads,
             )
+        gradient = self._dense_gradient(kept, examples)
+        if self.max_norm is not None:
+            clip_norm(gradient, self.max_norm)
+        with self.dense_lock:
+            self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+            self._move_buffers(kept)
 
-    def _average_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
+    def _move_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
+        """By the mean of the pushes' changes; what counts batches counts the step as one."""
         total = sum(weight for _, weight in kept)
         for name, values in self.buffers.items():
-            theirs = [(push.buffers[name], weight) for push, weight in kept if name in push.buffers]
-            if not theirs:
-                continue
-            if values.is_floating_point():
-                values.copy_(torch.stack([value * (weight / total) for value, weight in theirs]).sum(0))
-            else:  # a count of batches
-                values.copy_(torch.stack([value for value, _ in theirs]).amax(0))
+            changes = [(p.buffer_changes[name], weight) for p, weight in kept if name in p.buffer_changes]
+            if changes and values.is_floating_point():
+                values.add_(torch.stack([change * (weight / total) for change, weight in changes]).sum(0))
+            elif changes:
+                values.add_(torch.stack([change for change, _ in changes]).amax(0))
 
     def _dense_gradient(self, kept: Sequence[tuple[Push, float]], examples: float) -> Tensor:
         (first, weight), *others = kept

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from gearshift.cadence import Every, Moment, When
@@ -133,9 +133,14 @@ class Switch:
 
 @dataclass
 class SwitchAsked:
+    """A switch on its way to the run's own thread, which alone carries it out."""
+
+    name: str  # by which the strategy is made: `gba`, or `module:Class`
     strategy: Strategy
+    automatic: Automatic | None  # who decides from then on, if nobody else
+    by: Literal["user", "plan", "auto"]
     reason: str
-    at: float
+    at: float = field(default_factory=time.monotonic)
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
@@ -174,15 +179,21 @@ class Training:
     ) -> None:
         self.plan, self.learner, self.baseline = plan, learner, baseline
         self.train, self.valid = train, valid
+        self.strategy_name = "sync" if plan.strategy == "auto" else plan.strategy
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
         self.automatic = self._automatic(plan.strategy, plan.strategy_settings)
         for planned in plan.switches:  # refused now rather than in the middle of the night
             self.make(planned.strategy, planned.settings)
+            if planned.at.day is not None and train.schema.time is None:
+                raise UserError(
+                    f"a switch at day {planned.at.day} needs data.time: the log has no days without it"
+                )
         self.pacer = Pacer(plan.injected) if plan.injected else None
         self.progress = Progress()
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.asked: queue.SimpleQueue[SwitchAsked] = queue.SimpleQueue()
+        self._scale = 1.0  # of the learning rates, in the last step
 
     @property
     def step(self) -> int:
@@ -204,41 +215,60 @@ class Training:
         """Everything that happens, in order: to the log, and to whoever decides by itself."""
         if self.log is not None:
             self.log(event, actions)
-        if self.automatic is None:
-            return
-        proposal = self.automatic.observe(event, actions, self.strategy.name)
-        if proposal is not None:
-            strategy = self.make(proposal.strategy, {"batch": self.strategy.batch})
-            self.asked.put(SwitchAsked(strategy, proposal.reason, time.monotonic()))
+        automatic = self.automatic
+        proposal = automatic and automatic.observe(event, actions, self.strategy.name)
+        if automatic is not None and proposal:
+            own = {"max_lag": automatic.settings.max_lag} if proposal.strategy == "gba" else {}
+            self._ask(proposal.strategy, own, automatic, "auto", proposal.reason)
 
     def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
         """From any thread: the run changes over before its next lease. What cannot be is refused here.
 
-        Workers go on with batches of the size they have, unless `batch` is among the settings.
+        Workers go on with batches of the size they have, unless `batch` is among the settings. Asking for a
+        strategy ends `auto`: whoever asks knows better.
         """
+        return self._ask(name, settings, self._automatic(name, settings), "user", reason)
+
+    def _ask(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        automatic: Automatic | None,
+        by: Literal["user", "plan", "auto"],
+        reason: str,
+    ) -> SwitchAsked:
         if name == "auto":
-            self.automatic = self._automatic(name, settings)
-            name, settings = self.strategy.name if self.strategy.name in ("sync", "gba") else "sync", {}
-        else:
-            self.automatic = None  # whoever asks knows better
-        settings = {"batch": self.strategy.batch, **settings}
-        asked = SwitchAsked(self.make(name, settings), reason, time.monotonic())
+            name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
+        strategy = self.make(name, {"batch": self.strategy.batch, **settings})
+        asked = SwitchAsked(name, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked
 
-    def ask_planned_switches(self) -> None:
+    def ask_planned_switch(self) -> None:
+        """The next one, if its time has come and none is on its way."""
         progress = self.progress
-        for planned in self.plan.switches[progress.switched :]:
-            at = (
-                progress.examples,
-                progress.examples / self.total,
-                progress.seconds,
-                len(progress.days.measures),
-            )
-            if not planned.at.reached(*at):
-                return
-            self.ask_switch(planned.strategy, planned.settings, "as planned")
-            progress.switched += 1
+        if progress.switched == len(self.plan.switches) or not self.asked.empty():
+            return
+        planned = self.plan.switches[progress.switched]
+        share, days = progress.examples / self.total, len(progress.days.measures)
+        if planned.at.reached(progress.examples, share, progress.seconds, days):
+            automatic = self._automatic(planned.strategy, planned.settings)
+            self._ask(planned.strategy, planned.settings, automatic, "plan", "as planned")
+
+    def take(self, asked: SwitchAsked) -> None:
+        """The switch was made."""
+        self.strategy_name, self.strategy, self.automatic = asked.name, asked.strategy, asked.automatic
+        self.progress.switched += asked.by == "plan"
+
+    def strategy_facts(self) -> dict[str, Any]:
+        """What a resumed run needs to go on as this one is now."""
+        auto = None if self.automatic is None else asdict(self.automatic.settings)
+        return {"name": self.strategy_name, "settings": asdict(self.strategy), "auto": auto}
+
+    def restore_strategy(self, facts: dict[str, Any]) -> None:
+        self.strategy_name = facts["name"]
+        self.strategy = self.make(facts["name"], facts["settings"])
+        self.automatic = None if facts["auto"] is None else self._automatic("auto", facts["auto"])
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""

@@ -50,8 +50,8 @@ class Push:
     examples: float  # the sum of example weights; the number of examples where there are none
     loss: float  # summed
     probabilities_BT: Floats  # before this push is applied: what progressive measures count
-    # Running statistics after it, of a replica's module.
-    buffers: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    # By how much it moved the running statistics of a replica's module.
+    buffer_changes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def kept(self) -> Push:
         """A copy of its own, for as long as it waits."""

@@ -34,6 +34,8 @@ class Asked:
 def compare_command(asked: Asked) -> None:
     if asked.seeds < 1:
         raise UserError(f"--seeds is {asked.seeds}; at least 1, and 5 for an interval that says something")
+    if not asked.strategies or len(set(asked.strategies)) < len(asked.strategies):
+        raise UserError("--strategies names each strategy once, such as sync,gba,async")
     runs = [
         (name, seed, _config(asked, name, seed))
         for seed in range(1, asked.seeds + 1)
@@ -45,6 +47,7 @@ def compare_command(asked: Asked) -> None:
     for number, (name, seed, config) in enumerate(runs, 1):  # seeds outside: strategies take turns
         report = _run(config, asked)
         reports[name].append(report)
+        _keep(asked, reports)
         terminal.say(
             f"  {number}/{len(runs)}  seed {seed}  {name:18} AUC {terminal.figure(report['auc'])}  "
             f"{report['examples_per_second']:,.0f} ex/s"
@@ -71,7 +74,17 @@ def _run(config: Config, asked: Asked) -> dict[str, Any]:
     from gearshift import train  # imports torch
 
     run = train.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
-    return dict(run.wait().report)
+    try:
+        report = dict(run.wait().report)
+    except KeyboardInterrupt:
+        run.stop()
+        run.wait()
+        raise
+    if report["auc"] is None:
+        raise UserError(
+            f"{run.folder}: the AUC is undefined, the {report['measured_on']} data have one class only"
+        )
+    return report
 
 
 def _opening(asked: Asked, config: Config) -> str:
@@ -148,6 +161,12 @@ def notes(arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]], asked: 
                 "the speeds say little; raise cluster.inject.step"
             )
     return said
+
+
+def _keep(asked: Asked, reports: dict[str, list[dict[str, Any]]]) -> None:
+    """What is known so far, should the rest not come."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
 
 
 def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]]) -> None:

@@ -98,11 +98,11 @@ class Epoch:
     def requested(self, worker: int) -> None:
         self._handle(WorkRequested(worker, self._now()))
 
-    def arrived(self, worker: int, lease: int, push: Push) -> None:
+    def arrived(self, worker: int, lease: int, push: Push, seconds: float = 0.0) -> None:
         """`push` may be overwritten by its worker once this returns: what is to wait is copied."""
         if lease in self._flights:
             self._pushes[lease] = push
-        self._handle(GradientArrived(worker, lease, self._now()))
+        self._handle(GradientArrived(worker, lease, self._now(), seconds))
         if lease in self._pushes:
             self._pushes[lease] = push.kept()
 
@@ -113,14 +113,11 @@ class Epoch:
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
 
     def open_ranges(self) -> list[tuple[int, int]]:
-        """(first, count) of what was begun and has not ended: a restored run leases it anew."""
-        leases = [*(lease for _, lease in self._flights.values()), *self.coordinator.work.supply.returned]
-        return sorted((lease.first, lease.count) for lease in leases)
-
-    def next_unbegun(self, default: int) -> int:
-        """The first example that nobody has begun; `default` if all that were supplied are begun."""
-        ranges = self.coordinator.work.supply.ranges
-        return ranges[0][0] if ranges else default
+        """(first, count) of what was supplied and has not ended: a restored run leases it anew."""
+        supply = self.coordinator.work.supply
+        leases = [*(lease for _, lease in self._flights.values()), *supply.returned]
+        unbegun = [(first, count) for first, count, _ in supply.ranges]
+        return sorted([*((lease.first, lease.count) for lease in leases), *unbegun])
 
     # What is done
 
@@ -152,8 +149,10 @@ class Epoch:
         pushes = [(self._pushes[part.lease], part.weight) for part in parts]
         self.server.apply_group(pushes, lr_scale=scale, over_kept=over_kept)
         self.host.ended([self._end(part) for part in parts])
+        looking = time.perf_counter()
         if not self.host.stepped():
             self.stopped = True
+        self._began += time.perf_counter() - looking  # events tell the time of training
 
     def _end(self, part: Part) -> Ended:
         worker, lease = self._flights.pop(part.lease)

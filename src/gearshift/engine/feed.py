@@ -18,6 +18,11 @@ class Feed:
         self._open, self.position, self._batch, self._ranges = open_at, position, batch, list(ranges)
         self._batches: Generator[Found] | None = None
 
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Ranges begun before that were not given out again yet."""
+        return list(self._ranges)
+
     def __iter__(self) -> Feed:
         return self
 

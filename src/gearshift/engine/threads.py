@@ -23,6 +23,7 @@ from gearshift.worker import Push
 
 Compute = Callable[[int, Begin, Found], Push]
 TICK = 0.2  # seconds between looks at who hangs
+LAST_BATCH = 60.0  # seconds in which workers may end the batch they have when the run ends
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Report:
     worker: int
     begin: Begin
     push: Push | None
+    seconds: float = 0.0
     error: BaseException | None = None
 
 
@@ -57,22 +59,26 @@ class Crew:
         """The worker's gradient was taken; it may use its buffers again."""
         self._taken[worker].put(True)
 
-    def close(self, fenced: set[int]) -> None:
+    def close(self, fenced: set[int]) -> list[int]:
+        """Ends the threads; those that do not end in time."""
         for worker, work in enumerate(self._work):
             work.put(None)
             self._taken[worker].put(False)
+        until = time.monotonic() + LAST_BATCH
         for worker, thread in enumerate(self._threads):
             if worker not in fenced:
-                thread.join()
+                thread.join(max(0.0, until - time.monotonic()))
+        return [w for w, thread in enumerate(self._threads) if w not in fenced and thread.is_alive()]
 
     def _loop(self, worker: int) -> None:
         torch.set_num_threads(self._threads_each)
         while (task := self._work[worker].get()) is not None:
-            begin, found = task
+            (begin, found), since = task, time.perf_counter()
             try:
-                report = Report(worker, begin, self._compute(worker, begin, found))
+                push = self._compute(worker, begin, found)
+                report = Report(worker, begin, push, time.perf_counter() - since)
             except BaseException as error:
-                report = Report(worker, begin, None, error)
+                report = Report(worker, begin, None, error=error)
             self.reports.put(report)
             if not self._taken[worker].get():
                 return
@@ -88,9 +94,10 @@ class ThreadsEngine:
         patience: float = 300.0,
         spare: int = 0,
         tell: Callable[[str], None] = print,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.workers, self.compute, self.threads_each = workers, compute, threads_each
-        self.patience, self.spare, self.tell = patience, spare, tell
+        self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
 
     def run(self, epoch: Epoch, feed: Iterator[Found], before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
@@ -103,11 +110,17 @@ class ThreadsEngine:
                 epoch.requested(worker)
             while not epoch.done:
                 before_step()
+                if epoch.done:
+                    break
                 self._feed(epoch, feed)
                 self._send(epoch, crew)
                 self._receive(epoch, crew)
+        except BaseException:
+            self.wake()
+            raise
         finally:
-            crew.close(self._fenced)
+            for worker in crew.close(self._fenced):
+                self.tell(f"worker {worker} does not end; it is left behind")
 
     def _feed(self, epoch: Epoch, feed: Iterator[Found]) -> None:
         while epoch.hungry:
@@ -147,7 +160,7 @@ class ThreadsEngine:
                 raise report.error
             self._fence(epoch, worker, f"worker {worker} failed: {report.error}")
             return
-        epoch.arrived(worker, report.begin.lease.number, report.push)
+        epoch.arrived(worker, report.begin.lease.number, report.push, report.seconds)
         if not epoch.done:
             epoch.requested(worker)
 

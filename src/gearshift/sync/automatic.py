@@ -75,12 +75,16 @@ class Automatic:
 
     def observe(self, event: Event, actions: list[Action], current: str) -> Proposal | None:
         """After every event; a proposal if it is time to change from `current`."""
+        if self._steps and event.at < self._steps[-1]:  # another epoch, whose clock begins anew
+            self._steps.clear()
+            self._begun.clear()
+            self._judged = None
         if isinstance(event, WorkerLost):
             self._paces.pop(event.worker, None)
         elif isinstance(event, GradientArrived) and event.lease in self._begun:
             worker, examples, since = self._begun.pop(event.lease)
             pace = self._paces.setdefault(worker, deque(maxlen=self.settings.window))
-            pace.append((event.at - since) / examples)
+            pace.append((event.seconds or event.at - since) / examples)
         stepped = False
         for action in actions:
             if isinstance(action, Begin):

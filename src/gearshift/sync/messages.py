@@ -45,6 +45,7 @@ class GradientArrived:
     worker: int
     lease: int
     at: float = 0.0
+    seconds: float = 0.0  # that the worker took, by its own clock; 0 if it did not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, make_batch
+from gearshift.cadence import When
 from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.sync.registry import STRATEGIES
+from gearshift.training import PlannedSwitch
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:
@@ -241,3 +243,135 @@ def test_auto_goes_to_gba_for_a_slow_worker_and_back(tmp_path: Path) -> None:
     assert seen[:2] == ["gba", "sync"]
     assert report["examples"] == 20_000 and report["injected"]["possible"] > 0
     assert report["automatic"][0].startswith("the change to gba brought")
+
+
+class SaveAndStopAt(gs.Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: gs.Run) -> None:
+        if run.status().step == self.step:
+            run.stop()
+
+
+def test_a_planned_switch_that_is_on_its_way_is_made_after_a_resume(tmp_path: Path) -> None:
+    planned = (PlannedSwitch(When(examples=7 * 60), "gba"),)
+    made = {"workers": 3, "global_batch": 60, "strategy": {"name": "sync", "switch": planned}}
+    folder = trainer(tmp_path, callbacks=[SaveAndStopAt(7)], **made).fit(model(), data()).folder
+    assert trainer(tmp_path, **made).fit(model(), data(), resume=folder).report["strategy"] == "gba"
+
+
+def test_a_run_that_was_switched_resumes_as_it_was(tmp_path: Path) -> None:
+    """gba with 3 workers has leases of 20; sync takes them over, though 80 does not divide by 3."""
+
+    class Switcher(SaveAndStopAt):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step == 3:
+                run.ask_switch("sync")
+            super().on_step(run)
+
+    made = {"workers": 3, "strategy": "gba"}
+    folder = trainer(tmp_path, callbacks=[Switcher(9)], **made).fit(model(), data()).folder
+    report = trainer(tmp_path, **made).fit(model(), data(), resume=folder).report
+    assert report["strategy"] == "sync" and report["examples"] == 2000
+
+
+def test_auto_is_on_after_a_resume_only_if_it_was_before(tmp_path: Path) -> None:
+    class ToSync(SaveAndStopAt):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step == 3:
+                run.ask_switch("sync")
+            super().on_step(run)
+
+    made = {"workers": 2, "strategy": "auto"}
+    for callback, expected in ((SaveAndStopAt(6), True), (ToSync(6), False)):
+        folder = trainer(tmp_path, callbacks=[callback], **made).fit(model(), data()).folder
+        run = trainer(tmp_path, **made).start(model(), data(), resume=folder)
+        assert (run.training.automatic is not None) == expected
+        run.wait(60)
+
+
+def test_a_refused_request_leaves_auto_as_it_was(tmp_path: Path) -> None:
+    run = trainer(tmp_path, workers=2, strategy="auto").start(model(), data(20_000))
+    with pytest.raises(UserError, match="unknown strategy"):
+        run.switch("gbaa")
+    assert run.training.automatic is not None
+    run.wait(60)
+
+
+def test_a_callback_is_told_not_to_wait_for_its_own_switch(tmp_path: Path) -> None:
+    class Waits(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            run.switch("gba")
+
+    run = trainer(tmp_path, workers=2, callbacks=[Waits()]).start(model(), data())
+    with pytest.raises(UserError, match=r"call run\.ask_switch"):
+        run.wait(60)
+
+
+def test_fewer_workers_after_a_resume_train_what_more_had_begun(tmp_path: Path) -> None:
+    """Saved again before all of it was given out: nothing is lost and nothing trained twice."""
+    made = {"strategy": "gba", "global_batch": 80, "batch": 10}
+    folder = trainer(tmp_path, workers=8, callbacks=[SaveAndStopAt(3)], **made).fit(model(), data()).folder
+    again = trainer(tmp_path, workers=1, callbacks=[SaveAndStopAt(4)], **made)
+    again.fit(model(), data(), resume=folder)
+    report = trainer(tmp_path, workers=2, **made).fit(model(), data(), resume=folder).report
+    assert report["examples"] == 2000 == report["progressive"]["examples"]
+
+
+def test_a_loss_of_the_model_itself_is_trained_by_every_worker(tmp_path: Path) -> None:
+    class Weighted(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.net = gs.models.DNN(PLAIN, dim=4, hidden=[4])
+            self.scale = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            return self.net(x)
+
+        def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            each = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+            return each * torch.exp(-self.scale) + self.scale
+
+    scales = []
+    for workers in (1, 4):
+        made = Weighted()
+        trainer(tmp_path, workers=workers, loss=made.loss).fit(made, data())
+        scales.append(made.scale.item())
+    assert scales[0] != 0 and scales[1] == pytest.approx(scales[0], abs=1e-5)
+
+
+def test_a_constant_buffer_stays_what_it_is(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = gs.models.DNN(PLAIN, dim=4, hidden=[4])
+            self.register_buffer("constant", torch.tensor([0.1, 1 / 3, 0.7]))
+
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            return self.net(x) * self.constant.sum()
+
+    made = Scaled()
+    before = made.constant.clone()
+    trainer(tmp_path, workers=3, global_batch=60).fit(made, data())
+    assert torch.equal(made.constant, before)
+
+
+def test_a_strategy_of_ones_own_is_switched_to_and_resumed(tmp_path: Path) -> None:
+    own = "gearshift.sync.buffered_async:BufferedAsync"
+
+    class ToOwn(SaveAndStopAt):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step == 3:
+                run.ask_switch(own, gradients_per_step=2)
+            super().on_step(run)
+
+    folder = trainer(tmp_path, workers=2, callbacks=[ToOwn(9)]).fit(model(), data()).folder
+    run = trainer(tmp_path, workers=2).start(model(), data(), resume=folder)
+    assert run.training.strategy_name == own and run.training.strategy.gradients_per_step == 2
+    assert run.wait(60).report["examples"] == 2000

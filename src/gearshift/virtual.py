@@ -1,0 +1,124 @@
+"""Real gradients in virtual time: what a cluster that does not exist would have learned, on one machine.
+
+The simulator says when each worker pulls, when its gradient arrives and what becomes of it; here the gradient is
+computed, at the moment of the pull and on the parameters of that moment, kept until its step, and applied. So
+staleness has its true effect and no second is waited for. Every example is measured once, as it was predicted before
+it trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+
+from gearshift.data.batch import Batch
+from gearshift.data.dataset import Dataset
+from gearshift.data.prefetch import prefetched
+from gearshift.embedding.lookup import Found
+from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.simulated import Switch, simulate
+from gearshift.engine.tally import Outcome
+from gearshift.errors import UserError
+from gearshift.learner import Learner
+from gearshift.metrics import Measures, Slices
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.strategy import Strategy
+from gearshift.worker import Push
+
+DAY = 86_400
+
+
+@dataclass
+class VirtualRun:
+    """What came of it."""
+
+    measures: Measures = field(default_factory=Measures)  # of every example before it trained
+    days: Slices = field(default_factory=Slices)  # the same, by UTC day
+    outcome: Outcome | None = None
+
+
+def train_in_virtual_time(
+    learner: Learner,
+    data: Dataset,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    switches: Iterable[Switch] = (),
+    lr_scale: float = 1.0,
+) -> VirtualRun:
+    """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size."""
+    examples, planned = data.count(), tuple(switches)
+    if examples is None:
+        raise UserError(
+            "virtual time needs data whose length is known: prepare them first (gearshift prepare)"
+        )
+    for switch in planned:
+        if switch.settings.get("batch", strategy.batch) != strategy.batch:
+            raise UserError(
+                f"the switch to {switch.strategy} takes another batch; virtual time needs one size"
+            )
+    run = VirtualRun()
+    learning = _Learning(learner, data, strategy.batch, run, lr_scale)
+    try:
+        run.outcome = simulate(cluster, strategy, examples, switches=planned, learning=learning)
+    finally:
+        learning.close()
+    return run
+
+
+class _Learning:
+    """`gearshift.engine.simulated.Learning`, with a replica that computes and the learner's server that applies."""
+
+    def __init__(self, learner: Learner, data: Dataset, batch: int, run: VirtualRun, lr_scale: float) -> None:
+        self.learner, self.run, self.lr_scale = learner, run, lr_scale
+        self._replica = learner.replica(learner.worker.threads)
+        self._batches = prefetched(self._find(data, batch), depth=4)
+        self._found: dict[int, Found] = {}  # by first example, until its lease ends
+        self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def begin(self, begin: Begin) -> None:
+        first = begin.lease.first
+        while first not in self._found:
+            found = next(self._batches)
+            self._found[found.batch.first] = found
+        push = self._replica.compute(self._found[first], first)
+        self._pushes[begin.lease.number] = first, push.kept()
+
+    def arrive(self, worker: int, lease: int) -> str | None:
+        return None
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Apply(_, parts, over_kept):
+                self._apply(parts, over_kept)
+            case Discard(lease) if lease in self._pushes:
+                self._end(lease)
+            case Reissue(lease):
+                del self._pushes[lease]  # its examples are computed again
+            case _:
+                pass
+
+    def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
+        pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
+        self.learner.server.apply_group(pushes, lr_scale=self.lr_scale, over_kept=over_kept)
+        for part in parts:
+            self._end(part.lease)
+
+    def _end(self, lease: int) -> None:
+        first, push = self._pushes.pop(lease)
+        batch = self._found.pop(first).batch
+        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
+        self.run.measures.update(labels, probabilities, batch.weights_B)
+        if batch.times_B is not None:
+            self.run.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+
+    def _find(self, data: Dataset, size: int) -> Generator[Found]:
+        batches: Generator[Batch] = data.batches(size)
+        try:
+            for batch in batches:
+                yield self.learner.find(batch)
+        finally:
+            batches.close()
