@@ -6,8 +6,9 @@ Per seed: DeepFM on a generated log with drift, three days in sync; then every a
 and optimizer state for two days, with the same examples in the same order and the same worker times (8 workers,
 lognormal jitter .3, one of them 2x slower). An arm's score is its progressive AUC, averaged over the two days;
 differences are paired by seed, with Student's 95 % interval. Rates were tuned for sync on seed 100
-(`--tune` prints the grid); `async_tuned` is async at the best of its own grid on that seed. Controls: `itself`, a switch
-from sync to sync, must be bit-identical; `again` is sync with other worker times. The last line is one JSON object.
+(`--tune` prints the grid); `async_tuned` is async at the best of its own grid on that seed. Controls: `itself`, a
+switch from sync to sync, must be bit-identical; `again` is sync with other worker times. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
