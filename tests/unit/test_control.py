@@ -7,6 +7,7 @@ import math
 import os
 import socket
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -172,9 +173,8 @@ def test_what_a_killed_run_left_is_replaced(
 def test_a_long_path_has_its_socket_elsewhere(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = tmp_path / "t"
-    short.mkdir()
-    monkeypatch.setattr(control.tempfile, "tempdir", str(short))
+    short = tempfile.mkdtemp(dir="/tmp")  # a test's own folder may be too long itself
+    monkeypatch.setattr(control.tempfile, "tempdir", short)
     root = tmp_path / ("long" * 30)
     folder = run_folder.create(root, "shop")
     close = control.serve(folder, fake)
@@ -183,6 +183,7 @@ def test_a_long_path_has_its_socket_elsewhere(
     assert attach(folder).status().step == 812
     close()
     assert not target.parent.exists() and not list(folder.glob("control.*"))
+    Path(short).rmdir()
 
 
 def test_a_run_without_a_socket_trains_on(tmp_path: Path, fake: Fake) -> None:
