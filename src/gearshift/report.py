@@ -14,6 +14,8 @@ from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.training import Training
 
+LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
+
 
 def report(
     training: Training,
@@ -42,6 +44,7 @@ def report(
         "applied": progress.applied,
         "discarded": sum(progress.discarded.values()),
         "discarded_by_reason": progress.discarded,
+        "examples_by_worker": progress.examples_by_worker,
         "discarded_examples_by_worker": progress.lost_by_worker,
         "injected": _injected(training),
         "measured_on": "valid" if valid else "training data, before each example was trained",
@@ -118,8 +121,12 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         f"done   {f['examples']:,} examples in {int(seconds // 60)}:{int(seconds % 60):02d} "
         f"({f['examples_per_second']:,.0f} ex/s while training); {f['global_steps']:,} steps"
     )
+    if f["discarded"]:
+        reasons = ", ".join(f["discarded_by_reason"])
+        leases = f["applied"] + f["discarded"]
+        done += f"; {leases:,} batches = {f['applied']:,} applied + {f['discarded']:,} discarded ({reasons})"
     where = "valid " if f["measured_on"] == "valid" else "so far"
-    lines = [done, f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
+    lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
     if f["measured_on"] == "valid":
         lines.append(
             f"so far {_score_text(f['progressive'])}     (each training example, before it was trained)"
@@ -137,6 +144,19 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         )
     lines.append(f"saved  {folder}/checkpoints/best")
     return lines
+
+
+def _losses(f: dict[str, Any]) -> list[str]:
+    """Whose data did not count: a bias, if they differ from the others'."""
+    said = []
+    for worker, lost in f["discarded_examples_by_worker"].items():
+        share = lost / f["examples_by_worker"][worker]
+        if share > LARGE_SHARE:
+            said.append(
+                f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: they came too late. If "
+                "its data differ, the model does not know them; raise max_lag, or give it smaller batches"
+            )
+    return said
 
 
 def _score_text(f: dict[str, Any]) -> str:

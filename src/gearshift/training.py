@@ -103,7 +103,8 @@ class Progress:
     switched: int = 0  # planned switches that were made
     applied: int = 0  # leases that formed steps
     discarded: dict[str, int] = field(default_factory=dict)  # leases that did not, by reason
-    lost_by_worker: dict[str, int] = field(default_factory=dict)  # examples discarded, by worker
+    examples_by_worker: dict[str, int] = field(default_factory=dict)
+    lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
     seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
@@ -299,6 +300,7 @@ class Training:
         for ended in leases:
             part, count = ended.part, len(ended.found.batch)
             progress.examples += count
+            add_to(progress.examples_by_worker, ended.worker, count)
             if progress.epoch == 0:  # later the model has seen them
                 self._step_baseline(ended.found)
                 self._measure(ended.found.batch, ended.push)

@@ -15,7 +15,7 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cadence import When
 from gearshift.checkpoint import Checkpoint
-from gearshift.engine.cluster_model import Cluster, Compute, SlowPeriod
+from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training import PlannedSwitch
@@ -375,3 +375,14 @@ def test_a_strategy_of_ones_own_is_switched_to_and_resumed(tmp_path: Path) -> No
     run = trainer(tmp_path, workers=2).start(model(), data(), resume=folder)
     assert run.training.strategy_name == own and run.training.strategy.gradients_per_step == 2
     assert run.wait(60).report["examples"] == 2000
+
+
+def test_a_worker_that_loses_its_data_is_named_at_the_end(tmp_path: Path) -> None:
+    cluster = Cluster(4, Compute(per_batch=0.01), slow=(Slow(40.0, (2,)),))
+    strategy = {"name": "gba", "max_lag": 2}
+    result = trainer(tmp_path, workers=4, strategy=strategy, inject=cluster).fit(model(), data(8000))
+    report = result.report
+    assert set(report["discarded_examples_by_worker"]) == {"2"}
+    assert sum(report["examples_by_worker"].values()) == 8000
+    assert any(line.startswith("data   worker 2 lost 100 % of the examples") for line in result.lines)
+    assert f"+ {report['discarded']} discarded (too late)" in result.lines[0]
