@@ -151,7 +151,7 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else noun.endswith('ch') * 'e' + 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else noun.endswith('tch') * 'e' + 's'}"
 
 
 def _shown(actions: list[Action], at: int) -> str:

@@ -22,9 +22,9 @@ from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
-from gearshift.metrics import Measures, Slices, day_name
-from gearshift.optim.schedule import Schedule
+from gearshift.metrics import day_name
 from gearshift.report import closing_lines, report
+from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.saver import Saver
 from gearshift.trained import TrainedModel, model_facts
 from gearshift.training import Progress, Switch, Training
@@ -288,7 +288,7 @@ class Run:
             return
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {
-            "progress": _measure_arrays(training.progress),
+            "progress": measure_arrays(training.progress),
             "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
         }
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
@@ -306,13 +306,13 @@ class Run:
             "settings": training.learner.settings,
             "strategy": training.strategy_facts(),
             "parts": training.learner.parts,
-            "plan": _plan_facts(training),
+            "plan": plan_facts(training),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on where the checkpoint was made, bit for bit."""
         training, facts = self.training, checkpoint.facts
-        _refuse_other_plan(training, checkpoint)
+        refuse_other_plan(training, checkpoint)
         training.learner.restore(checkpoint)
         if training.baseline:
             training.baseline.restore(checkpoint)
@@ -321,7 +321,7 @@ class Run:
         training.progress = Progress(**facts["progress"])
         if "strategy" in facts:  # it may have been switched on the way
             training.restore_strategy(facts["strategy"])
-        _restore_measures(training.progress, checkpoint.arrays("progress"))
+        restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self._resumed = checkpoint.path
 
@@ -374,45 +374,3 @@ class Result(TrainedModel):
 
     def __repr__(self) -> str:
         return f"Result(auc={self.auc:.4f}, examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"
-
-
-def _plan_facts(training: Training) -> dict[str, str]:
-    """What must be the same for a resumed run to be the run that was stopped, in the user's words."""
-    plan, server = training.plan, training.learner.server
-    return {
-        "train.global_batch": str(plan.batch),
-        "train.seed": str(plan.seed),
-        "train.shuffle": str(plan.shuffle),
-        "optimizer.schedule": str(plan.schedule),
-        "optimizer.clip_norm": str(server.max_norm),
-        "train.baseline": str(training.baseline is not None),
-        "epochs": str(plan.epochs),
-        "the number of training examples": str(training.train.estimate()),
-    }
-
-
-def _refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
-    saved, asked = checkpoint.facts["plan"], _plan_facts(training)
-    more_epochs_change_nothing = training.plan.schedule == Schedule()
-    for name, value in asked.items():
-        if value != saved[name] and not (name == "epochs" and more_epochs_change_nothing):
-            raise UserError(
-                f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "
-                f"or start a new run with --init-from {checkpoint.path}"
-            )
-
-
-def _measure_arrays(progress: Progress) -> Arrays:
-    """The progressive measures as named arrays: `so_far/...`, and `20758/...` for each day."""
-    every = {"so_far": progress.measures, **progress.days.measures}
-    return {f"{name}/{key}": array for name, m in every.items() for key, array in m.state().items()}
-
-
-def _restore_measures(progress: Progress, arrays: Arrays) -> None:
-    by_name: dict[str, dict[str, Any]] = {}
-    for path, array in arrays.items():
-        name, key = path.split("/")
-        by_name.setdefault(name, {})[key] = array
-    restored = {name: Measures.from_state(state) for name, state in by_name.items()}
-    progress.measures = restored.pop("so_far")
-    progress.days = Slices.of({day if day == Slices.OTHER else int(day): m for day, m in restored.items()})

@@ -8,5 +8,6 @@ They hold no tensor, clock, thread, socket or random number (the import contract
     coordinator   an event in, actions out: keeps the books and asks the strategy
     registry      the strategies by name, or by where they are; the sizes that follow from a global batch
     settings      checks of what a strategy is given
+    automatic     when it pays to change between sync and gba; proposes, and looks at what came of it
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
 """

@@ -1,0 +1,56 @@
+"""What a resumed run must have in common with the one that was stopped, and how its measures travel.
+
+Knows progress, plans and checkpoints; starts and writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.errors import UserError
+from gearshift.metrics import Measures, Slices
+from gearshift.optim.schedule import Schedule
+from gearshift.training import Progress, Training
+
+
+def plan_facts(training: Training) -> dict[str, str]:
+    """What must be the same for a resumed run to be the run that was stopped, in the user's words."""
+    plan, server = training.plan, training.learner.server
+    return {
+        "train.global_batch": str(plan.batch),
+        "train.seed": str(plan.seed),
+        "train.shuffle": str(plan.shuffle),
+        "optimizer.schedule": str(plan.schedule),
+        "optimizer.clip_norm": str(server.max_norm),
+        "train.baseline": str(training.baseline is not None),
+        "epochs": str(plan.epochs),
+        "the number of training examples": str(training.train.estimate()),
+    }
+
+
+def refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
+    saved, asked = checkpoint.facts["plan"], plan_facts(training)
+    more_epochs_change_nothing = training.plan.schedule == Schedule()
+    for name, value in asked.items():
+        if value != saved[name] and not (name == "epochs" and more_epochs_change_nothing):
+            raise UserError(
+                f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "
+                f"or start a new run with --init-from {checkpoint.path}"
+            )
+
+
+def measure_arrays(progress: Progress) -> Arrays:
+    """The progressive measures as named arrays: `so_far/...`, and `20758/...` for each day."""
+    every = {"so_far": progress.measures, **progress.days.measures}
+    return {f"{name}/{key}": array for name, m in every.items() for key, array in m.state().items()}
+
+
+def restore_measures(progress: Progress, arrays: Arrays) -> None:
+    by_name: dict[str, dict[str, Any]] = {}
+    for path, array in arrays.items():
+        name, key = path.split("/")
+        by_name.setdefault(name, {})[key] = array
+    restored = {name: Measures.from_state(state) for name, state in by_name.items()}
+    progress.measures = restored.pop("so_far")
+    progress.days = Slices.of({day if day == Slices.OTHER else int(day): m for day, m in restored.items()})
