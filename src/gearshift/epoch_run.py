@@ -17,6 +17,7 @@ from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch
 from gearshift.engine.feed import Feed
+from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.threads import ThreadsEngine
 from gearshift.learner import Learner, Replica
 from gearshift.sync.coordinator import Coordinator
@@ -38,7 +39,8 @@ class EpochRun:
         progress, learner = training.progress, training.learner
         observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
-        self.epoch = Epoch(coordinator, learner.server, self, training.observe)
+        self.shards = LocalShards(learner.server, learner.layout)
+        self.epoch = Epoch[Push](coordinator, self.shards, self, training.observe)
         self.feed = Feed(
             lambda start, size: training.found(progress.epoch, start, size),
             position=progress.position,
@@ -52,9 +54,9 @@ class EpochRun:
         """False if the run ends within this epoch."""
         workers, threads = self.training.plan.workers, self.training.learner.worker.threads
         torch.set_num_threads(threads)
-        with closing(self.feed):
+        with closing(self.feed), closing(self.shards):
             if workers == 1:
-                inline.run(self.epoch, self.feed, self._compute, self._switch_if_asked)
+                inline.run(self.epoch, self.shards, self.feed, self._compute, self._switch_if_asked)
             else:
                 self._engine(workers).run(self.epoch, self.feed, self._switch_if_asked)
                 torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
@@ -71,6 +73,7 @@ class EpochRun:
         return ThreadsEngine(
             workers,
             compute,
+            self.shards,
             threads_each=threads_each,
             patience=PATIENCE,
             tell=self.observer.tell,
@@ -96,8 +99,8 @@ class EpochRun:
     def rate(self, examples: int) -> float:
         return self.training.rate(examples)
 
-    def ended(self, leases: Sequence[Ended]) -> None:
-        self.training.account(leases)
+    def ended(self, leases: Sequence[Ended[Push]]) -> None:
+        self.training.account([(ended, self.feed.drop(ended.lease.first)) for ended in leases])
 
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.eval_every

@@ -82,7 +82,9 @@ _KINDS: dict[str, Callable[..., Event]] = {
 _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
     messages.WorkerJoined: lambda e: f'"join":[{e.worker}]',
     messages.WorkRequested: lambda e: f'"ask":[{e.worker}]',
-    messages.GradientArrived: lambda e: f'"push":[{e.worker},{e.lease}]',
+    messages.GradientArrived: lambda e: (
+        f'"push":[{e.worker},{e.lease},{e.version}]' if e.version else f'"push":[{e.worker},{e.lease}]'
+    ),
     messages.GradientRefused: lambda e: f'"refuse":[{e.worker},{e.lease},{quoted(e.reason)}]',
     messages.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
     messages.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
@@ -152,6 +154,9 @@ def _infinite(settings: dict[str, Any]) -> dict[str, Any]:
 def _event(said: dict[str, Any]) -> Event:
     (word,) = said.keys() & _KINDS.keys()
     fields = said[word]
+    if word == "push":
+        worker, lease, *version = fields
+        return messages.GradientArrived(worker, lease, said["at"], version=version[0] if version else 0)
     if word == "switch":
         strategy, settings, reason = fields
         fields = strategy, _infinite(settings), reason

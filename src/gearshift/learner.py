@@ -25,6 +25,7 @@ from gearshift.errors import UserError
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.server import EmbeddingReduce, RowSettings, Server, make_stores
+from gearshift.shard import Layout
 from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
 
 
@@ -53,11 +54,12 @@ class Learner:
         loss: Loss = binary_cross_entropy,
         seed: int = 1,
         threads: int = 1,
+        shards: int = 1,
         prefix: str = "",
     ) -> None:
         self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
         self.worker = Worker(model, schema, loss=loss, threads=threads)
-        self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed)
+        self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed, shards)
         self.server = Server(
             self.worker.dense.flat,
             self._new_stores(),
@@ -67,6 +69,8 @@ class Learner:
             threads=threads,
         )
         self.server.buffers = dict(model.named_buffers())
+        dense = self.worker.dense
+        self.layout = Layout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
 
     def find(self, batch: Batch) -> Found:
         return find(batch, self.worker.groups)

@@ -6,6 +6,7 @@ The run folder is a contract (metrics.jsonl, report.json, checkpoints/): everyth
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import time
 from collections.abc import Sequence
@@ -295,7 +296,8 @@ class Run:
 
     def facts(self) -> dict[str, Any]:
         training = self.training
-        progress = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
+        counted = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
+        progress = copy.deepcopy(counted)  # it is written while training goes on
         return {
             "step": training.step,
             "seed": training.plan.seed,

@@ -22,6 +22,7 @@ from gearshift import _core
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found
 from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import RowOptimizer, RowPart, RowStore
 from gearshift.models.inputs import Needs
 from gearshift.optim.first_order import DenseOptimizer, clip_norm
@@ -50,13 +51,17 @@ def row_parts(group: FieldGroup, needs: Needs, rows: RowSettings) -> tuple[RowPa
 
 
 def make_stores(
-    groups: tuple[FieldGroup, ...], needs: Needs, rows: RowSettings, seed: int
+    groups: tuple[FieldGroup, ...], needs: Needs, rows: RowSettings, seed: int, shards: int = 1
 ) -> tuple[RowStore, ...]:
-    return tuple(MemoryStore(row_parts(group, needs, rows), seed=seed) for group in groups)
+    def store(group: FieldGroup) -> RowStore:
+        made = [MemoryStore(row_parts(group, needs, rows), seed=seed) for _ in range(shards)]
+        return made[0] if shards == 1 else ShardedStore(made)
+
+    return tuple(store(group) for group in groups)
 
 
 class Server:
-    """One shard that holds everything; `flat` is the dense truth that workers copy."""
+    """Holds everything, or a shard's part of it; `flat` is the dense truth that workers copy."""
 
     def __init__(
         self,

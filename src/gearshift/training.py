@@ -294,16 +294,16 @@ class Training:
 
         return prefetched(find(), depth=max(2, self.plan.workers))
 
-    def account(self, leases: Sequence[Ended]) -> None:
+    def account(self, leases: Sequence[tuple[Ended[Push], Found]]) -> None:
         """Measures what ended, each example once, and steps the baseline on it."""
         progress = self.progress
-        for ended in leases:
-            part, count = ended.part, len(ended.found.batch)
+        for ended, found in leases:
+            part, push, count = ended.part, ended.report, len(found.batch)
             progress.examples += count
             add_to(progress.examples_by_worker, ended.worker, count)
-            if progress.epoch == 0:  # later the model has seen them
-                self._step_baseline(ended.found)
-                self._measure(ended.found.batch, ended.push)
+            if progress.epoch == 0 and push is not None:  # later the model has seen them
+                self._step_baseline(found)
+                self._measure(found.batch, push)
             if part.weight > 0:
                 progress.applied += 1
                 add_to(progress.staleness, part.staleness)
@@ -311,8 +311,9 @@ class Training:
             else:
                 add_to(progress.discarded, _kind(part.reason))
                 add_to(progress.lost_by_worker, ended.worker, count)
-        examples = sum(ended.push.examples for ended in leases)
-        progress.loss = sum(ended.push.loss for ended in leases) / max(examples, 1e-12)
+        pushes = [ended.report for ended, _ in leases if ended.report is not None]
+        if pushes:
+            progress.loss = sum(p.loss for p in pushes) / max(sum(p.examples for p in pushes), 1e-12)
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""

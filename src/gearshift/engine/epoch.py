@@ -1,7 +1,9 @@
 """One pass over the data: what workers report goes in, and what the strategy decides is done.
 
-Holds what the strategy never sees: the batches that leases name, and the gradients that wait. All calls come from
-one thread. Which worker begins what is left in `begun`, for the engine to carry to its workers.
+All calls come from one thread. Who begins what is told at once, with the version it must see. Steps and discards
+become orders to the shards, one after the other: the next is given when all shards have carried out the last and the
+host has looked. So whatever the host does there, an evaluation or a checkpoint, sees exactly that step. Knows no
+tensor: what a worker says of its gradient (`report`) is handed on to the host when its lease ends.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from gearshift.embedding.lookup import Found
-from gearshift.server import Server
+from gearshift.shard import Drop, Step
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,
@@ -23,6 +24,7 @@ from gearshift.sync.messages import (
     Discard,
     Event,
     GradientArrived,
+    GradientRefused,
     Lease,
     Part,
     Reissue,
@@ -32,45 +34,60 @@ from gearshift.sync.messages import (
     WorkerLost,
     WorkRequested,
 )
-from gearshift.worker import Push
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(Generic[R]):
     """A lease at its end: applied, or discarded for a reason. Its staleness and lag are known if it formed a step."""
 
     worker: int
     lease: Lease
-    found: Found
-    push: Push
+    report: R | None  # None if the worker had no gradient to give
     part: Part
 
 
-class Host(Protocol):
+class Host(Protocol[R]):
     """Whoever runs the training: it is told of every step, and says how large the next one is."""
 
     def rate(self, examples: int) -> float:
         """What the learning rates are multiplied with in a step that ends this many examples later."""
 
-    def ended(self, leases: Sequence[Ended]) -> None:
+    def ended(self, leases: Sequence[Ended[R]]) -> None:
         """These are done with; called before the step they formed is announced."""
 
     def stepped(self) -> bool:
         """After every step; False asks the engine to stop here."""
 
 
+class Shards(Protocol):
+    def carry_out(self, what: Step | Drop, open_from: int) -> bool:
+        """An order to all of them. True: it is done; else `Epoch.carried_out` is called when it is."""
+
+
 Log = Callable[[Event, list[Action]], None]
 
 
-class Epoch:
-    def __init__(self, coordinator: Coordinator, server: Server, host: Host, log: Log | None = None) -> None:
-        self.coordinator, self.server, self.host, self._log = coordinator, server, host, log
-        self.begun: deque[tuple[Begin, Found]] = deque()
+class Epoch(Generic[R]):
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        shards: Shards,
+        host: Host[R],
+        log: Log | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.coordinator, self.shards, self.host, self._log = coordinator, shards, host, log
+        self.tell: Callable[
+            [Begin], None
+        ]  # brings a worker its work; the engine's to set, before anybody joins
         self.stopped = False
-        self._found: dict[int, Found] = {}  # by first example
-        self._pushes: dict[int, Push] = {}  # by lease
-        self._flights: dict[int, tuple[int, Lease]] = {}  # worker and lease, by lease number
-        self._began = time.perf_counter()
+        self._reports: dict[int, R] = {}  # by lease
+        self._flights: dict[int, tuple[int, Lease]] = {}  # worker and lease, by lease number, lowest first
+        self._decided: deque[Apply | Discard | Reissue] = deque()  # and not carried out yet
+        self._under_way: Apply | None = None
+        self._clock, self._began = now, now()
 
     # What an engine reports
 
@@ -82,12 +99,11 @@ class Epoch:
 
     @property
     def done(self) -> bool:
-        return self.stopped or self.coordinator.work.done
+        return self.stopped or (self.coordinator.work.done and not self._decided)
 
-    def supply(self, found: Found) -> None:
-        batch = found.batch
-        self._found[batch.first] = found
-        self._handle(Supplied(batch.first, len(batch), len(batch), self._now()))
+    def supply(self, first: int, count: int, batch: int | None = None) -> None:
+        """Examples that may be leased, `batch` at a time, or all of them as one lease."""
+        self._handle(Supplied(first, count, batch or count, self._now()))
 
     def exhausted(self) -> None:
         self._handle(DataExhausted(self._now()))
@@ -98,13 +114,15 @@ class Epoch:
     def requested(self, worker: int) -> None:
         self._handle(WorkRequested(worker, self._now()))
 
-    def arrived(self, worker: int, lease: int, push: Push, seconds: float = 0.0) -> None:
-        """`push` may be overwritten by its worker once this returns: what is to wait is copied."""
+    def arrived(self, worker: int, lease: int, report: R, seconds: float = 0.0, version: int = 0) -> None:
+        """Every shard has the gradient of this lease; it was computed on parameters of step `version`, or newer."""
         if lease in self._flights:
-            self._pushes[lease] = push
-        self._handle(GradientArrived(worker, lease, self._now(), seconds))
-        if lease in self._pushes:
-            self._pushes[lease] = push.kept()
+            self._reports.setdefault(lease, report)
+        self._handle(GradientArrived(worker, lease, self._now(), seconds, version))
+
+    def refused(self, worker: int, lease: int, reason: str) -> None:
+        """The worker has no gradient that could be used."""
+        self._handle(GradientRefused(worker, lease, reason, self._now()))
 
     def lost(self, worker: int, reason: str) -> None:
         self._handle(WorkerLost(worker, reason, self._now()))
@@ -112,48 +130,72 @@ class Epoch:
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
 
+    def carried_out(self) -> None:
+        """All shards have done what they were told last."""
+        step, self._under_way = self._under_way, None
+        if step is not None:
+            self._announce(step)
+        self._carry_out_next()
+
     def open_ranges(self) -> list[tuple[int, int]]:
         """(first, count) of what was supplied and has not ended: a restored run leases it anew."""
         supply = self.coordinator.work.supply
         leases = [*(lease for _, lease in self._flights.values()), *supply.returned]
-        unbegun = [(first, count) for first, count, _ in supply.ranges]
-        return sorted([*((lease.first, lease.count) for lease in leases), *unbegun])
+        unbegun = {(first, count) for first, count, _ in supply.ranges}
+        return sorted({(lease.first, lease.count) for lease in leases} | unbegun)
 
     # What is done
 
     def _now(self) -> float:
-        return time.perf_counter() - self._began
+        return self._clock() - self._began
 
     def _handle(self, event: Event) -> None:
         actions = self.coordinator.handle(event)
         if self._log is not None:
             self._log(event, actions)
-        for action in actions:  # before any step is announced: a snapshot there counts them as begun
+        for action in actions:
             if isinstance(action, Begin):
                 self._flights[action.lease.number] = action.worker, action.lease
-        for action in actions:
-            match action:
-                case Begin(_, lease):
-                    self.begun.append((action, self._found[lease.first]))
-                case Apply(_, parts, over_kept):
-                    self._apply(parts, over_kept)
-                case Discard(number, reason):
-                    if number in self._flights:
-                        self.host.ended([self._end(Part(number, 0.0, reason))])
+                self.tell(action)
+            else:
+                self._decided.append(action)
+        if self._under_way is None:
+            self._carry_out_next()
+
+    def _carry_out_next(self) -> None:
+        """In the order decided, until the shards have something to do."""
+        while self._decided and not self.stopped:
+            match action := self._decided.popleft():
+                case Apply():
+                    if not self._order_step(action):
+                        return
+                    self._announce(action)
+                case Discard(number, reason) if number in self._flights:
+                    self.host.ended([self._end(Part(number, 0.0, reason))])
+                    self.shards.carry_out(Drop(number), self._open_from())
                 case Reissue(number):
                     del self._flights[number]
+                    self.shards.carry_out(Drop(number), self._open_from())
 
-    def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
-        examples = sum(self._flights[part.lease][1].count for part in parts)
-        scale = self.host.rate(examples)
-        pushes = [(self._pushes[part.lease], part.weight) for part in parts]
-        self.server.apply_group(pushes, lr_scale=scale, over_kept=over_kept)
-        self.host.ended([self._end(part) for part in parts])
-        looking = time.perf_counter()
+    def _order_step(self, action: Apply) -> bool:
+        scale = self.host.rate(sum(self._flights[part.lease][1].count for part in action.parts))
+        parts = tuple((part.lease, part.weight) for part in action.parts)
+        self._under_way = action
+        done = self.shards.carry_out(Step(action.step, parts, scale, action.over_kept), self._open_from())
+        if done:
+            self._under_way = None
+        return done
+
+    def _announce(self, action: Apply) -> None:
+        self.host.ended([self._end(part) for part in action.parts])
+        looking = self._clock()
         if not self.host.stepped():
             self.stopped = True
-        self._began += time.perf_counter() - looking  # events tell the time of training
+        self._began += self._clock() - looking  # events tell the time of training
 
-    def _end(self, part: Part) -> Ended:
+    def _end(self, part: Part) -> Ended[R]:
         worker, lease = self._flights.pop(part.lease)
-        return Ended(worker, lease, self._found.pop(lease.first), self._pushes.pop(part.lease), part)
+        return Ended(worker, lease, self._reports.pop(part.lease, None), part)
+
+    def _open_from(self) -> int:
+        return next(iter(self._flights), self.coordinator.work.supply.next_number)

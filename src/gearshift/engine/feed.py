@@ -10,13 +10,14 @@ Open = Callable[[int, int], Generator[Found]]  # (start, batch size) -> batches 
 
 
 class Feed:
-    """An iterator of batches whose size can be changed on the way."""
+    """An iterator of batches whose size can be changed on the way. It keeps what it gave out until it is dropped."""
 
     def __init__(
         self, open_at: Open, *, position: int, batch: int, ranges: Sequence[tuple[int, int]] = ()
     ) -> None:
         self._open, self.position, self._batch, self._ranges = open_at, position, batch, list(ranges)
         self._batches: Generator[Found] | None = None
+        self._kept: dict[int, Found] = {}  # by first example
 
     @property
     def pending(self) -> list[tuple[int, int]]:
@@ -27,13 +28,17 @@ class Feed:
         return self
 
     def __next__(self) -> Found:
-        if self._ranges:
-            return self._again(*self._ranges.pop(0))
-        if self._batches is None:
-            self._batches = self._open(self.position, self._batch)
-        found = next(self._batches)
-        self.position = found.batch.first + len(found.batch)
+        found = self._again(*self._ranges.pop(0)) if self._ranges else self._next()
+        self._kept[found.batch.first] = found
         return found
+
+    def __getitem__(self, first: int) -> Found:
+        """A batch that was given out and not dropped."""
+        return self._kept[first]
+
+    def drop(self, first: int) -> Found:
+        """Nobody will ask for it again."""
+        return self._kept.pop(first)
 
     def resize(self, batch: int) -> None:
         """Batches not yet given out have this size; what was read ahead is read again."""
@@ -45,6 +50,13 @@ class Feed:
         if self._batches is not None:
             self._batches.close()
             self._batches = None
+
+    def _next(self) -> Found:
+        if self._batches is None:
+            self._batches = self._open(self.position, self._batch)
+        found = next(self._batches)
+        self.position = found.batch.first + len(found.batch)
+        return found
 
     def _again(self, first: int, count: int) -> Found:
         batches = self._open(first, count)

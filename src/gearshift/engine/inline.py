@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Epoch
+from gearshift.engine.feed import Feed
+from gearshift.engine.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
 Compute = Callable[[Begin, Found], Push]
 
 
-def run(epoch: Epoch, feed: Iterator[Found], compute: Compute, before_step: Callable[[], None]) -> None:
+def run(
+    epoch: Epoch[Push],
+    shards: LocalShards,
+    feed: Feed,
+    compute: Compute,
+    before_step: Callable[[], None],
+) -> None:
     """To the end of the data, or until the host says stop; `before_step` may switch the strategy."""
+    begun: deque[Begin] = deque()
+    epoch.tell = begun.append
     epoch.joined(0)
     while not epoch.done:
         before_step()
@@ -23,7 +34,10 @@ def run(epoch: Epoch, feed: Iterator[Found], compute: Compute, before_step: Call
             if found is None:
                 epoch.exhausted()
             else:
-                epoch.supply(found)
-        if epoch.begun:
-            begin, found = epoch.begun.popleft()
-            epoch.arrived(0, begin.lease.number, compute(begin, found))
+                epoch.supply(found.batch.first, len(found.batch))
+        if begun:
+            begin = begun.popleft()
+            push = compute(begin, feed[begin.lease.first])
+            shards.push(begin.lease.number, push)
+            epoch.arrived(0, begin.lease.number, push)
+            shards.keep(begin.lease.number)

@@ -1,9 +1,10 @@
-"""Several workers in this process, a thread each, around one server: torch and the row store release the GIL.
+"""Several workers in this process, a thread each, around its shards: torch and the row store release the GIL.
 
-Workers share nothing but the server: each has a copy of the model, pulls the dense parameters and the rows it
-needs when it begins, and sends its gradient to the one thread that runs `Epoch` (the caller's), which is also the
-only one that applies steps. A worker that raises ends the run with its error, unless `spare` workers may be lost;
-one that hangs past `patience` is fenced: its lease is given to others and whatever it sends later is refused.
+Workers share nothing but the shards: each has a copy of the model, pulls the dense parameters and the rows it needs
+once the shards have the version it must see, leaves its gradient with them and reports to the one thread that runs
+`Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error,
+unless `spare` workers may be lost; one that hangs past `patience` is fenced: its lease is given to others and
+whatever it sends later is refused.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Epoch
+from gearshift.engine.feed import Feed
+from gearshift.engine.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -34,17 +37,18 @@ class Report:
     begin: Begin
     push: Push | None
     seconds: float = 0.0
+    version: int = 0  # the oldest step that its pull may have seen
     error: BaseException | None = None
 
 
 class Crew:
     """The worker threads: `tell` gives one its work, `reports` has what comes back."""
 
-    def __init__(self, workers: int, compute: Compute, threads_each: int) -> None:
+    def __init__(self, workers: int, compute: Compute, shards: LocalShards, threads_each: int) -> None:
         self.reports: queue.Queue[Report] = queue.Queue()
         self._taken: list[queue.Queue[bool]] = [queue.Queue() for _ in range(workers)]
         self._work: list[queue.Queue[tuple[Begin, Found] | None]] = [queue.Queue() for _ in range(workers)]
-        self._compute, self._threads_each = compute, threads_each
+        self._compute, self._shards, self._threads_each = compute, shards, threads_each
         self._threads = [
             threading.Thread(target=self._loop, args=(w,), name=f"gearshift-worker-{w}", daemon=True)
             for w in range(workers)
@@ -75,8 +79,10 @@ class Crew:
         while (task := self._work[worker].get()) is not None:
             (begin, found), since = task, time.perf_counter()
             try:
+                version = self._shards.wait_for(begin.version)
                 push = self._compute(worker, begin, found)
-                report = Report(worker, begin, push, time.perf_counter() - since)
+                self._shards.push(begin.lease.number, push)
+                report = Report(worker, begin, push, time.perf_counter() - since, version)
             except BaseException as error:
                 report = Report(worker, begin, None, error=error)
             self.reports.put(report)
@@ -89,6 +95,7 @@ class ThreadsEngine:
         self,
         workers: int,
         compute: Compute,
+        shards: LocalShards,
         *,
         threads_each: int = 1,
         patience: float = 300.0,
@@ -96,14 +103,20 @@ class ThreadsEngine:
         tell: Callable[[str], None] = print,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.workers, self.compute, self.threads_each = workers, compute, threads_each
+        self.workers, self.compute, self.shards, self.threads_each = workers, compute, shards, threads_each
         self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
 
-    def run(self, epoch: Epoch, feed: Iterator[Found], before_step: Callable[[], None]) -> None:
+    def run(self, epoch: Epoch[Push], feed: Feed, before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
-        crew = Crew(self.workers, self.compute, self.threads_each)
+        crew = Crew(self.workers, self.compute, self.shards, self.threads_each)
         self._busy: dict[int, float] = {}  # since when
         self._fenced: set[int] = set()
+
+        def tell(begin: Begin) -> None:
+            self._busy[begin.worker] = time.monotonic()
+            crew.tell(begin, feed[begin.lease.first])
+
+        epoch.tell = tell
         try:
             for worker in range(self.workers):
                 epoch.joined(worker)
@@ -113,7 +126,6 @@ class ThreadsEngine:
                 if epoch.done:
                     break
                 self._feed(epoch, feed)
-                self._send(epoch, crew)
                 self._receive(epoch, crew)
         except BaseException:
             self.wake()
@@ -122,21 +134,15 @@ class ThreadsEngine:
             for worker in crew.close(self._fenced):
                 self.tell(f"worker {worker} does not end; it is left behind")
 
-    def _feed(self, epoch: Epoch, feed: Iterator[Found]) -> None:
+    def _feed(self, epoch: Epoch[Push], feed: Feed) -> None:
         while epoch.hungry:
             found = next(feed, None)
             if found is None:
                 epoch.exhausted()
             else:
-                epoch.supply(found)
+                epoch.supply(found.batch.first, len(found.batch))
 
-    def _send(self, epoch: Epoch, crew: Crew) -> None:
-        while epoch.begun:
-            begin, found = epoch.begun.popleft()
-            self._busy[begin.worker] = time.monotonic()
-            crew.tell(begin, found)
-
-    def _receive(self, epoch: Epoch, crew: Crew) -> None:
+    def _receive(self, epoch: Epoch[Push], crew: Crew) -> None:
         """One report, or a look at who hangs; nothing if nobody works."""
         if not self._busy:
             assert epoch.done, "no worker works, none may begin and the data are not done"
@@ -149,7 +155,7 @@ class ThreadsEngine:
         self._take(epoch, report)
         crew.release(report.worker)
 
-    def _take(self, epoch: Epoch, report: Report) -> None:
+    def _take(self, epoch: Epoch[Push], report: Report) -> None:
         worker = report.worker
         if worker in self._fenced:
             return
@@ -160,18 +166,20 @@ class ThreadsEngine:
                 raise report.error
             self._fence(epoch, worker, f"worker {worker} failed: {report.error}")
             return
-        epoch.arrived(worker, report.begin.lease.number, report.push, report.seconds)
+        lease = report.begin.lease.number
+        epoch.arrived(worker, lease, report.push, report.seconds, report.version)
+        self.shards.keep(lease)
         if not epoch.done:
             epoch.requested(worker)
 
-    def _fence_the_hanging(self, epoch: Epoch) -> None:
+    def _fence_the_hanging(self, epoch: Epoch[Push]) -> None:
         now = time.monotonic()
         for worker, since in list(self._busy.items()):
             if now - since > self.patience:
                 del self._busy[worker]
                 self._fence(epoch, worker, f"worker {worker} has not answered for {self.patience:g} s")
 
-    def _fence(self, epoch: Epoch, worker: int, reason: str) -> None:
+    def _fence(self, epoch: Epoch[Push], worker: int, reason: str) -> None:
         self._fenced.add(worker)
         self.tell(f"{reason}; its examples go to the others")
         epoch.lost(worker, reason)

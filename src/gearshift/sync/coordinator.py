@@ -56,8 +56,8 @@ class Coordinator:
             case WorkRequested(worker):
                 if worker in work.pace.counts:  # one that was given up must join again
                     work.park(worker)
-            case GradientArrived(worker, lease):
-                yield from self._arrived(worker, lease)
+            case GradientArrived(worker, lease, version=version):
+                yield from self._arrived(worker, lease, version)
             case GradientRefused(worker, lease, reason):
                 if self._holds(worker, lease):
                     yield self._discard(worker, lease, reason)
@@ -78,7 +78,7 @@ class Coordinator:
     def _holds(self, worker: int, lease: int) -> bool:
         return lease in self.work.flights_of.get(worker, ())
 
-    def _arrived(self, worker: int, lease: int) -> Iterator[Action]:
+    def _arrived(self, worker: int, lease: int, version: int) -> Iterator[Action]:
         work = self.work
         if not self._holds(worker, lease):
             if lease not in work.waiting:  # the same one again changes nothing
@@ -88,7 +88,7 @@ class Coordinator:
         if late:
             yield self._discard(worker, lease, late)
         else:
-            work.arrive(lease)
+            work.arrive(lease, version)
             work.advance(worker)
 
     def _discard(self, worker: int, lease: int, reason: str) -> Discard:

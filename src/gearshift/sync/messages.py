@@ -46,6 +46,7 @@ class GradientArrived:
     lease: int
     at: float = 0.0
     seconds: float = 0.0  # that the worker took, by its own clock; 0 if it did not say
+    version: int = 0  # the oldest step that its pull may have seen, if newer than the one it had to see
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,9 +185,11 @@ class Work:
         if worker in self.parked:
             self._queue(worker)
 
-    def arrive(self, lease: int) -> Flight:
-        """The gradient is here: it waits to form a step."""
+    def arrive(self, lease: int, version: int = 0) -> Flight:
+        """The gradient is here: it waits to form a step. It may have seen a newer version than it had to."""
         flight = self.land(lease)
+        if version > flight.version:
+            flight = replace(flight, version=version)
         self.waiting[lease] = flight
         self.waiting_examples += flight.lease.count
         return flight

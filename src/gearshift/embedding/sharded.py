@@ -1,0 +1,123 @@
+"""Several stores as one: each id lives on the shard that its hash names, and nobody above can tell.
+
+Shard s of n holds a run of the 256 partitions, so a checkpoint written by any number of shards loads on any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.embedding.store import Cut, Floats, Ids, RowBlock, RowStore
+
+
+class Placement:
+    """Where each of these ids lives: `groups[s]` are the positions of those on shard s, in input order."""
+
+    def __init__(self, ids_U: Ids, shards: int) -> None:
+        order_U, begins = np.empty(len(ids_U), np.uint32), np.empty(shards + 1, np.uint32)
+        _core.place(ids_U, shards, order_U, begins)
+        self.groups = [order_U[begins[s] : begins[s + 1]] for s in range(shards)]
+
+
+class ShardedStore:
+    """See `RowStore` for what each method does."""
+
+    def __init__(self, shards: Sequence[RowStore]) -> None:
+        self.shards = tuple(shards)
+        first = self.shards[0]
+        self.parts, self.width, self.state_width = first.parts, first.width, first.state_width
+
+    def __len__(self) -> int:
+        return sum(len(shard) for shard in self.shards)
+
+    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+        return self._gather([shard.pull for shard in self.shards], ids_U, out_UW, threads)
+
+    def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+        return self._gather([shard.peek for shard in self.shards], ids_U, out_UW, threads)
+
+    def push(
+        self,
+        ids_U: Ids,
+        sums_UW: Floats,
+        counts_U: NDArray[np.uint32],
+        *,
+        examples: float,
+        step: int,
+        lr_scale: float = 1.0,
+        threads: int = 1,
+    ) -> None:
+        """Shard by shard: one that refuses leaves those before it pushed, so push what is finite."""
+        for shard, at in zip(self.shards, Placement(ids_U, len(self.shards)).groups, strict=True):
+            shard.push(
+                ids_U[at],
+                sums_UW[at],
+                counts_U[at],
+                examples=examples,
+                step=step,
+                lr_scale=lr_scale,
+                threads=threads,
+            )
+
+    def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
+        out_U = np.empty(len(ids_U), np.bool_)
+        for shard, at in zip(self.shards, Placement(ids_U, len(self.shards)).groups, strict=True):
+            out_U[at] = shard.contains(ids_U[at])
+        return out_U
+
+    def erase(self, ids_U: Ids) -> int:
+        groups = Placement(ids_U, len(self.shards)).groups
+        return sum(shard.erase(ids_U[at]) for shard, at in zip(self.shards, groups, strict=True))
+
+    def blocks(self) -> Iterator[RowBlock]:
+        for shard in self.shards:
+            yield from shard.blocks()
+
+    def load(self, block: RowBlock) -> None:
+        for shard, at in zip(self.shards, Placement(block.ids_U, len(self.shards)).groups, strict=True):
+            if len(at):
+                shard.load(RowBlock(*(getattr(block, field.name)[at] for field in fields(block))))
+
+    def cut(self) -> ShardedCut:
+        return ShardedCut([shard.cut() for shard in self.shards])
+
+    def memory_bytes(self) -> int:
+        return sum(shard.memory_bytes() for shard in self.shards)
+
+    def _gather(
+        self, reads: Sequence[Callable[..., Floats]], ids_U: Ids, out_UW: Floats | None, threads: int
+    ) -> Floats:
+        if out_UW is None:
+            out_UW = np.empty((len(ids_U), self.width), np.float32)
+        for read, at in zip(reads, Placement(ids_U, len(reads)).groups, strict=True):
+            out_UW[at] = read(ids_U[at], threads=threads)
+        return out_UW
+
+
+class ShardedCut:
+    """The cuts of all shards, in the order of their partitions."""
+
+    def __init__(self, cuts: Sequence[Cut]) -> None:
+        self._cuts = tuple(cuts)
+
+    def __len__(self) -> int:
+        return sum(len(cut) for cut in self._cuts)
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        for cut in self._cuts:
+            yield from cut
+
+    def close(self) -> None:
+        for cut in self._cuts:
+            cut.close()
+
+    def __enter__(self) -> ShardedCut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,96 @@
+"""The shards of one process: workers push into them and wait for versions, one thread gives orders.
+
+A single shard carries out its orders where they are given. Several have a thread each: they apply the same steps in
+the same order but not at the same moment, and a worker that wants step k waits until the last has applied it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from gearshift.server import Server
+from gearshift.shard import Drop, Layout, Order, Shard, Step, shard_server
+from gearshift.worker import Push
+
+
+class LocalShards:
+    def __init__(self, whole: Server, layout: Layout) -> None:
+        self.whole, self.layout = whole, layout
+        self.shards = [Shard(shard_server(whole, layout, i)) for i in range(layout.shards)]
+        self._moved = threading.Condition()  # a shard has carried out an order
+        self._given = 0
+        self._failed: BaseException | None = None
+        self._closed = False
+        several = layout.shards > 1
+        self._orders = [queue.SimpleQueue[Order | None]() for _ in self.shards if several]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(i,), name=f"gearshift-shard-{i}", daemon=True)
+            for i in range(len(self._orders))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # ---- from workers' threads ----
+
+    def wait_for(self, version: int) -> int:
+        """Until every shard has applied step `version`; the oldest step that a pull may now see."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._closed or self._oldest() >= version)
+            return self._oldest()
+
+    def push(self, lease: int, push: Push) -> None:
+        """The gradient waits on every shard, unless its lease has ended."""
+        parts = self.layout.split(push) if self._threads else [push]
+        for shard, part in zip(self.shards, parts, strict=True):
+            shard.take(lease, part)
+
+    # ---- from the thread that gives orders ----
+
+    def keep(self, lease: int) -> None:
+        """The worker goes on and will overwrite its buffers. What was split has memory of its own."""
+        if not self._threads:
+            self.shards[0].keep(lease)
+
+    def carry_out(self, what: Step | Drop, open_from: int) -> bool:
+        """On all shards; returns when the last has done it."""
+        self._given += 1
+        order = Order(self._given, what, open_from)
+        if not self._threads:
+            self._tell(self.shards[0], order)
+        for orders in self._orders:
+            orders.put(order)
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._failed is not None or all(shard.done == self._given for shard in self.shards)
+            )
+        if self._failed is not None:
+            raise self._failed
+        self.whole.step = self.shards[0].step
+        return True
+
+    def close(self) -> None:
+        for orders in self._orders:
+            orders.put(None)
+        for thread in self._threads:
+            thread.join()
+        with self._moved:
+            self._closed = True
+            self._moved.notify_all()
+
+    def _oldest(self) -> int:
+        return min(shard.step for shard in self.shards)
+
+    def _serve(self, i: int) -> None:
+        while (order := self._orders[i].get()) is not None:
+            try:
+                self._tell(self.shards[i], order)
+            except BaseException as error:
+                self._failed = error
+                with self._moved:
+                    self._moved.notify_all()
+
+    def _tell(self, shard: Shard, order: Order) -> None:
+        shard.tell(order)
+        with self._moved:
+            self._moved.notify_all()

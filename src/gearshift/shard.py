@@ -1,0 +1,195 @@
+"""A shard: a part of the rows and of the dense parameters, the gradients that wait for a step, and what it was told.
+
+A gradient waits under the number of its lease. Orders are numbered; a shard carries them out in that order, each
+once, however often and in whatever order they reach it. So all shards go through the same steps, and a cut
+falls between the same two on each. A gradient whose lease has ended is refused. Gradients may come from any thread,
+orders come from one. Decides nothing, and knows no worker and no clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.sharded import Placement, ShardedStore
+from gearshift.embedding.store import RowStore
+from gearshift.server import Server
+from gearshift.worker import Push, RowPush
+
+NO_PREDICTIONS = np.empty((0, 1), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Apply step number `step`, from these leases with these weights."""
+
+    step: int
+    parts: tuple[tuple[int, float], ...]
+    lr_scale: float = 1.0
+    over_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The lease ended without a step; its gradient, if one waits, is not needed."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCut:
+    """Set aside everything as it is now, under this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    number: int  # from 1, without a gap
+    what: Step | Drop | TakeCut
+    open_from: int = 0  # every lease with a lower number has ended
+
+
+class Shard:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.step = server.step  # applied, wholly
+        self.done = 0  # orders carried out
+        self.waiting: dict[int, Push] = {}  # by lease
+        self._early: dict[int, Order] = {}  # told before their turn
+        self._open_from = 0
+        self._ended: set[int] = set()  # of the leases from there on
+        self._books = threading.Lock()  # over `waiting` and what has ended
+
+    def pull(self, ids: tuple[Ids, ...]) -> tuple[tuple[Floats, ...], Tensor]:
+        """Rows of each store and a copy of the dense part; new ids are born."""
+        rows = tuple(store.pull(own) for store, own in zip(self.server.stores, ids, strict=True))
+        with self.server.dense_lock:
+            return rows, self.server.flat.clone()
+
+    def take(self, lease: int, push: Push) -> bool:
+        """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
+        with self._books:
+            if lease < self._open_from or lease in self._ended:
+                return False
+            self.waiting.setdefault(lease, push)
+            return True
+
+    def keep(self, lease: int) -> None:
+        """If it still waits, it gets memory of its own: the worker will use its buffers again."""
+        if lease in self.waiting:
+            self.waiting[lease] = self.waiting[lease].kept()
+
+    def tell(self, order: Order) -> list[TakeCut]:
+        """Carries out what is due by now; cuts that come due are the caller's to take, before it tells more."""
+        if order.number > self.done:
+            self._early[order.number] = order
+        cuts = []
+        while (due := self._early.pop(self.done + 1, None)) is not None:
+            match due.what:
+                case Step() as step:
+                    self._apply(step)
+                case Drop(lease):
+                    self._end([lease])
+                case TakeCut() as cut:
+                    cuts.append(cut)
+                    assert self.done + 2 not in self._early, "nothing is told between a cut and its answer"
+            self._forget_below(due.open_from)
+            self.done += 1
+        return cuts
+
+    def _apply(self, order: Step) -> None:
+        assert order.step == self.step + 1, f"step {order.step} after step {self.step}"
+        pushes = self._end([lease for lease, _ in order.parts])
+        weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
+        self.server.apply_group(weighted, lr_scale=order.lr_scale, over_kept=order.over_kept)
+        self.step = order.step
+
+    def _end(self, leases: list[int]) -> list[Push]:
+        """These leases are over; the gradients of those that had one here."""
+        with self._books:
+            self._ended.update(leases)
+            return [self.waiting.pop(lease) for lease in leases if lease in self.waiting]
+
+    def _forget_below(self, open_from: int) -> None:
+        if open_from > self._open_from:
+            with self._books:
+                self._open_from = open_from
+                self._ended = {lease for lease in self._ended if lease >= open_from}
+                for lease in [lease for lease in self.waiting if lease < open_from]:
+                    del self.waiting[lease]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How parameters lie on shards: rows by the hash of their id, dense parameters in whole tensors."""
+
+    dense: tuple[slice, ...]  # of the flat buffer, one per shard
+
+    @classmethod
+    def of(cls, shards: int, size: int, starts: tuple[int, ...], together: bool = False) -> Layout:
+        """`starts` are the places where a tensor begins; `together` keeps all of them on the first shard."""
+        ends = [min((s for s in starts if s >= size * i / shards), default=size) for i in range(1, shards)]
+        cuts = [size] * (shards - 1) if together else ends
+        return cls(tuple(slice(a, b) for a, b in zip([0, *cuts], [*cuts, size], strict=True)))
+
+    @property
+    def shards(self) -> int:
+        return len(self.dense)
+
+    def split_ids(self, ids: tuple[Ids, ...]) -> list[tuple[Ids, ...]]:
+        """The ids of each store, by shard."""
+        by_store = [[own[at] for at in Placement(own, self.shards).groups] for own in ids]
+        return [tuple(of_store[s] for of_store in by_store) for s in range(self.shards)]
+
+    def split(self, push: Push) -> list[Push]:
+        """Each shard's share of a gradient, in memory of its own; running statistics go to the first."""
+        rows = [split_rows(own, self.shards) for own in push.rows]
+        return [
+            replace(
+                push,
+                rows=tuple(of_store[s] for of_store in rows),
+                dense=push.dense[own].clone(),
+                probabilities_BT=NO_PREDICTIONS,
+                buffer_changes=push.buffer_changes if s == 0 else {},
+            )
+            for s, own in enumerate(self.dense)
+        ]
+
+
+def split_rows(rows: RowPush, shards: int) -> list[RowPush]:
+    groups = Placement(rows.ids_U, shards).groups
+    return [RowPush(rows.ids_U[at], rows.sums_UW[at], rows.counts_U[at]) for at in groups]
+
+
+def shard_server(whole: Server, layout: Layout, number: int) -> Server:
+    """The server of one shard, in the memory of `whole`: both see what either does to rows and dense values."""
+    if layout.shards == 1:
+        return whole
+    own = layout.dense[number]
+    stores = tuple(_part_of(store, number) for store in whole.stores)
+    server = Server(
+        whole.flat[own],
+        stores,
+        whole.optimizer,
+        max_norm=whole.max_norm,
+        embedding_reduce=whole.embedding_reduce,
+        threads=whole.threads,
+    )
+    server.optimizer_state = {
+        name: values[own] if values.dim() else (values if number == 0 else values.clone())
+        for name, values in whole.optimizer_state.items()
+    }
+    server.dense_lock = whole.dense_lock
+    server.buffers = whole.buffers if number == 0 else {}
+    server.step = whole.step
+    return server
+
+
+def _part_of(store: RowStore, number: int) -> RowStore:
+    assert isinstance(store, ShardedStore), "a sharded server has sharded stores"
+    return store.shards[number]
