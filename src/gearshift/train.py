@@ -113,6 +113,7 @@ def make_trainer(config: Config) -> Trainer:
     return Trainer(
         global_batch=train.global_batch,
         workers=config.cluster.workers,
+        shards=config.cluster.shards,
         strategy={
             "name": config.strategy.name,
             "switch": tuple(PlannedSwitch(s.at, s.to, s.settings()) for s in config.strategy.switch),

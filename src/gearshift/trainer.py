@@ -19,6 +19,7 @@ from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
+from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
@@ -37,6 +38,7 @@ class Trainer:
         *,
         global_batch: int = 4096,
         workers: int = 1,
+        shards: int = 1,
         strategy: str | Mapping[str, Any] = "sync",
         batch: int | None = None,
         inject: Cluster | None = None,
@@ -86,6 +88,9 @@ class Trainer:
         self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
+        if not 1 <= shards <= PARTITIONS:
+            raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
+        self.shards = shards
 
     def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
         """Trains to the end: `start` and `wait`."""
@@ -167,6 +172,7 @@ class Trainer:
             loss=self.loss,
             seed=self.plan.seed,
             threads=self.threads,
+            shards=self.shards,
         )
 
     def _baseline(self, train: Dataset) -> Learner:

@@ -267,6 +267,9 @@ class Inject(Section):
 class Cluster(Section):
     engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
     workers: Count = Field(default=1, ge=1, description="How many compute at the same time.")
+    shards: Count = Field(
+        default=1, ge=1, le=256, description="Over how many servers rows and dense parameters are spread."
+    )
     threads: Count | None = Field(
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from row_reference import ReferenceStore, reference_rows, rows_of
 
 from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import (
     RowAdagrad,
     RowAdam,
@@ -47,10 +48,12 @@ class StoreBesideDict(RuleBasedStateMachine):
         columns=st.lists(st.tuples(widths, optimizers, inits), min_size=1, max_size=3),
         seed=st.integers(0, 2**64 - 1),
         portable=st.booleans(),
+        shards=st.sampled_from([1, 1, 2, 3]),
     )
-    def begin(self, columns, seed, portable) -> None:
+    def begin(self, columns, seed, portable, shards) -> None:
         parts = [RowPart(f"part{n}", *column) for n, column in enumerate(columns)]
-        self.store = MemoryStore(parts, seed=seed, portable=portable)
+        stores = [MemoryStore(parts, seed=seed, portable=portable) for _ in range(shards)]
+        self.store = stores[0] if shards == 1 else ShardedStore(stores)
         self.reference = ReferenceStore(parts, seed)
         self.step = 0
         self.cut = None
