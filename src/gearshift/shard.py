@@ -9,6 +9,7 @@ orders come from one. Decides nothing, and knows no worker and no clock.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,8 +56,8 @@ class Order:
 
 
 class Shard:
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, take_cut: Callable[[str], None] = lambda name: None) -> None:
+        self.server, self._take_cut = server, take_cut
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
         self.waiting: dict[int, Push] = {}  # by lease
@@ -84,23 +85,20 @@ class Shard:
         if lease in self.waiting:
             self.waiting[lease] = self.waiting[lease].kept()
 
-    def tell(self, order: Order) -> list[TakeCut]:
-        """Carries out what is due by now; cuts that come due are the caller's to take, before it tells more."""
+    def tell(self, order: Order) -> None:
+        """Carries out what is due by now."""
         if order.number > self.done:
             self._early[order.number] = order
-        cuts = []
         while (due := self._early.pop(self.done + 1, None)) is not None:
             match due.what:
                 case Step() as step:
                     self._apply(step)
                 case Drop(lease):
                     self._end([lease])
-                case TakeCut() as cut:
-                    cuts.append(cut)
-                    assert self.done + 2 not in self._early, "nothing is told between a cut and its answer"
+                case TakeCut(name):
+                    self._take_cut(name)
             self._forget_below(due.open_from)
             self.done += 1
-        return cuts
 
     def _apply(self, order: Step) -> None:
         assert order.step == self.step + 1, f"step {order.step} after step {self.step}"

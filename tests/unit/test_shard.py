@@ -70,10 +70,13 @@ def test_a_gradient_of_an_ended_lease_is_refused_and_forgotten() -> None:
     assert not shard.take(7, push) and shard.take(8, push)
 
 
-def test_a_cut_is_the_callers_and_a_step_out_of_order_is_a_fault() -> None:
-    shard = Shard(learner().server)
-    assert shard.tell(Order(2, TakeCut("a"))) == []
-    assert shard.tell(Order(1, Drop(0))) == [TakeCut("a")]
+def test_a_cut_falls_in_its_turn_and_a_step_out_of_order_is_a_fault() -> None:
+    cuts: list[str] = []
+    shard = Shard(learner().server, cuts.append)
+    shard.tell(Order(2, TakeCut("a")))
+    assert cuts == []
+    shard.tell(Order(1, Drop(0)))
+    assert cuts == ["a"]
     with pytest.raises(AssertionError, match="step 2 after step 0"):
         shard.tell(Order(3, Step(2, ())))
 

@@ -83,6 +83,7 @@ class Epoch(Generic[R]):
             [Begin], None
         ]  # brings a worker its work; the engine's to set, before anybody joins
         self.stopped = False
+        self.step = coordinator.work.step  # carried out by all shards
         self._reports: dict[int, R] = {}  # by lease
         self._flights: dict[int, tuple[int, Lease]] = {}  # worker and lease, by lease number, lowest first
         self._decided: deque[Apply | Discard | Reissue] = deque()  # and not carried out yet
@@ -99,7 +100,7 @@ class Epoch(Generic[R]):
 
     @property
     def done(self) -> bool:
-        return self.stopped or (self.coordinator.work.done and not self._decided)
+        return self.stopped or (self.coordinator.work.done and not self._decided and not self._under_way)
 
     def supply(self, first: int, count: int, batch: int | None = None) -> None:
         """Examples that may be leased, `batch` at a time, or all of them as one lease."""
@@ -187,6 +188,7 @@ class Epoch(Generic[R]):
         return done
 
     def _announce(self, action: Apply) -> None:
+        self.step = action.step
         self.host.ended([self._end(part) for part in action.parts])
         looking = self._clock()
         if not self.host.stepped():

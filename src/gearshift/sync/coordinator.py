@@ -49,8 +49,9 @@ class Coordinator:
         work = self.work
         match event:
             case WorkerJoined(worker):
-                if worker in work.pace.counts:  # it has begun anew and knows nothing of what it was doing
+                if worker in work.pace.counts:  # it has begun anew and knows nothing of what it did or asked
                     yield from self._reissue(worker, "its worker joined again")
+                    work.unpark(worker)
                 else:
                     work.join(worker)
             case WorkRequested(worker):

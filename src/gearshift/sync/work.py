@@ -156,7 +156,7 @@ class Work:
         self._queue(worker)
 
     def begin(self, worker: int, token: int) -> Flight:
-        self._unpark(worker)
+        self.unpark(worker)
         flight = Flight(self.supply.take(), worker, token, self.step)
         self.flying[flight.lease.number] = flight
         self.flights_of[worker].add(flight.lease.number)
@@ -164,9 +164,11 @@ class Work:
         self.flying_for[token] += flight.lease.count
         return flight
 
-    def _unpark(self, worker: int) -> None:
-        del self.parked[worker]
-        self._unqueue(worker)
+    def unpark(self, worker: int) -> None:
+        """It no longer asks, if it did."""
+        if worker in self.parked:
+            del self.parked[worker]
+            self._unqueue(worker)
 
     def _queue(self, worker: int) -> None:
         self.parked_at.setdefault(self.pace.counts[worker], OrderedDict())[worker] = None
@@ -217,7 +219,6 @@ class Work:
 
     def leave(self, worker: int) -> None:
         """The worker is gone, and its flights were dropped."""
-        if worker in self.parked:
-            self._unpark(worker)
+        self.unpark(worker)
         del self.flights_of[worker]
         self.pace.leave(worker)

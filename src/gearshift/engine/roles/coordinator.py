@@ -1,0 +1,312 @@
+"""The coordinator on the network: runs an `Epoch` for workers and shards that may be slow, lost or started anew.
+
+A worker that is silent for too long, or that starts anew, loses its leases to others. If a shard or the coordinator
+itself is lost there is one way on: a new incarnation, in which all shards load the newest snapshot and everything
+after it is done again. A snapshot is an order like any other, right after a step; it counts once every shard has
+written its part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from gearshift.engine.epoch import Epoch, Host, Log
+from gearshift.engine.roles.messages import (
+    Alive,
+    Done,
+    Hello,
+    Load,
+    Loaded,
+    Out,
+    Over,
+    Rejoin,
+    Report,
+    Saved,
+    ShardHello,
+    Tell,
+    To,
+    ToCoordinator,
+    Welcome,
+    Work,
+)
+from gearshift.shard import Drop, Order, Step, TakeCut
+from gearshift.sync.coordinator import Coordinator
+from gearshift.sync.messages import Begin
+from gearshift.sync.registry import make_strategy
+
+
+class Vault(Protocol):
+    """What outlives every process."""
+
+    def new_incarnation(self) -> int:
+        """Higher than any before."""
+
+    def newest(self) -> tuple[str, dict[str, Any]]:
+        """The name and the facts of the newest whole snapshot; there is always one."""
+
+    def commit(self, name: str, facts: dict[str, Any]) -> None:
+        """Every shard has written its part of this one."""
+
+
+class Book(Host[Any], Protocol):
+    """A host whose accounts can be set back to a snapshot's."""
+
+    def facts(self) -> dict[str, Any]: ...
+    def restore(self, facts: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Session:
+    """What is known of a worker since it started."""
+
+    boot: int
+    heard: float
+    request: int = 0
+    answer: Work | None = None  # to that request
+
+
+class CoordinatorRole:
+    def __init__(
+        self,
+        vault: Vault,
+        book: Book,
+        *,
+        shards: int,
+        examples: int,
+        patience: float,
+        cut_every: int = 0,
+        log: Log | None = None,
+    ) -> None:
+        """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never."""
+        self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
+        self.patience, self.cut_every, self._log = patience, cut_every, log
+        self.out: Out = []
+        self.now = 0.0
+        self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
+        self._new_incarnation()
+
+    # ---- incarnations ----
+
+    def _new_incarnation(self) -> None:
+        self.incarnation = self.vault.new_incarnation()
+        self._snapshot, self._facts = self.vault.newest()
+        self.epoch: Epoch[Any] | None = None
+        self._loaded: set[int] = set()
+        self._workers: dict[int, Session] = {}
+        self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
+        self._orders: deque[Order] = deque()  # not carried out by all
+        self._given = 0
+        self._step_order = 0  # the number of the step under way, 0: none
+        self._cut: tuple[str, dict[str, Any]] | None = None  # being written
+        self._cut_parts: set[int] = set()
+        for shard in range(self.shards):
+            self._send_load(shard)
+
+    def _send_load(self, shard: int) -> None:
+        self.out.append((To("shard", shard), Load(self.incarnation, self._snapshot)))
+
+    def _begin(self) -> None:
+        facts = self._facts
+        strategy = make_strategy(facts["strategy"], facts["settings"])
+        self.book.restore(facts["book"])
+        coordinator = Coordinator(strategy, make_strategy, step=facts["step"])
+        self.epoch = Epoch(coordinator, self, _Looking(self), self._log, now=lambda: self.now)
+        self.epoch.tell = self._tell
+        self.position: int = facts["position"]
+        for first, count in facts["open"]:
+            self.epoch.supply(first, count)
+
+    # ---- what is said ----
+
+    def handle(self, message: ToCoordinator, now: float) -> None:
+        self.now = now
+        match message:
+            case ShardHello(shard, boot):
+                self._shard_started(shard, boot)
+            case Loaded(incarnation, shard, boot):
+                if incarnation == self.incarnation and self.epoch is None:
+                    self._shard_loaded(shard, boot)
+            case Done(incarnation, shard, number):
+                if incarnation == self.incarnation:
+                    self._orders_done(shard, number)
+            case Saved(incarnation, shard, name):
+                if incarnation == self.incarnation:
+                    self._part_saved(shard, name)
+            case Hello(worker, boot):
+                self._worker_started(worker, boot)
+            case Alive(incarnation, worker, boot):
+                self._known(incarnation, worker, boot)
+            case Report(incarnation, worker, boot):
+                if session := self._known(incarnation, worker, boot):
+                    self._reported(session, message)
+        self._feed()
+
+    def tick(self, now: float) -> None:
+        """Time has passed: what was not answered is said again, and who was silent too long is given up."""
+        self.now = now
+        if self.epoch is None:
+            for shard in range(self.shards):
+                if shard not in self._loaded:
+                    self._send_load(shard)
+            return
+        for order in self._orders:
+            for shard, done in self._done.items():
+                if order.number > done:
+                    self._send_order(shard, order)
+        for worker, session in list(self._workers.items()):
+            if now - session.heard > self.patience:
+                del self._workers[worker]
+                self.epoch.lost(worker, f"worker {worker} was silent for {self.patience:g} s")
+        self._feed()
+
+    def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
+        """Another strategy decides from here on; nothing under way is lost."""
+        if self.epoch is not None:
+            self.epoch.switch(strategy, settings, reason)
+            self._feed()
+
+    # ---- shards ----
+
+    def _shard_started(self, shard: int, boot: int) -> None:
+        if boot < self._boots[shard]:
+            return
+        again, self._boots[shard] = boot > self._boots[shard], boot
+        if again and self.epoch is not None:
+            self._new_incarnation()
+        elif self.epoch is None:
+            self._loaded.discard(shard)
+            self._send_load(shard)
+
+    def _shard_loaded(self, shard: int, boot: int) -> None:
+        if boot >= self._boots[shard]:
+            self._boots[shard] = boot
+            self._loaded.add(shard)
+        if len(self._loaded) == self.shards:
+            self._begin()
+
+    def carry_out(self, what: Step | Drop | TakeCut, open_from: int) -> bool:
+        """For `Epoch`: an order to all shards. Only a step is waited for."""
+        self._given += 1
+        order = Order(self._given, what, open_from)
+        self._orders.append(order)
+        if isinstance(what, Step):
+            self._step_order = order.number
+        for shard in range(self.shards):
+            self._send_order(shard, order)
+        return False
+
+    def _send_order(self, shard: int, order: Order) -> None:
+        self.out.append((To("shard", shard), Tell(self.incarnation, order)))
+
+    def _orders_done(self, shard: int, number: int) -> None:
+        self._done[shard] = max(self._done[shard], number)
+        by_all = min(self._done.values())
+        while self._orders and self._orders[0].number <= by_all:
+            self._orders.popleft()
+        if self.epoch is not None and 0 < self._step_order <= by_all:
+            self._step_order = 0
+            self.epoch.carried_out()
+
+    # ---- snapshots ----
+
+    def take_cut(self) -> None:
+        """Of the step that all shards have just applied, unless one is still being written."""
+        assert self.epoch is not None
+        if self._cut is None:
+            step, strategy = self.epoch.step, self.epoch.coordinator.strategy
+            facts = {
+                "step": step,
+                "position": self.position,
+                "open": self.epoch.open_ranges(),
+                "strategy": strategy.name,
+                "settings": asdict(strategy),
+                "book": self.book.facts(),
+            }
+            self._cut, self._cut_parts = (f"step-{step}-{self.incarnation}", facts), set()
+            self.carry_out(TakeCut(self._cut[0]), 0)
+
+    def _part_saved(self, shard: int, name: str) -> None:
+        if self._cut is not None and self._cut[0] == name:
+            self._cut_parts.add(shard)
+            if len(self._cut_parts) == self.shards:
+                self.vault.commit(*self._cut)
+                self._cut = None
+
+    # ---- workers ----
+
+    def _worker_started(self, worker: int, boot: int) -> None:
+        session = self._workers.get(worker)
+        if self.epoch is None or (session is not None and boot < session.boot):
+            return
+        if session is None or boot > session.boot:
+            self._workers[worker] = Session(boot, self.now)
+            self.epoch.joined(worker)
+        self._workers[worker].heard = self.now
+        self.out.append((To("worker", worker), Welcome(self.incarnation, boot)))
+
+    def _known(self, incarnation: int, worker: int, boot: int) -> Session | None:
+        session = self._workers.get(worker)
+        if incarnation != self.incarnation or session is None or session.boot != boot:
+            self.out.append((To("worker", worker), Rejoin(boot)))
+            return None
+        session.heard = self.now
+        return session
+
+    def _reported(self, session: Session, report: Report) -> None:
+        assert self.epoch is not None
+        if report.request < session.request:
+            return
+        if report.request == session.request:
+            if session.answer is not None:
+                self.out.append((To("worker", report.worker), session.answer))
+            return
+        session.request, session.answer = report.request, None
+        if report.lease is not None and report.refused:
+            self.epoch.refused(report.worker, report.lease, report.refused)
+        elif report.lease is not None:
+            self.epoch.arrived(report.worker, report.lease, report.content, report.seconds, report.version)
+        self.epoch.requested(report.worker)
+
+    def _tell(self, begin: Begin) -> None:
+        session = self._workers[begin.worker]
+        session.answer = Work(self.incarnation, session.boot, session.request, begin)
+        self.out.append((To("worker", begin.worker), session.answer))
+
+    def _feed(self) -> None:
+        """Examples for those who wait, a global batch at a time; farewell when there are none."""
+        epoch = self.epoch
+        if epoch is None:
+            return
+        while epoch.hungry:
+            strategy = epoch.coordinator.strategy
+            count = min(strategy.global_batch, self.examples - self.position)
+            if count:
+                first, self.position = self.position, self.position + count
+                epoch.supply(first, count, strategy.batch)
+            else:
+                epoch.exhausted()
+        if epoch.done:
+            for worker, session in self._workers.items():
+                self.out.append((To("worker", worker), Over(session.boot)))
+
+    @property
+    def over(self) -> bool:
+        return self.epoch is not None and self.epoch.done
+
+
+class _Looking:
+    """The book, and a look after each step whether a snapshot is due."""
+
+    def __init__(self, role: CoordinatorRole) -> None:
+        self._role = role
+        self.rate, self.ended = role.book.rate, role.book.ended
+        self._steps = 0
+
+    def stepped(self) -> bool:
+        self._steps += 1
+        go_on = self._role.book.stepped()
+        if self._role.cut_every and self._steps % self._role.cut_every == 0:
+            self._role.take_cut()
+        return go_on

@@ -1,0 +1,193 @@
+"""What worker, coordinator and shards say to each other.
+
+Everything said under an earlier incarnation is refused. A `boot` is the number under which a process started; a later
+start has a higher one. What is asked is numbered, so that an answer is known by its question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gearshift.data.batch import Floats, Ids
+from gearshift.shard import Order
+from gearshift.sync.messages import Begin
+from gearshift.worker import Push
+
+# ---- to the coordinator ----
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker starts, and knows nothing of what it may have done before."""
+
+    worker: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All shards have the gradient of `lease` (None: there is none yet), and the worker asks for more."""
+
+    incarnation: int
+    worker: int
+    boot: int
+    request: int
+    lease: int | None = None
+    refused: str = ""  # why there is no gradient to give
+    version: int = 0  # the oldest step among the shards it pulled from
+    seconds: float = 0.0
+    content: Any = None  # what the host wants to know of it
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A worker is busy and well."""
+
+    incarnation: int
+    worker: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHello:
+    """A shard starts, and holds nothing."""
+
+    shard: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    incarnation: int
+    shard: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The shard has carried out every order up to this number."""
+
+    incarnation: int
+    shard: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The shard's part of this cut is on disk."""
+
+    incarnation: int
+    shard: int
+    name: str
+
+
+# ---- to a worker ----
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    incarnation: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    incarnation: int
+    boot: int
+    request: int
+    begin: Begin
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """The coordinator does not know this worker, or not any more: it must start anew."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Nothing is left to do."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One shard's answer to a pull."""
+
+    incarnation: int
+    shard: int
+    boot: int
+    pull: int
+    step: int
+    rows: tuple[Floats, ...]
+    dense: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The shard has the gradient, or its lease had ended; either way it need not be sent again."""
+
+    incarnation: int
+    shard: int
+    lease: int
+
+
+# ---- to a shard ----
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Forget everything and take your part of this snapshot; a new incarnation begins."""
+
+    incarnation: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    incarnation: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Answered once the shard has applied step `version`."""
+
+    incarnation: int
+    worker: int
+    boot: int
+    pull: int
+    version: int
+    ids: tuple[Ids, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """This shard's part of a gradient."""
+
+    incarnation: int
+    worker: int
+    lease: int
+    push: Push
+
+
+ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved
+ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken
+ToShard = Load | Tell | Pull | Give
+Message = ToCoordinator | ToWorker | ToShard
+
+
+class To(NamedTuple):
+    """Whom a message is for."""
+
+    role: str  # coordinator, worker or shard
+    number: int = 0
+
+
+COORDINATOR = To("coordinator")
+Out = list[tuple[To, Message]]

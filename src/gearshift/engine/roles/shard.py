@@ -1,0 +1,86 @@
+"""A shard on the network: it serves pulls once it has the version they ask for, keeps gradients, carries out orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gearshift.engine.roles.messages import (
+    COORDINATOR,
+    Done,
+    Give,
+    Load,
+    Loaded,
+    Out,
+    Pull,
+    Rows,
+    Saved,
+    ShardHello,
+    Taken,
+    Tell,
+    To,
+    ToShard,
+)
+from gearshift.server import Server
+from gearshift.shard import Shard
+
+LoadPart = Callable[[str], Server]  # this shard's part of the snapshot of that name
+TakeCut = Callable[
+    [str, Server], None
+]  # sets the server's state aside; `ShardRole.saved` is called when it is written
+
+
+class ShardRole:
+    def __init__(self, number: int, boot: int, load: LoadPart, take_cut: TakeCut) -> None:
+        self.number, self.boot, self._load, self._take_cut = number, boot, load, take_cut
+        self.incarnation = 0  # of what it holds; 0: nothing
+        self.shard: Shard | None = None
+        self.out: Out = []
+        self._parked: dict[int, Pull] = {}  # by worker: the newest
+        self._hello()
+
+    def handle(self, message: ToShard) -> None:
+        if isinstance(message, Load):
+            self._take_snapshot(message)
+        elif self.shard is not None and message.incarnation == self.incarnation:
+            match message:
+                case Pull():
+                    self._parked[message.worker] = message
+                case Give(_, worker, lease, push):
+                    self.shard.take(lease, push)
+                    self.out.append((To("worker", worker), Taken(self.incarnation, self.number, lease)))
+                case Tell(_, order):
+                    self.shard.tell(order)
+                    done = Done(self.incarnation, self.number, self.shard.done)
+                    self.out.append((COORDINATOR, done))
+            self._serve(self.shard)
+
+    def tick(self) -> None:
+        """Time has passed: what was not answered is said again."""
+        if self.shard is None:
+            self._hello()
+
+    def saved(self, incarnation: int, name: str) -> None:
+        if incarnation == self.incarnation:
+            self.out.append((COORDINATOR, Saved(incarnation, self.number, name)))
+
+    def _hello(self) -> None:
+        self.out.append((COORDINATOR, ShardHello(self.number, self.boot)))
+
+    def _take_snapshot(self, load: Load) -> None:
+        if load.incarnation < self.incarnation:
+            return
+        if load.incarnation > self.incarnation:
+            server = self._load(load.name)
+            self.shard = Shard(server, lambda name: self._take_cut(name, server))
+            self.incarnation = load.incarnation
+            self._parked.clear()
+        self.out.append((COORDINATOR, Loaded(self.incarnation, self.number, self.boot)))
+
+    def _serve(self, shard: Shard) -> None:
+        """The pulls that have waited for what is there now."""
+        for worker, pull in list(self._parked.items()):
+            if shard.step >= pull.version:
+                del self._parked[worker]
+                rows, dense = shard.pull(pull.ids)
+                answer = Rows(self.incarnation, self.number, pull.boot, pull.pull, shard.step, rows, dense)
+                self.out.append((To("worker", worker), answer))

@@ -1,0 +1,313 @@
+"""The real roles on a network that loses, doubles, delays and reorders, on machines that die and freeze.
+
+    python -m tests.protocol.simulator [--schedules 100000] [--first 0] [--processes 2]
+
+A schedule follows from its seed alone. It ends when the coordinator says that everything is done; then every example
+must have ended once, and every shard must hold, bit for bit, what the surviving history of steps makes of the
+parameters. A violation is an `AssertionError`, or whatever a role raised, with the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import torch
+
+from gearshift.engine.roles.coordinator import CoordinatorRole
+from gearshift.engine.roles.messages import COORDINATOR, Message, To
+from gearshift.engine.roles.shard import ShardRole
+from gearshift.engine.roles.worker import Job, WorkerRole
+from gearshift.server import Server
+from gearshift.shard import Drop
+from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
+from tests.protocol.world import Account, CutUnderWay, Disk, History, gradient, ids_of, layout_of, restored
+
+TICK, PATIENCE, LIMIT = 2.0, 10.0, 3000.0
+STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "sync": lambda rng: {},
+    "async": lambda rng: {},
+    "bounded_staleness": lambda rng: {"bound": rng.randint(0, 3)},
+    "buffered_async": lambda rng: {},
+    "backup_workers": lambda rng: {"backups": rng.randint(0, 1)},
+    "gba": lambda rng: {"max_lag": rng.choice([0, 1, 3]), "divisor": rng.choice(["all", "kept"])},
+}
+
+
+@dataclass
+class Process:
+    role: CoordinatorRole | ShardRole | WorkerRole | None = None  # None: it is dead
+    frozen_until: float = 0.0
+    job: Job | None = None  # that it computes
+
+
+@dataclass
+class Simulation:
+    seed: int
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = rng = random.Random(self.seed)
+        self.now, self._heap, self._order, self._boots = 0.0, [], 0, 0
+        self.workers, self.shards = rng.randint(1, 4), rng.randint(1, 3)
+        self.batch = rng.randint(1, 3)
+        self.global_batch = self.batch * rng.randint(1, 4)
+        self.examples = rng.randint(1, 10) * self.global_batch + rng.randint(0, self.global_batch)
+        self.lossy, self.doubling = rng.choice([0, 0.05, 0.2]), rng.choice([0, 0.05, 0.2])
+        self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
+        self.faults_until = rng.choice([0.0, 20.0, 60.0])
+        self.cut_every = rng.choice([0, 1, 2, 5])
+        self.layout = layout_of(self.shards)
+        self.history = History()
+        self.account = Account()
+        self._ranges: dict[int, Lease] = {}
+        self.disk = Disk(*self._strategy())
+        self.processes = {COORDINATOR: Process()}
+        self.processes |= {To("shard", i): Process() for i in range(self.shards)}
+        self.processes |= {To("worker", i): Process() for i in range(self.workers)}
+
+    def run(self) -> Simulation:
+        for at in self.processes:
+            self._start(at)
+            self._later(self.rng.random(), lambda at=at: self._tick(at))
+        if self.faults_until:
+            self._later(self.rng.expovariate(0.3), self._fault)
+        self._later(self.rng.expovariate(0.05), self._switch)
+        while not self._over():
+            assert self.now < LIMIT, "the run does not end"
+            self.now, _, happen = heappop(self._heap)
+            happen()
+        self._check()
+        return self
+
+    def _over(self) -> bool:
+        coordinator = self.processes[COORDINATOR].role
+        return isinstance(coordinator, CoordinatorRole) and coordinator.over
+
+    def _strategy(self) -> tuple[str, dict[str, Any]]:
+        name = self.rng.choice(list(STRATEGIES))
+        sizes = {"global_batch": self.global_batch, "batch": self.batch}
+        return name, sizes | STRATEGIES[name](self.rng)
+
+    # ---- time and the network ----
+
+    def _later(self, seconds: float, happen: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._heap, (self.now + seconds, self._order, happen))
+
+    def _delay(self) -> float:
+        return self.rng.random() * (8.0 if self.rng.random() < self.slow else 0.2)
+
+    def _send(self, to: To, message: Message) -> None:
+        self.counts[type(message).__name__] += 1
+        if self.rng.random() < self.lossy:
+            self.counts["lost"] += 1
+            return
+        self._later(self._delay(), lambda: self._deliver(to, message))
+        if self.rng.random() < self.doubling:
+            self.counts["doubled"] += 1
+            self._later(self._delay(), lambda: self._deliver(to, message))
+
+    def _deliver(self, to: To, message: Message) -> None:
+        process = self.processes[to]
+        if process.role is None:
+            return
+        if process.frozen_until > self.now:
+            self._later(process.frozen_until - self.now, lambda: self._deliver(to, message))
+            return
+        if isinstance(process.role, CoordinatorRole):
+            process.role.handle(message, self.now)
+        else:
+            process.role.handle(message)
+        self._after(to)
+
+    def _tick(self, at: To) -> None:
+        process = self.processes[at]
+        if process.role is not None and process.frozen_until <= self.now:
+            if isinstance(process.role, CoordinatorRole):
+                process.role.tick(self.now)
+            else:
+                process.role.tick()
+            self._after(at)
+        self._later(TICK, lambda: self._tick(at))
+
+    def _after(self, at: To) -> None:
+        """What a role left to be done, is done."""
+        process = self.processes[at]
+        assert process.role is not None
+        out, process.role.out = process.role.out, []
+        for to, message in out:
+            self._send(to, message)
+        if isinstance(process.role, ShardRole) and process.role.shard is not None:
+            # The places that gradients wait in are bounded: a step's, and one for each worker.
+            most = 2 * self.global_batch + 2 * self.workers
+            assert len(process.role.shard.waiting) <= most, "gradients pile up"
+        if isinstance(process.role, WorkerRole) and process.role.job is not process.job:
+            process.job = process.role.job
+            if process.job is not None:
+                self._compute(at, process.role, process.job)
+
+    # ---- what processes do ----
+
+    def _boot(self) -> int:
+        self._boots += 1
+        return self._boots
+
+    def _start(self, at: To) -> None:
+        process = self.processes[at]
+        process.job = None
+        if at.role == "coordinator":
+            process.role = CoordinatorRole(
+                self.disk,
+                self.account,
+                shards=self.shards,
+                examples=self.examples,
+                patience=PATIENCE,
+                cut_every=self.cut_every,
+                log=self._log,
+            )
+            process.role.now = self.now
+        elif at.role == "shard":
+            process.role = self._shard(at)
+        else:
+            process.role = WorkerRole(at.number, self.shards, self._boot, self._ids)
+        self._after(at)
+
+    def _shard(self, at: To) -> ShardRole:
+        def load(name: str) -> Server:
+            return restored(self.disk.parts.get((name, at.number)), at.number, self.shards)
+
+        def take_cut(name: str, server: Server) -> None:
+            cut, incarnation = CutUnderWay.of(server), role.incarnation
+            self._later(self._delay() * 3, lambda: self._write(at, role, incarnation, name, cut))
+
+        role = ShardRole(at.number, self._boot(), load, take_cut)
+        return role
+
+    def _write(self, at: To, role: ShardRole, incarnation: int, name: str, cut: CutUnderWay) -> None:
+        if self.processes[at].role is role and role.incarnation == incarnation:
+            self.disk.parts[name, at.number] = cut.read()
+            role.saved(incarnation, name)
+            self._after(at)
+
+    def _ids(self, begin: Begin) -> list[tuple[np.ndarray, ...]]:
+        return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
+
+    def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
+        assert all(answer.step >= job.begin.version for answer in job.answers), "a pull saw too little"
+        lease = job.begin.lease
+        fails = self.rng.random() < 0.02
+
+        def done() -> None:
+            if self.processes[at].role is not role:
+                return  # it died over it
+            if fails:
+                role.failed(job, "not finite")
+            else:
+                role.computed(job, self.layout.split(gradient(lease.first, lease.count)), None)
+            self._after(at)
+
+        self._later(self.rng.expovariate(1.0) * (10.0 if self.rng.random() < 0.1 else 1.0), done)
+
+    def _log(self, event: Event, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Begin):
+                self._ranges[action.lease.number] = action.lease
+            elif isinstance(action, Apply):
+                parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
+                self.history.steps[action.step] = parts, action.over_kept
+
+    # ---- what goes wrong ----
+
+    def _fault(self) -> None:
+        if self.now > self.faults_until:
+            return
+        at = self.rng.choice(list(self.processes))
+        process, seconds = self.processes[at], self.rng.random() * 15.0
+        if self.rng.random() < 0.5:
+            self.counts[f"{at.role} killed"] += 1
+            process.role = None
+            self._later(seconds, lambda: self._start(at) if process.role is None else None)
+        else:
+            self.counts[f"{at.role} frozen"] += 1
+            process.frozen_until = self.now + seconds
+        self._later(self.rng.expovariate(0.3), self._fault)
+
+    def _switch(self) -> None:
+        process = self.processes[COORDINATOR]
+        if isinstance(process.role, CoordinatorRole) and process.frozen_until <= self.now:
+            self.counts["switched"] += 1
+            process.role.now = self.now
+            process.role.switch(*self._strategy(), "why not")
+            self._after(COORDINATOR)
+        self._later(self.rng.expovariate(0.05), self._switch)
+
+    # ---- the laws ----
+
+    def _check(self) -> None:
+        coordinator = self.processes[COORDINATOR].role
+        assert isinstance(coordinator, CoordinatorRole) and coordinator.epoch is not None
+        self.counts["incarnations"] += coordinator.incarnation
+        self.counts["steps"] += coordinator.epoch.step
+        wanted = Counter(range(self.examples))
+        assert self.account.ends == wanted, "every example is applied or discarded once"
+        truth = self.history.parameters(coordinator.epoch.step)
+        for i, own in enumerate(self.layout.dense):
+            role = self.processes[To("shard", i)].role
+            if not isinstance(role, ShardRole) or role.incarnation != coordinator.incarnation:
+                continue  # it died just now
+            assert role.shard is not None and role.shard.step == coordinator.epoch.step
+            unheard = {order.what.lease for order in coordinator._orders if isinstance(order.what, Drop)}
+            assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
+            server = role.shard.server
+            assert torch.equal(server.flat, truth.flat[own]), f"dense values of shard {i}"
+            velocity = truth.optimizer_state["velocity"][own]
+            assert torch.equal(server.optimizer_state["velocity"], velocity), f"optimizer of shard {i}"
+            every = np.arange(40, dtype=np.int64)
+            mine = self.layout.split_ids((every,))[i][0]
+            assert np.array_equal(server.stores[0].peek(mine), truth.stores[0].peek(mine)), f"rows of {i}"
+
+
+def violation(seed: int) -> tuple[int, str]:
+    """What this schedule finds, empty if nothing."""
+    try:
+        Simulation(seed).run()
+    except Exception as error:  # whatever a role raises is a finding
+        return seed, f"{type(error).__name__}: {error}"
+    return seed, ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--schedules", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    seeds = range(options.first, options.first + options.schedules)
+    began, found = time.perf_counter(), []
+    with ProcessPoolExecutor(options.processes) as pool:
+        for n, (seed, what) in enumerate(pool.map(violation, seeds, chunksize=50), 1):
+            if what:
+                found.append(seed)
+                print(f"seed {seed}: {what}", flush=True)
+            if n % 5000 == 0:
+                print(
+                    f"{n:,} schedules, {len(found)} violations, {time.perf_counter() - began:.0f} s",
+                    flush=True,
+                )
+    rate = options.schedules / (time.perf_counter() - began) * 60
+    print(f"{options.schedules:,} schedules, {len(found)} violations, {rate:,.0f} schedules a minute")
+    raise SystemExit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The parts that a simulated cluster is made of: tiny parameters, gradients that follow from their examples, a disk.
+
+A gradient depends on its range of examples alone, so whoever knows which ranges formed which steps can compute what
+the parameters must be; momentum and Adagrad make that depend on the order of steps too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.sharded import ShardedStore
+from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
+from gearshift.engine.epoch import Ended
+from gearshift.optim.first_order import Momentum
+from gearshift.server import Server
+from gearshift.shard import Layout, shard_server
+from gearshift.sync.messages import Lease
+from gearshift.worker import Push, RowPush
+
+TENSORS = (0, 4, 7)  # where they begin
+SIZE = 9
+IDS = 40
+PARTS = (RowPart("embedding", 2, RowAdagrad(lr=0.1), 0.01),)
+NOBODY = np.empty((0, 1), np.float32)
+
+
+@lru_cache(None)
+def ids_of(first: int, count: int) -> np.ndarray:
+    """Of a range; other ranges have some of them too."""
+    return np.unique((first * 7 + np.arange(2 + count % 3) * 5) % IDS).astype(np.int64)
+
+
+@lru_cache(None)
+def gradient(first: int, count: int) -> Push:
+    ids = ids_of(first, count)
+    dense = torch.arange(SIZE, dtype=torch.float32).mul_(first % 5 + 1).remainder_(7).sub_(3)
+    sums = np.outer(ids % 3 - 1.0, [count, first % 4 + 1]).astype(np.float32)
+    counts = np.full(len(ids), count, np.uint32)
+    return Push((RowPush(ids, sums, counts),), dense, float(count), 0.0, NOBODY)
+
+
+def whole_server(shards: int) -> Server:
+    stores = [MemoryStore(PARTS, seed=3) for _ in range(shards)]
+    return Server(
+        torch.linspace(-1, 1, SIZE), (stores[0] if shards == 1 else ShardedStore(stores),), Momentum(lr=0.1)
+    )
+
+
+def layout_of(shards: int) -> Layout:
+    return Layout.of(shards, SIZE, TENSORS)
+
+
+def fresh_shard(number: int, shards: int) -> Server:
+    """The server of one shard, in memory of its own."""
+    server = shard_server(whole_server(shards), layout_of(shards), number)
+    server.flat = server.flat.clone()
+    server.optimizer_state = {name: values.clone() for name, values in server.optimizer_state.items()}
+    return server
+
+
+@dataclass
+class SavedPart:
+    step: int
+    flat: torch.Tensor
+    optimizer: dict[str, torch.Tensor]
+    rows: list[RowBlock]
+
+
+@dataclass
+class CutUnderWay:
+    """A cut that was taken and is still to be read and written."""
+
+    step: int
+    flat: torch.Tensor
+    optimizer: dict[str, torch.Tensor]
+    rows: Cut
+
+    @classmethod
+    def of(cls, server: Server) -> CutUnderWay:
+        optimizer = {name: values.clone() for name, values in server.optimizer_state.items()}
+        return cls(server.step, server.flat.clone(), optimizer, server.stores[0].cut())
+
+    def read(self) -> SavedPart:
+        rows = list(self.rows)
+        self.rows.close()
+        return SavedPart(self.step, self.flat, self.optimizer, rows)
+
+
+def restored(part: SavedPart | None, number: int, shards: int) -> Server:
+    server = fresh_shard(number, shards)
+    if part is not None:
+        server.flat.copy_(part.flat)
+        for name, values in part.optimizer.items():
+            server.optimizer_state[name].copy_(values)
+        for block in part.rows:
+            server.stores[0].load(block)
+        server.step = part.step
+    return server
+
+
+class Disk:
+    """What outlives every process: `Vault`, and the shards' parts of snapshots."""
+
+    def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
+        self.incarnation = 0
+        start = {"step": 0, "position": 0, "open": [], "strategy": strategy, "settings": settings}
+        self.snapshots: list[tuple[str, dict[str, Any]]] = [("start", {**start, "book": {"ends": {}}})]
+        self.parts: dict[tuple[str, int], SavedPart] = {}
+
+    def new_incarnation(self) -> int:
+        self.incarnation += 1
+        return self.incarnation
+
+    def newest(self) -> tuple[str, dict[str, Any]]:
+        return copy.deepcopy(self.snapshots[-1])
+
+    def commit(self, name: str, facts: dict[str, Any]) -> None:
+        self.snapshots.append((name, facts))
+
+
+@dataclass
+class Account:
+    """How often each example ended; a `Book`."""
+
+    ends: Counter[int] = field(default_factory=Counter)
+
+    def rate(self, examples: int) -> float:
+        return 1.0
+
+    def ended(self, leases: Sequence[Ended[Any]]) -> None:
+        for one in leases:
+            self.ends.update(range(one.lease.first, one.lease.first + one.lease.count))
+
+    def stepped(self) -> bool:
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        return {"ends": dict(self.ends)}
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        self.ends = Counter(facts["ends"])
+
+
+@dataclass
+class History:
+    """Which ranges formed which step, with what weight: the newest incarnation that made the step counts."""
+
+    steps: dict[int, tuple[list[tuple[Lease, float]], bool]] = field(default_factory=dict)
+
+    def parameters(self, last: int) -> Server:
+        """What they must be after step `last`."""
+        server = whole_server(1)
+        for step in range(1, last + 1):
+            parts, over_kept = self.steps[step]
+            pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in parts]
+            server.apply_group(pushes, lr_scale=1.0, over_kept=over_kept)
+        return server
