@@ -136,6 +136,17 @@ def switch(
 
 
 @app.command(rich_help_panel=ON_A_RUN)
+def resize(
+    workers: Annotated[int, typer.Option(min=1, help="How many shall work from now on.")],
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+) -> None:
+    """Let workers join or leave a live run; its global batch stays: gearshift resize last --workers 16"""
+    from gearshift.commands.control import resize
+
+    resize(run, workers)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
 def stop(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
     """Stop a live run after its step; it saves first and can be resumed."""
     from gearshift.commands.control import stop

@@ -26,7 +26,7 @@ from gearshift.sync.registry import make_strategy
 from gearshift.worker import Push
 
 if TYPE_CHECKING:
-    from gearshift.training import Observer, SwitchAsked, Training
+    from gearshift.training import Observer, ResizeAsked, SwitchAsked, Training
 
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
@@ -47,27 +47,31 @@ class EpochRun:
             batch=training.strategy.batch,
             ranges=[(first, count) for first, count in progress.open],
         )
+        self._engine: ThreadsEngine | None = None
         self.before = training.moment
         self.mark = time.perf_counter()
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
-        workers, threads = self.training.plan.workers, self.training.learner.worker.threads
+        threads = self.training.learner.worker.threads
         torch.set_num_threads(threads)
         with closing(self.feed), closing(self.shards):
-            if workers == 1:
-                inline.run(self.epoch, self.shards, self.feed, self._compute, self._switch_if_asked)
-            else:
-                self._engine(workers).run(self.epoch, self.feed, self._switch_if_asked)
+            if self.training.workers == 1:
+                inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
+            if not self.epoch.done:
+                self._engine = self._threads_engine(self.training.workers)
+                self._engine.run(self.epoch, self.feed, self._do_what_was_asked)
                 torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         self._tick()
         return not self.epoch.stopped
 
-    def _engine(self, workers: int) -> ThreadsEngine:
+    def _threads_engine(self, workers: int) -> ThreadsEngine:
         threads_each = max(1, self.training.learner.worker.threads // workers)
-        replicas = [self.training.learner.replica(threads_each) for _ in range(workers)]
+        replicas: dict[int, Replica] = {}
 
         def compute(worker: int, begin: Begin, found: Found) -> Push:
+            if worker not in replicas:
+                replicas[worker] = self.training.learner.replica(threads_each)
             return self._guarded(worker, replicas[worker], begin, found)
 
         return ThreadsEngine(
@@ -129,11 +133,23 @@ class EpochRun:
         self.training.progress.seconds += now - self.mark
         self.mark = now
 
-    def _switch_if_asked(self) -> None:
-        while not self.training.asked.empty():
-            self._switch(self.training.asked.get())
+    def _stays_alone(self) -> bool:
+        self._do_what_was_asked()
+        return self.training.workers == 1
 
-    def _switch(self, asked: SwitchAsked) -> None:
+    def _do_what_was_asked(self) -> None:
+        while not self.training.asked.empty():
+            asked = self.training.asked.get()
+            asked.carry_out(self)
+
+    def resize(self, asked: ResizeAsked) -> None:
+        before, self.training.workers = self.training.workers, asked.workers
+        if self._engine is not None:
+            self._engine.resize(asked.workers)
+        self.observer.tell(f"{asked.workers} workers instead of {before}; the global batch stays what it was")
+        asked.answered.set()
+
+    def switch(self, asked: SwitchAsked) -> None:
         training, work = self.training, self.epoch.coordinator.work
         if asked.by == "auto" and training.automatic is not asked.automatic:
             return  # somebody was faster, and knows better

@@ -34,6 +34,10 @@ class RemoteRun:
         said = control.ask(self.folder, "switch", strategy=strategy, settings=settings, reason=reason)
         return Switch(**said)
 
+    def resize(self, workers: int) -> None:
+        """As `Run.resize`: another number of workers; the global batch stays what it was."""
+        control.ask(self.folder, "resize", workers=workers)
+
     def stop(self) -> None:
         """Asks it to stop after this step; it saves a checkpoint first."""
         control.ask(self.folder, "stop")

@@ -34,7 +34,7 @@ def report(
         "strategy": training.strategy.name,
         "automatic": training.automatic and training.automatic.outcomes,
         "engine": "threads",
-        "workers": training.plan.workers,
+        "workers": training.workers,
         "global_batch": training.plan.batch,
         "examples": progress.examples,
         "seconds": progress.seconds,

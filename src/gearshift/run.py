@@ -115,23 +115,41 @@ class Run:
 
         Leases in flight and gradients waiting are taken over as they are.
         """
+        self._check_training("switch")
+        asked = self.training.ask_switch(strategy, settings, reason)
+        self._wait_for(asked.answered, timeout, f"switch to {strategy}")
+        assert asked.switch is not None
+        return asked.switch
+
+    def resize(self, workers: int, *, timeout: float = 60.0) -> None:
+        """Another number of workers, while they train: newcomers begin at once, others leave after their batch."""
+        self._check_training("resize")
+        asked = self.training.ask_resize(workers)
+        self._wait_for(asked.answered, timeout, f"resize to {workers} workers")
+
+    def _check_training(self, command: str) -> None:
         if self.finished or self.phase not in ("starting", "training"):
             raise UserError(
-                f"run {self.folder.name} is not training ({self.phase}); `switch` needs a live run"
+                f"run {self.folder.name} is not training ({self.phase}); `{command}` needs a live run"
             )
         if threading.current_thread() is self._thread:
             raise UserError(
-                "a callback cannot wait for a switch: call run.ask_switch, which comes after this step"
+                f"a callback cannot wait for a {command}: call run.ask_{command}, which comes after this step"
             )
-        asked = self.training.ask_switch(strategy, settings, reason)
+
+    def _wait_for(self, answered: threading.Event, timeout: float, what: str) -> None:
         until = time.monotonic() + timeout
-        while not asked.answered.wait(0.05):
+        while not answered.wait(0.05):
             if self.phase not in ("starting", "training"):
-                raise UserError(f"run {self.folder.name} ended before it could switch to {strategy}")
+                raise UserError(f"run {self.folder.name} ended before it could {what}")
             if time.monotonic() > until:
-                raise TimeoutError(f"no worker finished a batch in {timeout:g} s; the switch waits for one")
-        assert asked.switch is not None
-        return asked.switch
+                raise TimeoutError(
+                    f"no worker finished a batch in {timeout:g} s; the {what.split()[0]} waits for one"
+                )
+
+    def ask_resize(self, workers: int) -> None:
+        """The same without waiting for it, for callbacks."""
+        self.training.ask_resize(workers)
 
     def ask_switch(self, strategy: str, *, reason: str = "", **settings: Any) -> None:
         """The same without waiting for it, for callbacks; `on_switch` tells when it is done."""
@@ -150,7 +168,7 @@ class Run:
                 settings,
                 training.step,
                 training.progress.epoch,
-                plan.workers,
+                training.workers,
                 plan.seed,
                 __version__,
                 time.time(),

@@ -145,11 +145,25 @@ class SwitchAsked:
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
+    def carry_out(self, run: EpochRun) -> None:
+        run.switch(self)
+
     def answer(self, before: str, step: int, adopted: int) -> Switch:
         seconds = time.monotonic() - self.at
         self.switch = Switch(self.strategy.name, before, step, seconds, adopted, 0, self.reason)
         self.answered.set()
         return self.switch
+
+
+@dataclass
+class ResizeAsked:
+    """Another number of workers, on its way to the run's own thread."""
+
+    workers: int
+    answered: threading.Event = field(default_factory=threading.Event)
+
+    def carry_out(self, run: EpochRun) -> None:
+        run.resize(self)
 
 
 class Observer(Protocol):
@@ -179,6 +193,7 @@ class Training:
         baseline: Learner | None = None,
     ) -> None:
         self.plan, self.learner, self.baseline = plan, learner, baseline
+        self.workers = plan.workers  # as of now
         self.train, self.valid = train, valid
         self.strategy_name = "sync" if plan.strategy == "auto" else plan.strategy
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
@@ -193,7 +208,7 @@ class Training:
         self.progress = Progress()
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
-        self.asked: queue.SimpleQueue[SwitchAsked] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
         self._scale = 1.0  # of the learning rates, in the last step
 
     @property
@@ -207,7 +222,7 @@ class Training:
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self.plan
-        return resolve(name, settings, plan.batch, plan.workers, plan.local_batch)
+        return resolve(name, settings, plan.batch, self.workers, plan.local_batch)
 
     def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
         return Automatic(make_auto(settings), self.plan.batch) if name == "auto" else None
@@ -242,6 +257,18 @@ class Training:
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
         asked = SwitchAsked(name, strategy, automatic, by, reason)
+        self.asked.put(asked)
+        return asked
+
+    def ask_resize(self, workers: int) -> ResizeAsked:
+        """From any thread: so many workers from the next step on. The global batch stays what it was."""
+        if workers < 1:
+            raise UserError(f"workers={workers}: at least 1")
+        if self.pacer is not None:
+            raise UserError(
+                "slowness is injected into the workers of this run (cluster.inject): their number stays"
+            )
+        asked = ResizeAsked(workers)
         self.asked.put(asked)
         return asked
 
@@ -292,7 +319,7 @@ class Training:
                 for batch in batches:
                     yield self.learner.find(batch)
 
-        return prefetched(find(), depth=max(2, self.plan.workers))
+        return prefetched(find(), depth=max(2, self.workers))
 
     def account(self, leases: Sequence[tuple[Ended[Push], Found]]) -> None:
         """Measures what ended, each example once, and steps the baseline on it."""

@@ -1,4 +1,4 @@
-"""`gearshift switch`, `stop` and `checkpoint`: asks a live run, and says in a sentence what it did."""
+"""`gearshift switch`, `resize`, `stop` and `checkpoint`: asks a live run, and says in a sentence what it did."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def switch(words: list[str], *, reason: str) -> None:
         f"switched {folder.name} from {done['before']} to {done['strategy']} after step {done['step']:,} "
         f"in {done['seconds']:.1f} s; {under_way} under way taken over, {done['discarded'] or 'none'} lost"
     )
+
+
+def resize(run: str, workers: int) -> None:
+    folder = run_of(run)
+    control.ask(folder, "resize", workers=workers)
+    said = "1 worker" if workers == 1 else f"{workers} workers"
+    terminal.say(f"{folder.name} goes on with {said}; the global batch stays what it was")
 
 
 def stop(run: str) -> None:

@@ -20,14 +20,13 @@ def run(
     shards: LocalShards,
     feed: Feed,
     compute: Compute,
-    before_step: Callable[[], None],
+    go_on: Callable[[], bool],
 ) -> None:
-    """To the end of the data, or until the host says stop; `before_step` may switch the strategy."""
+    """To the end of the data, or until the host says stop; `go_on` may switch the strategy, or end this engine."""
     begun: deque[Begin] = deque()
     epoch.tell = begun.append
     epoch.joined(0)
-    while not epoch.done:
-        before_step()
+    while go_on() and not epoch.done:
         epoch.requested(0)
         while epoch.hungry:
             found = next(feed, None)

@@ -4,11 +4,12 @@ Workers share nothing but the shards: each has a copy of the model, pulls the de
 once the shards have the version it must see, leaves its gradient with them and reports to the one thread that runs
 `Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error,
 unless `spare` workers may be lost; one that hangs past `patience` is fenced: its lease is given to others and
-whatever it sends later is refused.
+whatever it sends later is refused. `resize` lets workers join at once, and leave when they have ended their batch.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -44,17 +45,22 @@ class Report:
 class Crew:
     """The worker threads: `tell` gives one its work, `reports` has what comes back."""
 
-    def __init__(self, workers: int, compute: Compute, shards: LocalShards, threads_each: int) -> None:
+    def __init__(self, compute: Compute, shards: LocalShards, threads_each: int) -> None:
         self.reports: queue.Queue[Report] = queue.Queue()
-        self._taken: list[queue.Queue[bool]] = [queue.Queue() for _ in range(workers)]
-        self._work: list[queue.Queue[tuple[Begin, Found] | None]] = [queue.Queue() for _ in range(workers)]
+        self._taken: dict[int, queue.Queue[bool]] = {}
+        self._work: dict[int, queue.Queue[tuple[Begin, Found] | None]] = {}
         self._compute, self._shards, self._threads_each = compute, shards, threads_each
-        self._threads = [
-            threading.Thread(target=self._loop, args=(w,), name=f"gearshift-worker-{w}", daemon=True)
-            for w in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: dict[int, threading.Thread] = {}
+
+    def hire(self, worker: int) -> None:
+        self._taken[worker], self._work[worker] = queue.Queue(), queue.Queue()
+        name = f"gearshift-worker-{worker}"
+        self._threads[worker] = threading.Thread(target=self._loop, args=(worker,), name=name, daemon=True)
+        self._threads[worker].start()
+
+    def dismiss(self, worker: int) -> None:
+        """It ends when it has nothing to do; nothing will be told to it any more."""
+        self._work[worker].put(None)
 
     def tell(self, begin: Begin, found: Found) -> None:
         self._work[begin.worker].put((begin, found))
@@ -65,14 +71,14 @@ class Crew:
 
     def close(self, fenced: set[int]) -> list[int]:
         """Ends the threads; those that do not end in time."""
-        for worker, work in enumerate(self._work):
+        for worker, work in self._work.items():
             work.put(None)
             self._taken[worker].put(False)
         until = time.monotonic() + LAST_BATCH
-        for worker, thread in enumerate(self._threads):
+        for worker, thread in self._threads.items():
             if worker not in fenced:
                 thread.join(max(0.0, until - time.monotonic()))
-        return [w for w, thread in enumerate(self._threads) if w not in fenced and thread.is_alive()]
+        return [w for w, thread in self._threads.items() if w not in fenced and thread.is_alive()]
 
     def _loop(self, worker: int) -> None:
         torch.set_num_threads(self._threads_each)
@@ -108,9 +114,12 @@ class ThreadsEngine:
 
     def run(self, epoch: Epoch[Push], feed: Feed, before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
-        crew = Crew(self.workers, self.compute, self.shards, self.threads_each)
+        crew = Crew(self.compute, self.shards, self.threads_each)
         self._busy: dict[int, float] = {}  # since when
         self._fenced: set[int] = set()
+        self._here: dict[int, None] = {}  # who works, in the order of coming
+        self._leaving: set[int] = set()
+        self._numbers = itertools.count()
 
         def tell(begin: Begin) -> None:
             self._busy[begin.worker] = time.monotonic()
@@ -118,11 +127,9 @@ class ThreadsEngine:
 
         epoch.tell = tell
         try:
-            for worker in range(self.workers):
-                epoch.joined(worker)
-                epoch.requested(worker)
             while not epoch.done:
                 before_step()
+                self._staff(epoch, crew)
                 if epoch.done:
                     break
                 self._feed(epoch, feed)
@@ -133,6 +140,29 @@ class ThreadsEngine:
         finally:
             for worker in crew.close(self._fenced):
                 self.tell(f"worker {worker} does not end; it is left behind")
+
+    def resize(self, workers: int) -> None:
+        """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
+        self.workers = workers
+
+    def _staff(self, epoch: Epoch[Push], crew: Crew) -> None:
+        staying = [worker for worker in self._here if worker not in self._leaving]
+        for _ in range(len(staying) + len(self._fenced), self.workers):
+            worker = next(self._numbers)
+            crew.hire(worker)
+            self._here[worker] = None
+            epoch.joined(worker)
+            epoch.requested(worker)
+        for worker in staying[self.workers :]:
+            self._leaving.add(worker)
+            if worker not in self._busy:
+                self._leave(epoch, worker, crew)
+
+    def _leave(self, epoch: Epoch[Push], worker: int, crew: Crew) -> None:
+        crew.dismiss(worker)
+        self._leaving.remove(worker)
+        del self._here[worker]
+        epoch.lost(worker, f"worker {worker} left")
 
     def _feed(self, epoch: Epoch[Push], feed: Feed) -> None:
         while epoch.hungry:
@@ -154,6 +184,8 @@ class ThreadsEngine:
             return
         self._take(epoch, report)
         crew.release(report.worker)
+        if report.worker in self._leaving:
+            self._leave(epoch, report.worker, crew)
 
     def _take(self, epoch: Epoch[Push], report: Report) -> None:
         worker = report.worker
@@ -169,7 +201,7 @@ class ThreadsEngine:
         lease = report.begin.lease.number
         epoch.arrived(worker, lease, report.push, report.seconds, report.version)
         self.shards.keep(lease)
-        if not epoch.done:
+        if not epoch.done and worker not in self._leaving:
             epoch.requested(worker)
 
     def _fence_the_hanging(self, epoch: Epoch[Push]) -> None:
@@ -181,7 +213,9 @@ class ThreadsEngine:
 
     def _fence(self, epoch: Epoch[Push], worker: int, reason: str) -> None:
         self._fenced.add(worker)
+        del self._here[worker]
+        self._leaving.discard(worker)
         self.tell(f"{reason}; its examples go to the others")
         epoch.lost(worker, reason)
-        if len(self._fenced) == self.workers:
+        if not self._here:
             raise RuntimeError(f"no worker is left: {reason}")

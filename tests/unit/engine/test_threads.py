@@ -389,3 +389,36 @@ def test_a_worker_that_loses_its_data_is_named_at_the_end(tmp_path: Path) -> Non
     said = f"data   worker 2 lost {100 * share:.0f} % of the examples"
     assert any(line.startswith(said) for line in result.lines)
     assert f"+ {report['discarded']} discarded (too late)" in result.lines[0]
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_workers_join_and_leave_a_live_run(tmp_path: Path, strategy: str) -> None:
+    """From one to five, to two, to four, to one; the global batch stays and no example is lost."""
+    sizes = {10: 5, 30: 2, 50: 4, 70: 1}
+
+    class Resizer(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if workers := sizes.pop(run.status().step, None):
+                run.ask_resize(workers)
+
+    made = {"strategy": strategy, "global_batch": 60, "batch": 20, "callbacks": [Resizer()]}
+    begun_with = 4 if strategy == "backup_workers" else 1
+    report = trainer(tmp_path, workers=begun_with, **made).fit(model(), data(9000)).report
+    assert not sizes and report["workers"] == 1 and report["examples"] == 9000
+    if strategy not in ("async", "bounded_staleness", "backup_workers"):
+        assert report["global_steps"] == 150
+    assert len(report["examples_by_worker"]) >= 5
+
+
+def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
+    run = trainer(tmp_path, workers=2).start(model(), data(60_000))
+    run.resize(3)
+    with pytest.raises(UserError, match="workers=0: at least 1"):
+        run.resize(0)
+    assert run.wait(120).report["workers"] == 3
+    assert "3 workers instead of 2; the global batch stays what it was" in run.messages
+    slow = trainer(tmp_path, workers=2, inject=Cluster(2, Compute(per_batch=0.001)))
+    paced = slow.start(model(), data(400))
+    with pytest.raises(UserError, match="slowness is injected"):
+        paced.training.ask_resize(3)
+    paced.wait(120)
