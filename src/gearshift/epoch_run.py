@@ -15,7 +15,7 @@ import torch
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
-from gearshift.engine.epoch import Ended, Epoch
+from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.threads import ThreadsEngine
@@ -28,6 +28,7 @@ from gearshift.worker import Push
 if TYPE_CHECKING:
     from gearshift.training import Observer, ResizeAsked, SwitchAsked, Training
 
+NOT_FINITE = "not finite"  # a gradient that is none
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
@@ -69,7 +70,7 @@ class EpochRun:
         threads_each = max(1, self.training.learner.worker.threads // workers)
         replicas: dict[int, Replica] = {}
 
-        def compute(worker: int, begin: Begin, found: Found) -> Push:
+        def compute(worker: int, begin: Begin, found: Found) -> Push | Unusable:
             if worker not in replicas:
                 replicas[worker] = self.training.learner.replica(threads_each)
             return self._guarded(worker, replicas[worker], begin, found)
@@ -84,16 +85,16 @@ class EpochRun:
             wake=self._wake,
         )
 
-    def _compute(self, begin: Begin, found: Found) -> Push:
+    def _compute(self, begin: Begin, found: Found) -> Push | Unusable:
         return self._guarded(0, self.training.learner, begin, found)
 
-    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push:
+    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push | Unusable:
         draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
         since, pacer = time.monotonic(), self.training.pacer
         try:
             push = on.compute(found, draw)
         except FloatingPointError as error:
-            raise self.training.non_finite(str(error), begin.lease.first, begin.lease.count) from None
+            return Unusable(f"{NOT_FINITE}: {error}")
         if pacer is not None:
             pacer.pad(worker, begin.lease.count, since)
         return push
@@ -104,6 +105,9 @@ class EpochRun:
         return self.training.rate(examples)
 
     def ended(self, leases: Sequence[Ended[Push]]) -> None:
+        for ended in leases:
+            if ended.part.reason.startswith(NOT_FINITE):
+                self.observer.tell(self.training.bad_batch(ended))
         self.training.account([(ended, self.feed.drop(ended.lease.first)) for ended in leases])
 
     def stepped(self) -> bool:

@@ -134,6 +134,7 @@ def make_trainer(config: Config) -> Trainer:
         eval_every=train.eval_every,
         best=config.checkpoint.best,
         early_stopping=EarlyStopping(train.early_stopping.patience) if train.early_stopping else None,
+        bad_batches=train.bad_batches.skip,
         plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
         baseline=train.baseline,
         checkpoint=CheckpointPolicy(config.checkpoint.every, config.checkpoint.keep, config.checkpoint.path),

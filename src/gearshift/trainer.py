@@ -57,6 +57,7 @@ class Trainer:
         best: Literal["auc", "logloss"] | None = "auc",
         early_stopping: EarlyStopping | None = None,
         plateau: Plateau | None = None,
+        bad_batches: int = 0,
         baseline: bool = False,
         checkpoint: CheckpointPolicy | None = None,
         callbacks: Sequence[Callback] = (),
@@ -81,6 +82,7 @@ class Trainer:
             keep_best=best is not None and (epochs > 1 or early_stopping is not None),
             early_stopping=early_stopping,
             plateau=plateau,
+            bad_batches=bad_batches,
         )
         self.optimizer = optimizer or Adam()
         self.embedding_reduce: EmbeddingReduce = embedding_reduce

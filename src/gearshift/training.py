@@ -83,6 +83,7 @@ class Plan:
     keep_best: bool = False  # end with the parameters of the best evaluation, not with the last ones
     early_stopping: EarlyStopping | None = None
     plateau: Plateau | None = None
+    bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
 
     def __post_init__(self) -> None:
         if self.best not in ("auc", "logloss"):
@@ -364,16 +365,19 @@ class Training:
         except FloatingPointError:
             self.baseline = None  # a yardstick that broke is no reason to stop
 
-    def non_finite(self, what: str, first: int, count: int) -> UserError:
-        where = (
-            self.train.locate(first, count)
-            if not self.plan.shuffle
-            else f"examples {first:,} and after, shuffled"
-        )
-        return UserError(
-            f"{what} at step {self.step + 1} ({where}). "
-            f"Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1"
-        )
+    def bad_batch(self, ended: Ended[Push]) -> str:
+        """A batch whose gradient is not finite is left out, and told; one too many ends the run."""
+        kind, _, what = ended.part.reason.partition(": ")
+        first, count = ended.lease.first, ended.lease.count
+        shuffled = f"examples {first:,} and after, shuffled"
+        where = shuffled if self.plan.shuffle else self.train.locate(first, count)
+        found = f"{what} at step {self.step + 1} ({where})"
+        if self.progress.discarded.get(kind, 0) >= self.plan.bad_batches:
+            raise UserError(
+                f"{found}. Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1; "
+                f"train.bad_batches='{{skip: 10}}' leaves out as many"
+            )
+        return f"{found}: the batch is left out"
 
     def evaluate(self, observer: Observer) -> None:
         progress = self.progress

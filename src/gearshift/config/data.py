@@ -34,7 +34,9 @@ def _labels(value: Any) -> Any:
 _LABEL_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]})
 
 
-class BadLines(Named):
+class Tolerated(Named):
+    """How much that is bad is passed over: `fail`, or `{skip: n}`."""
+
     main_key: ClassVar[str] = "skip"
     skip: Count = Field(default=0, ge=0, description="Skip at most this many, counted and listed.")
 
@@ -130,7 +132,7 @@ class Data(Section):
         default="auto", description="auto looks at the file names; criteo and avazu have built-in features."
     )
     csv: Csv = Field(default=Csv(), description="How text files are written.")
-    bad_lines: BadLines = Field(default=BadLines(), description="fail, or {skip: 1000}.")
+    bad_lines: Tolerated = Field(default=Tolerated(), description="fail, or {skip: 1000}.")
     label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,
         description="The column with 0/1, {column: click, positive: yes}, or {task: column, ...}.",

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from gearshift.cadence import Every
 from gearshift.config import checks, cluster_words, document
-from gearshift.config.data import Data
+from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
 from gearshift.config.quantities import Count, MaybeEvery, Number, Point, Seconds, Share, Size, Text
 from gearshift.config.section import Counts, Named, Section, Texts
@@ -183,6 +183,10 @@ class Training(Section):
     )
     plateau: Plateau | None = Field(
         default=None, description="Lower the rates when checkpoint.best stops improving."
+    )
+    bad_batches: Tolerated = Field(
+        default=Tolerated(),
+        description="If a loss or gradient is not finite: fail, or {skip: 10}, told and counted.",
     )
     baseline: bool = Field(
         default=True,

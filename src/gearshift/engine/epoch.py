@@ -48,6 +48,13 @@ class Ended(Generic[R]):
     part: Part
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """What a worker has instead of a gradient."""
+
+    reason: str
+
+
 class Host(Protocol[R]):
     """Whoever runs the training: it is told of every step, and says how large the next one is."""
 

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 
 from gearshift.embedding.lookup import Found
-from gearshift.engine.epoch import Epoch
+from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
-Compute = Callable[[Begin, Found], Push]
+Compute = Callable[[Begin, Found], Push | Unusable]
 
 
 def run(
@@ -36,7 +36,10 @@ def run(
                 epoch.supply(found.batch.first, len(found.batch))
         if begun:
             begin = begun.popleft()
-            push = compute(begin, feed[begin.lease.first])
-            shards.push(begin.lease.number, push)
-            epoch.arrived(0, begin.lease.number, push)
-            shards.keep(begin.lease.number)
+            lease, push = begin.lease.number, compute(begin, feed[begin.lease.first])
+            if isinstance(push, Unusable):
+                epoch.refused(0, lease, push.reason)
+                continue
+            shards.push(lease, push)
+            epoch.arrived(0, lease, push)
+            shards.keep(lease)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import torch
 
 from gearshift.embedding.lookup import Found
-from gearshift.engine.epoch import Epoch
+from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
-Compute = Callable[[int, Begin, Found], Push]
+Compute = Callable[[int, Begin, Found], Push | Unusable]
 TICK = 0.2  # seconds between looks at who hangs
 LAST_BATCH = 60.0  # seconds in which workers may end the batch they have when the run ends
 
@@ -36,7 +36,7 @@ class Report:
 
     worker: int
     begin: Begin
-    push: Push | None
+    push: Push | Unusable | None
     seconds: float = 0.0
     version: int = 0  # the oldest step that its pull may have seen
     error: BaseException | None = None
@@ -87,7 +87,8 @@ class Crew:
             try:
                 version = self._shards.wait_for(begin.version)
                 push = self._compute(worker, begin, found)
-                self._shards.push(begin.lease.number, push)
+                if isinstance(push, Push):
+                    self._shards.push(begin.lease.number, push)
                 report = Report(worker, begin, push, time.perf_counter() - since, version)
             except BaseException as error:
                 report = Report(worker, begin, None, error=error)
@@ -199,8 +200,11 @@ class ThreadsEngine:
             self._fence(epoch, worker, f"worker {worker} failed: {report.error}")
             return
         lease = report.begin.lease.number
-        epoch.arrived(worker, lease, report.push, report.seconds, report.version)
-        self.shards.keep(lease)
+        if isinstance(report.push, Unusable):
+            epoch.refused(worker, lease, report.push.reason)
+        else:
+            epoch.arrived(worker, lease, report.push, report.seconds, report.version)
+            self.shards.keep(lease)
         if not epoch.done and worker not in self._leaving:
             epoch.requested(worker)
 

@@ -422,3 +422,20 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="slowness is injected"):
         paced.training.ask_resize(3)
     paced.wait(120)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_batch_without_a_finite_gradient_is_left_out_or_ends_the_run(tmp_path: Path, workers: int) -> None:
+    bad = make_batch(PLAIN, 2000, 0)
+    bad.numeric_BN[[95, 1130], 0] = np.nan
+    made = {"workers": workers, "batch": 20, "shuffle": False}
+    with pytest.raises(UserError, match=r"loss became NaN at step 2 .*train.bad_batches='\{skip: 10\}'"):
+        trainer(tmp_path, **made).fit(model(), gs.read(bad, PLAIN))
+    run = trainer(tmp_path, bad_batches=2, **made).start(model(), gs.read(bad, PLAIN))
+    report = run.wait(60).report
+    assert report["discarded_by_reason"] == {"not finite": 2}
+    assert report["examples"] == 2000 and report["progressive"]["examples"] == 1960
+    assert sum(message.endswith(": the batch is left out") for message in run.messages) == 2
+    assert all(np.isfinite(values).all() for values in weights(run))
+    with pytest.raises(UserError, match="became NaN"):
+        trainer(tmp_path, bad_batches=1, **made).fit(model(), gs.read(bad, PLAIN))
