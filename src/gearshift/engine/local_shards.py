@@ -70,6 +70,7 @@ class LocalShards:
         return True
 
     def close(self) -> None:
+        """No order comes any more, and nobody waits for one; the same again changes nothing."""
         for orders in self._orders:
             orders.put(None)
         for thread in self._threads:

@@ -139,6 +139,7 @@ class ThreadsEngine:
             self.wake()
             raise
         finally:
+            self.shards.close()  # nobody waits for a step that will not come
             for worker in crew.close(self._fenced):
                 self.tell(f"worker {worker} does not end; it is left behind")
 

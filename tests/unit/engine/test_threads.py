@@ -17,6 +17,7 @@ from gearshift.cadence import When
 from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
+from gearshift.server import Server
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training import PlannedSwitch
 
@@ -439,3 +440,22 @@ def test_a_batch_without_a_finite_gradient_is_left_out_or_ends_the_run(tmp_path:
     assert all(np.isfinite(values).all() for values in weights(run))
     with pytest.raises(UserError, match="became NaN"):
         trainer(tmp_path, bad_batches=1, **made).fit(model(), gs.read(bad, PLAIN))
+
+
+def test_a_shard_that_fails_ends_the_run_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that wait for a step that never comes are let go."""
+    real = Server.apply_group
+
+    def apply_group(self: Server, *args: object, **more: object) -> None:
+        if self.step == 4:
+            raise RuntimeError("this shard is broken")
+        real(self, *args, **more)
+
+    monkeypatch.setattr(Server, "apply_group", apply_group)
+    with pytest.raises(RuntimeError, match="this shard is broken"):
+        trainer(tmp_path, workers=3, shards=2, global_batch=60).start(model(), data()).wait(30)
+    assert not [
+        t for t in threading.enumerate() if t.name.startswith(("gearshift-shard", "gearshift-worker"))
+    ]
