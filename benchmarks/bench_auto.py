@@ -111,7 +111,7 @@ def against_hindsight(seconds: float, jitter: float, seeds: int) -> dict[str, ob
 
 
 def in_sync(changes: tuple[Change, ...], ends: float) -> float:
-    edges = [0.0, *(change.at for change in changes), ends]  # it begins in sync, and changes go to and fro
+    edges = [0.0, *(change.at for change in changes), ends]  # it begins in sync, and changes alternate
     return sum(b - a for a, b in zip(edges[::2], edges[1::2], strict=False)) / ends
 
 
@@ -166,7 +166,7 @@ def aucs(seed: int, per_day: int, folder: str) -> dict[str, object]:
     rest = Dataset(GeneratedExamples(log, cut)).with_schema(base.schema)
     on = learner(seed, base.schema)
     sync = resolve("sync", {}, GLOBAL, WORKERS)
-    train_in_virtual_time(on, base, phased(1e9, seed), sync)
+    train_in_virtual_time(on, base, Cluster(WORKERS, Compute(per_batch=STEP)), sync)
     snapshot, state = on.snapshot(), f"{folder}/{seed}"
     facts = {"step": on.server.step, "model": {"text": describe(on.model)}, "settings": on.settings}
     checkpoint.write(state, facts, snapshot.arrays, snapshot.rows)

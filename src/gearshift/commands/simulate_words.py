@@ -21,7 +21,14 @@ from gearshift.engine.cluster_model import Cluster, Compute, Crash, Failures, Ne
 from gearshift.engine.simulated import Switch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto
-from gearshift.sync.registry import STRATEGIES, check_auto_names, check_names, local_batch, make_auto, make_strategy
+from gearshift.sync.registry import (
+    STRATEGIES,
+    check_auto_names,
+    check_names,
+    local_batch,
+    make_auto,
+    make_strategy,
+)
 from gearshift.sync.strategy import Strategy
 
 T = TypeVar("T")
