@@ -1,0 +1,127 @@
+"""What a live switch costs: idle time of eight worker threads around it, one of them 5x slower.
+
+    python benchmarks/bench_live_switch.py [--rounds 6] [--seconds 0.1]        about 2 minutes
+
+One run is switched sync -> gba -> async -> sync -> gba -> sync ... from outside, at moments that have nothing to do
+with its steps. Slowness is injected: a batch takes .1 s, the slow worker's .5 s. Everything is read off the run's event
+log. A wait is the time from a worker's request to its next `Begin`; those count that overlap the time from the switch
+to the first step after it, each in full, also what lies before the switch (a worker that waited in sync) or after it.
+Idle time per worker is held against the slowest lease + one undisturbed step. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+import gearshift as gs
+from gearshift.engine.cluster_model import Cluster, Compute, Slow
+from gearshift.event_log import Decision, files, read
+from gearshift.sync.messages import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
+
+WORKERS, BATCH, FACTOR = 8, 128, 5.0
+GLOBAL = WORKERS * BATCH
+ROUND = ("gba", "async", "sync", "gba", "sync")  # from sync: each way once, sync -> gba twice
+
+
+@dataclass(frozen=True)
+class Wait:
+    worker: int
+    since: float
+    until: float
+
+
+def live_run(rounds: int, seconds: float, folder: str) -> tuple[list[Decision], list[gs.Switch]]:
+    torch.manual_seed(1)
+    rng, switches = random.Random(1), []
+    per_switch = 3 * FACTOR * seconds  # and as much again at random
+    lasts = len(ROUND) * rounds * 2 * per_switch + 60
+    data = gs.read(gs.ClickLog(examples=int(lasts * GLOBAL / seconds), days=1))
+    run = gs.Trainer(
+        global_batch=GLOBAL,
+        workers=WORKERS,
+        inject=Cluster(WORKERS, Compute(per_batch=seconds), slow=(Slow(FACTOR, (3,)),)),
+        checkpoint=gs.CheckpointPolicy(None, path=folder),
+    ).start(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
+    while run.status().step < 3:
+        time.sleep(seconds)
+    for to in ROUND * rounds:
+        time.sleep(per_switch * (1 + rng.random()))
+        switches.append(run.switch(to))
+    time.sleep(per_switch)
+    run.stop()
+    said = [said for _, said in read(files(run.wait().folder))]
+    return [one for one in said if isinstance(one, Decision)], switches
+
+
+def waits(log: list[Decision]) -> list[Wait]:
+    """Every time that a worker had nothing to do."""
+    found, asked = [], {}
+    for one in log:
+        if isinstance(one.event, WorkRequested):
+            asked[one.event.worker] = one.event.at
+        for action in one.actions:
+            if isinstance(action, Begin):
+                found.append(Wait(action.worker, asked.pop(action.worker), one.event.at))
+    return found
+
+
+def slowest_lease(log: list[Decision]) -> float:
+    """By the workers' own clocks."""
+    return max(one.event.seconds for one in log if isinstance(one.event, GradientArrived))
+
+
+def switched(log: list[Decision]) -> list[tuple[str, float, float]]:
+    """(to, when, when the first step after it was applied), in order."""
+    found, pending = [], None
+    for one in log:
+        if isinstance(one.event, SwitchRequested):
+            pending = one.event.strategy, one.event.at
+        if pending is not None and any(isinstance(action, Apply) for action in one.actions):
+            found.append((*pending, one.event.at))
+            pending = None
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=0.1, help="an undisturbed batch")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        log, switches = live_run(options.rounds, options.seconds, folder)
+    idle: dict[str, list[float]] = {}
+    before, all_waits, slowest = "sync", waits(log), slowest_lease(log)
+    for to, at, first_step in switched(log):
+        overlapping = [w for w in all_waits if w.until >= at and w.since <= first_step]
+        idle.setdefault(f"{before} -> {to}", []).append(sum(w.until - w.since for w in overlapping) / WORKERS)
+        before = to
+    bound = slowest + options.seconds
+    for way, found in idle.items():
+        print(
+            f"{way:14} idle per worker: median {median(found):.3f} s, largest {max(found):.3f} s, {len(found)}x"
+        )
+    figures = {
+        "idle_per_worker_largest": max(max(found) for found in idle.values()),
+        "slowest_lease": slowest,
+        "step": options.seconds,
+        "bound": bound,
+        "within_bound": all(max(found) <= bound for found in idle.values()),
+        "idle_per_worker": idle,
+        "seconds_until_answered": max(switch.seconds for switch in switches),
+        "discarded": sum(switch.discarded for switch in switches),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
