@@ -23,6 +23,7 @@ import random
 import tempfile
 import time
 from dataclasses import asdict
+from pathlib import Path
 from statistics import mean
 
 import torch
@@ -167,7 +168,7 @@ def aucs(seed: int, per_day: int, folder: str) -> dict[str, object]:
     on = learner(seed, base.schema)
     sync = resolve("sync", {}, GLOBAL, WORKERS)
     train_in_virtual_time(on, base, Cluster(WORKERS, Compute(per_batch=STEP)), sync)
-    snapshot, state = on.snapshot(), f"{folder}/{seed}"
+    snapshot, state = on.snapshot(), Path(folder, str(seed))
     facts = {"step": on.server.step, "model": {"text": describe(on.model)}, "settings": on.settings}
     checkpoint.write(state, facts, snapshot.arrays, snapshot.rows)
     snapshot.close()
