@@ -11,7 +11,7 @@ whole   One run of eight worker threads with small batches, so that there are ma
         far less than wall time. The third arm says how much of a difference is noise.
 
 The last line is JSON. alone: microseconds per event and per lease with the median of the rounds, and that share.
-whole: `whole_run_cost`, the mean of with / without - 1 with Student's 95 % interval; `same_again`, of without / without.
+whole: `whole_run_cost`, the mean of with / without - 1 with Student's interval; `same_again`, of without / without.
 """
 
 from __future__ import annotations
