@@ -74,8 +74,13 @@ def waits(log: list[Decision]) -> list[Wait]:
 
 
 def slowest_lease(log: list[Decision]) -> float:
-    """By the workers' own clocks."""
-    return max(one.event.seconds for one in log if isinstance(one.event, GradientArrived))
+    """From `Begin` to the gradient's arrival."""
+    found, begun = 0.0, {}
+    for one in log:
+        if isinstance(one.event, GradientArrived):
+            found = max(found, one.event.at - begun.pop(one.event.lease))
+        begun |= {action.lease.number: one.event.at for action in one.actions if isinstance(action, Begin)}
+    return found
 
 
 def switched(log: list[Decision]) -> list[tuple[str, float, float]]:

@@ -11,9 +11,9 @@ simulator is fitted on the `none` runs (one number: seconds per batch beside the
 run.
 
 unpadded: the same workers with nothing injected share the machine's cores. The simulator is fitted on the event log of
-a short gba run (the work of each batch, if n workers on C cores run at C/n of their speed: its mean and its spread) and
-predicts the examples/s of longer runs, gba and sync. `unpadded_error` is the larger of the two median
-absolute errors; each run is predicted from the short one right before it, for the machine's speed drifts.
+short gba runs (the work of each batch, if n workers on C cores run at C/n of their speed: its mean and its spread) and
+predicts the examples/s of longer runs, gba and sync. `unpadded_error` is the larger of the two median absolute errors;
+each run is predicted from two short ones, right before and right after it, for the machine's speed drifts.
 
 The last line is one JSON object.
 """
@@ -129,6 +129,8 @@ class Works:
         self._begun: dict[int, float] = {}  # by lease: what the clock showed
 
     def __call__(self, event: Event, actions: list[Action]) -> None:
+        if event.at < self._now:  # another run
+            self._begun.clear()
         if self._begun:
             self._clock += (event.at - self._now) * min(1.0, self.cores / len(self._begun))
         self._now = event.at
@@ -139,9 +141,8 @@ class Works:
                 self._begun[action.lease.number] = self._clock
 
     def cluster(self) -> Cluster:
-        settled = self.seconds[len(self.seconds) // 10 :]  # the first ones warm up
-        jitter = Lognormal(stdev(map(ln, settled)))
-        return Cluster(WORKERS, Compute(per_batch=fmean(settled)), lognormal=(jitter,), cores=self.cores)
+        jitter = Lognormal(stdev(map(ln, self.seconds)))
+        return Cluster(WORKERS, Compute(per_batch=fmean(self.seconds)), lognormal=(jitter,), cores=self.cores)
 
 
 def unpadded_run(strategy: str, steps: int, folder: str, log: Callable[..., None]) -> None:
@@ -169,6 +170,7 @@ def unpadded(rounds: int, folder: str) -> dict[str, object]:
             short, long = Works(cores), AppliedAt()
             unpadded_run("gba", 60, folder, short)
             unpadded_run(strategy, 300, folder, long)
+            unpadded_run("gba", 60, folder, short)
             cluster, rate, simulated = short.cluster(), slope(long.steps), AppliedAt()
             simulate(cluster, resolve(strategy, {}, GLOBAL, WORKERS), 300 * GLOBAL, log=simulated)
             measured[strategy].append(rate)

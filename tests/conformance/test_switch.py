@@ -13,27 +13,37 @@ from examples import PLAIN
 from gearshift.engine.cluster_model import Cluster, Compute, Slow
 from gearshift.event_log import Decision, files, read
 from gearshift.server import Server
-from gearshift.sync.messages import Apply, Begin, Discard, SwitchRequested
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
+from gearshift.training import Training
 
 from .engines import data, state
 
 WORKERS, GLOBAL, EXAMPLES = 8, 80, 80 * 20 + 33
 
 
-class SwitchAt(gs.Callback):
-    def __init__(self, step: int, to: str) -> None:
-        self.step, self.to, self.seen = step, to, []
+class Seen(gs.Callback):
+    """The switches that were made."""
 
-    def on_step(self, run: gs.Run) -> None:
-        if run.status().step == self.step:
-            run.ask_switch(self.to)
+    def __init__(self) -> None:
+        self.ways: list[tuple[str, str]] = []
 
     def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
-        self.seen.append((switch.before, switch.strategy))
+        self.ways.append((switch.before, switch.strategy))
 
 
-def live_run(path: Path, start: str, switcher: SwitchAt) -> gs.Result:
+def live_run(path: Path, monkeypatch: pytest.MonkeyPatch, start: str, to: str) -> gs.Result:
+    """It is switched in the middle of a global batch: when three gradients of the sixth have arrived."""
+    observe, arrived, seen = Training.observe, 0, Seen()
+
+    def watched(training: Training, event: Event, actions: list[Action]) -> None:
+        nonlocal arrived
+        observe(training, event, actions)
+        arrived += isinstance(event, GradientArrived)
+        if isinstance(event, GradientArrived) and arrived == 5 * WORKERS + 3:
+            training.ask_switch(to, {})
+
+    monkeypatch.setattr(Training, "observe", watched)
     trainer = gs.Trainer(
         global_batch=GLOBAL,
         workers=WORKERS,
@@ -42,9 +52,11 @@ def live_run(path: Path, start: str, switcher: SwitchAt) -> gs.Result:
         embeddings=gs.RowAdam(),
         inject=Cluster(WORKERS, Compute(per_batch=0.002), slow=(Slow(5.0, (3,)),)),
         checkpoint=gs.CheckpointPolicy(None, path=path),
-        callbacks=[switcher],
+        callbacks=[seen],
     )
-    return trainer.fit(gs.models.DNN(PLAIN, dim=4, hidden=[8]), data(EXAMPLES))
+    result = trainer.fit(gs.models.DNN(PLAIN, dim=4, hidden=[8]), data(EXAMPLES))
+    assert seen.ways == [(start, to)]
+    return result
 
 
 @pytest.fixture
@@ -69,17 +81,15 @@ def log_of(result: gs.Result) -> list[Decision]:
     ("start", "to"), [("sync", "gba"), ("gba", "sync"), ("gba", "async"), ("async", "sync")]
 )
 def test_nothing_moves_between_the_last_old_and_the_first_new_step(
-    tmp_path: Path, states: list, start: str, to: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list, start: str, to: str
 ) -> None:
-    switcher = SwitchAt(6, to)
-    log = log_of(live_run(tmp_path, start, switcher))
-    assert switcher.seen == [(start, to)]
+    log = log_of(live_run(tmp_path, monkeypatch, start, to))
     steps, last_old = 0, None
     for one in log:
         if isinstance(one.event, SwitchRequested):
             last_old = steps
         steps += sum(isinstance(action, Apply) for action in one.actions)
-    assert last_old is not None and 6 <= last_old < steps == len(states)
+    assert last_old is not None and 5 <= last_old < steps == len(states)
     (_, after_old), (before_new, after_new) = states[last_old - 1], states[last_old]
     assert set(after_old) == set(before_new) and len(after_old) > 6
     for name, values in after_old.items():
@@ -93,9 +103,10 @@ def test_nothing_moves_between_the_last_old_and_the_first_new_step(
 
 @pytest.mark.parametrize("start", list(STRATEGIES))
 @pytest.mark.parametrize("to", list(STRATEGIES))
-def test_no_example_is_lost_and_none_trained_twice(tmp_path: Path, start: str, to: str) -> None:
-    switcher = SwitchAt(6, to)
-    result = live_run(tmp_path, start, switcher)
+def test_no_example_is_lost_and_none_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, to: str
+) -> None:
+    result = live_run(tmp_path, monkeypatch, start, to)
     leases, ended = {}, Counter()
     for one in log_of(result):
         for action in one.actions:
@@ -106,7 +117,6 @@ def test_no_example_is_lost_and_none_trained_twice(tmp_path: Path, start: str, t
                     ended.update(part.lease for part in parts)
                 case Discard(number):
                     ended[number] += 1
-    assert switcher.seen == [(start, to)]
     assert set(ended) == set(leases) and set(ended.values()) == {1}
     position = 0
     for lease in sorted(leases.values(), key=lambda lease: lease.first):
