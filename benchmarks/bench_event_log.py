@@ -1,14 +1,14 @@
 """What the event log and the control channel cost: the log alone, by arithmetic, and both in a whole run, measured.
 
-    python benchmarks/bench_event_log.py [alone] [whole] [--triples 50]        under a minute, and about 3
+    python benchmarks/bench_event_log.py [alone] [whole] [--triples 300]        under a minute, and about 3
 
 alone   The same decisions with and without a log, taking turns. A lease is three events (its examples are supplied, a
         worker asks, its gradient arrives). The share of a second that 1,000 leases take is what the log holds the
         interpreter for: about the loss of examples/s if all else is bound by it.
 whole   One run of eight worker threads with small batches, so that there are many leases. It is cut into segments of
-        about a second, which come in triples in random order: with log and channel, without both, and without both
-        again. Compared within a triple: CPU seconds of the whole process per example, which other processes disturb
-        far less than wall time. The third arm says how much of a difference is noise.
+        a fraction of a second, which come in triples in random order: with log and channel, without both, and
+        without both again. Compared within a triple: CPU seconds of the whole process per example, which other
+        processes disturb less than wall time. The third arm says how much of a difference is noise.
 
 The last line is JSON. alone: microseconds per event and per lease with the median of the rounds, and that share.
 whole: `whole_run_cost`, the mean of with / without - 1 with Student's interval; `same_again`, of without / without.
@@ -98,7 +98,7 @@ def measure(strategy: str) -> dict[str, float]:
 
 ARMS = ("with", "without", "again")
 GLOBAL = 512
-SEGMENT = 40  # steps
+SEGMENT = 8  # steps: shorter than what else disturbs the machine
 
 
 class Segments(gs.Callback):
@@ -187,7 +187,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", default=["alone", "whole"])
-    parser.add_argument("--triples", type=int, default=50)
+    parser.add_argument("--triples", type=int, default=300)
     options = parser.parse_args()
     found: dict[str, object] = {}
     if "alone" in options.parts:
