@@ -124,25 +124,27 @@ class Works:
     """A log from which the work of each batch follows: the seconds it would take on a core of its own."""
 
     def __init__(self, cores: float) -> None:
-        self.cores, self.seconds = cores, []
+        self.cores, self.runs = cores, []
         self._now = self._clock = 0.0  # of the run, and of one worker's share of the cores
         self._begun: dict[int, float] = {}  # by lease: what the clock showed
 
     def __call__(self, event: Event, actions: list[Action]) -> None:
-        if event.at < self._now:  # another run
+        if not self.runs or event.at < self._now:  # another run
             self._begun.clear()
+            self.runs.append([])
         if self._begun:
             self._clock += (event.at - self._now) * min(1.0, self.cores / len(self._begun))
         self._now = event.at
         if isinstance(event, GradientArrived):
-            self.seconds.append(self._clock - self._begun.pop(event.lease))
+            self.runs[-1].append(self._clock - self._begun.pop(event.lease))
         for action in actions:
             if isinstance(action, Begin):
                 self._begun[action.lease.number] = self._clock
 
     def cluster(self) -> Cluster:
-        jitter = Lognormal(stdev(map(ln, self.seconds)))
-        return Cluster(WORKERS, Compute(per_batch=fmean(self.seconds)), lognormal=(jitter,), cores=self.cores)
+        settled = [seconds for run in self.runs for seconds in run[len(run) // 10 :]]  # as in `slope`
+        jitter = Lognormal(stdev(map(ln, settled)))
+        return Cluster(WORKERS, Compute(per_batch=fmean(settled)), lognormal=(jitter,), cores=self.cores)
 
 
 def unpadded_run(strategy: str, steps: int, folder: str, log: Callable[..., None]) -> None:
