@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check -q
 SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test check test-all bench clean
+.PHONY: demo test check test-all cover-sync bench clean
 
 # torch first and from the lock: an open range would pull the CUDA build.
 $(VENV)/core: requirements.lock
@@ -29,8 +29,12 @@ demo: $(VENV)/built
 test: $(VENV)/built $(VENV)/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: $(VENV)/built $(VENV)/dev
+test-all: $(VENV)/built $(VENV)/dev cover-sync
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" --timeout=1800
+
+# Strategies decide what counts: every branch of theirs is taken by their own tests.
+cover-sync: $(VENV)/built $(VENV)/dev
+	$(BIN)/python -m pytest -n 2 tests/unit/sync tests/traces --cov=gearshift.sync --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 check: $(VENV)/built $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -1,31 +1,43 @@
 """What a slow worker costs, strategy by strategy: eight worker threads whose batches are padded to drawn durations.
 
-    python benchmarks/bench_stragglers.py [--rounds 3] [--seconds 0.2] [--batches 40]        about 12 minutes
+    python benchmarks/bench_stragglers.py [padded] [unpadded] [--rounds 3] [--seconds 0.2] [--batches 40]
+                                                                                       about 12 and 3 minutes
 
 Regimes: `none`; `one_slow`, 1 of 8 workers 5x slower; `bursts`, 10 % of batches take 10x; `very_slow`, 1 of 8 10x
 slower, to see what max_lag drops. Slowness is injected (the work itself is real and stays a small share); sync and
 gba take turns within a round, on the same draws. Rates are slopes of applied examples between a tenth and nine tenths
 of a run, so that neither start nor tail counts; ideal is the same slope if nobody ever waited, for the same draws. The
 simulator is fitted on the `none` runs (one number: seconds per batch beside the drawn ones) and predicts every other
-run. The last line is one JSON object.
+run.
+
+unpadded: the same workers with nothing injected share the machine's cores. The simulator is fitted on the event log of
+short gba runs (the work of each batch, if n workers on C cores run at C/n of their speed: its mean and its spread) and
+predicts the examples/s of longer runs, gba and sync. `unpadded_error` is the larger of the two median absolute errors;
+each run is predicted from two short ones, right before and right after it, for the machine's speed drifts.
+
+The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
+from math import log as ln
+from statistics import fmean, median, stdev
 
 import torch
 
 import gearshift as gs
 from gearshift.engine.closed_forms import possible_rate, sync_rate
-from gearshift.engine.cluster_model import Bursts, Cluster, Compute, Network, Slow
+from gearshift.engine.cluster_model import Bursts, Cluster, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulated import simulate
-from gearshift.sync.messages import Action, Apply, Begin, Event
+from gearshift.event_log import Decision, files, read
+from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived
 from gearshift.sync.registry import resolve
 
 WORKERS, BATCH = 8, 128
@@ -72,22 +84,27 @@ def train(strategy: str, cluster: Cluster | None, examples: int, folder: str) ->
     return slope(clock.steps), result.report
 
 
-def predicted(strategy: str, cluster: Cluster, extra: float, examples: int) -> float:
-    """The same slope in the simulator, with `extra` seconds per batch beside the drawn ones."""
-    applied, steps, counts = 0, [], {}
+class AppliedAt:
+    """A log that keeps (seconds, examples applied by then) of every step."""
 
-    def log(event: Event, actions: list[Action]) -> None:
-        nonlocal applied
+    def __init__(self) -> None:
+        self.applied, self.steps, self._counts = 0, [], {}
+
+    def __call__(self, event: Event, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Begin):
-                counts[action.lease.number] = action.lease.count
+                self._counts[action.lease.number] = action.lease.count
             elif isinstance(action, Apply):
-                applied += sum(counts[part.lease] for part in action.parts if part.weight > 0)
-                steps.append((event.at, applied))
+                self.applied += sum(self._counts[part.lease] for part in action.parts if part.weight > 0)
+                self.steps.append((event.at, self.applied))
 
+
+def predicted(strategy: str, cluster: Cluster, extra: float, examples: int) -> float:
+    """The same slope in the simulator, with `extra` seconds per batch beside the drawn ones."""
+    log = AppliedAt()
     fitted = replace(cluster, network=Network(latency=extra / 2))
     simulate(fitted, resolve(strategy, {}, GLOBAL, WORKERS), examples, log=log)
-    return slope(steps)
+    return slope(log.steps)
 
 
 def slope(steps: list[tuple[float, int]]) -> float:
@@ -100,29 +117,113 @@ def closed_form_gain(cluster: Cluster) -> float:
     return possible_rate(cluster, BATCH) / sync_rate(cluster, BATCH)
 
 
+# ---- unpadded ----
+
+
+class Works:
+    """A log from which the work of each batch follows: the seconds it would take on a core of its own."""
+
+    def __init__(self, cores: float) -> None:
+        self.cores, self.runs = cores, []
+        self._now = self._clock = 0.0  # of the run, and of one worker's share of the cores
+        self._begun: dict[int, float] = {}  # by lease: what the clock showed
+
+    def __call__(self, event: Event, actions: list[Action]) -> None:
+        if not self.runs or event.at < self._now:  # another run
+            self._begun.clear()
+            self.runs.append([])
+        if self._begun:
+            self._clock += (event.at - self._now) * min(1.0, self.cores / len(self._begun))
+        self._now = event.at
+        if isinstance(event, GradientArrived):
+            self.runs[-1].append(self._clock - self._begun.pop(event.lease))
+        for action in actions:
+            if isinstance(action, Begin):
+                self._begun[action.lease.number] = self._clock
+
+    def cluster(self) -> Cluster:
+        settled = [seconds for run in self.runs for seconds in run[len(run) // 10 :]]  # as in `slope`
+        jitter = Lognormal(stdev(map(ln, settled)))
+        return Cluster(WORKERS, Compute(per_batch=fmean(settled)), lognormal=(jitter,), cores=self.cores)
+
+
+def unpadded_run(strategy: str, steps: int, folder: str, log: Callable[..., None]) -> None:
+    """`log` hears what the run's event log says."""
+    torch.manual_seed(1)
+    data = gs.read(gs.ClickLog(examples=steps * GLOBAL, days=1))
+    trainer = gs.Trainer(
+        global_batch=GLOBAL,
+        workers=WORKERS,
+        strategy=strategy,
+        checkpoint=gs.CheckpointPolicy(None, path=folder),
+    )
+    result = trainer.fit(gs.models.DNN(data.schema, dim=16, hidden=[256, 128]), data)
+    for _, said in read(files(result.folder)):
+        if isinstance(said, Decision):
+            log(said.event, said.actions)
+
+
+def unpadded(rounds: int, folder: str) -> dict[str, object]:
+    cores = len(os.sched_getaffinity(0))
+    errors: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
+    measured: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
+    for _ in range(rounds):
+        for strategy in STRATEGIES:
+            short, long = Works(cores), AppliedAt()
+            unpadded_run("gba", 60, folder, short)
+            unpadded_run(strategy, 300, folder, long)
+            unpadded_run("gba", 60, folder, short)
+            cluster, rate, simulated = short.cluster(), slope(long.steps), AppliedAt()
+            simulate(cluster, resolve(strategy, {}, GLOBAL, WORKERS), 300 * GLOBAL, log=simulated)
+            measured[strategy].append(rate)
+            errors[strategy].append(slope(simulated.steps) / rate - 1)
+            print(
+                f"unpadded {strategy:5} {rate:10,.0f} examples/s, simulated {slope(simulated.steps):10,.0f} "
+                f"({1000 * cluster.compute.per_batch:.2f} ms of work, spread {cluster.lognormal[0].sigma:.2f})",
+                flush=True,
+            )
+    return {
+        "unpadded_error": max(median(map(abs, found)) for found in errors.values()),
+        "unpadded_error_largest": max(abs(error) for found in errors.values() for error in found),
+        "unpadded_errors": errors,
+        "unpadded_examples_per_second": {s: median(found) for s, found in measured.items()},
+        "cores": cores,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("parts", nargs="*", default=["padded", "unpadded"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="an undisturbed batch")
     parser.add_argument("--batches", type=int, default=40, help="per worker, on average")
     options = parser.parse_args()
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if "padded" in options.parts:
+            found |= padded(options, folder)
+        if "unpadded" in options.parts:
+            found |= unpadded(options.rounds, folder)
+    print(json.dumps(found))
+
+
+def padded(options: argparse.Namespace, folder: str) -> dict[str, object]:
     examples = options.batches * GLOBAL
     names = list(regimes(options.seconds, 0))
     rates: dict[tuple[str, str], list[float]] = {(r, s): [] for r in names for s in STRATEGIES}
     reports: dict[tuple[str, str], dict] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(options.rounds):
-            for name, cluster in regimes(options.seconds, seed).items():
-                for strategy in STRATEGIES:
-                    rate, reports[name, strategy] = train(strategy, cluster, examples, folder)
-                    rates[name, strategy].append(rate)
-                    print(f"round {seed} {name:10} {strategy:5} {rate:10,.0f} examples/s", flush=True)
-    print_summary(options, rates, reports, examples)
+    for seed in range(options.rounds):
+        for name, cluster in regimes(options.seconds, seed).items():
+            for strategy in STRATEGIES:
+                rate, reports[name, strategy] = train(strategy, cluster, examples, folder)
+                rates[name, strategy].append(rate)
+                print(f"round {seed} {name:10} {strategy:5} {rate:10,.0f} examples/s", flush=True)
+    return summary(options, rates, reports, examples)
 
 
-def print_summary(options, rates, reports, examples) -> None:
+def summary(options, rates, reports, examples) -> dict[str, object]:
     clusters = regimes(options.seconds, 0)
     even = median(rates["none", "gba"])
     extra = GLOBAL / even - options.seconds  # seconds per batch beside the drawn ones
@@ -152,7 +253,7 @@ def print_summary(options, rates, reports, examples) -> None:
             "gba_lag": report["lag"],
             "overrun": report["injected"]["overrun"],
         }
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":

@@ -235,8 +235,7 @@ class Training:
         automatic = self.automatic
         proposal = automatic and automatic.observe(event, actions, self.strategy.name)
         if automatic is not None and proposal:
-            own = {"max_lag": automatic.settings.max_lag} if proposal.strategy == "gba" else {}
-            self._ask(proposal.strategy, own, automatic, "auto", proposal.reason)
+            self._ask(proposal.strategy, proposal.settings, automatic, "auto", proposal.reason)
 
     def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
         """From any thread: the run changes over before its next lease. What cannot be is refused here.

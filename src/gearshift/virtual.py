@@ -21,6 +21,7 @@ from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
+from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
@@ -44,6 +45,7 @@ def train_in_virtual_time(
     strategy: Strategy,
     *,
     switches: Iterable[Switch] = (),
+    automatic: Automatic | None = None,
     lr_scale: float = 1.0,
 ) -> VirtualRun:
     """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size."""
@@ -60,7 +62,9 @@ def train_in_virtual_time(
     run = VirtualRun()
     learning = _Learning(learner, data, strategy.batch, run, lr_scale)
     try:
-        run.outcome = simulate(cluster, strategy, examples, switches=planned, learning=learning)
+        run.outcome = simulate(
+            cluster, strategy, examples, switches=planned, automatic=automatic, learning=learning
+        )
     finally:
         learning.close()
     return run

@@ -8,9 +8,10 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.cluster_model import Cluster, Compute, Crash, Lognormal, Slow
+from gearshift.engine.cluster_model import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
 from gearshift.learner import Learner
 from gearshift.server import RowSettings
+from gearshift.sync.automatic import Auto, Automatic
 from gearshift.sync.registry import STRATEGIES, resolve
 from gearshift.virtual import VirtualRun, train_in_virtual_time
 
@@ -73,3 +74,16 @@ def test_a_stale_gradient_is_that_of_the_parameters_it_was_pulled_with() -> None
         by_hand.server.apply(push, lr_scale=1.0)
     for mine, other in zip(state(on), state(by_hand), strict=True):
         assert np.array_equal(mine, other)
+
+
+def test_auto_changes_by_itself_and_trains_every_example() -> None:
+    """Until it moves to gba it is sync, bit for bit: a switch moves nothing."""
+    described = Cluster(4, Compute(per_batch=0.1), slow_periods=(SlowPeriod(5.0, 0.45, workers=(2,)),))
+    chosen = resolve("auto", {}, GLOBAL, 4)
+    on = learner("adam")
+    auto = Automatic(Auto(patience=2, window=4), GLOBAL)
+    run = train_in_virtual_time(on, data(), described, chosen, automatic=auto)
+    assert run.outcome is not None and run.measures.examples == EXAMPLES
+    (change,) = run.outcome.automatic
+    assert change.strategy == run.outcome.strategy == "gba" and change.realised is not None
+    assert run.outcome.staleness.max > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracle import WARM, Oracle
+from oracle import WARM, Oracle, Rule
 from torch import nn
 
 import gearshift.models as models
@@ -30,7 +30,7 @@ def test_steps_equal_the_oracle(name: str, rule: str) -> None:
     rows = RowSGD(lr=0.5) if rule == "sgd" else RowAdagrad(lr=0.05, initial=WARM)
     learner = make_learner(model, rows=rows)
     store = learner.server.stores[0]
-    oracle = Oracle(model, PLAIN, lambda i: store.peek(np.array([i], np.int64))[0], 0.1, rows.lr, rule)
+    oracle = Oracle.from_learner(learner, Rule("sgd", 0.1), Rule(rule, rows.lr))
     for step in range(5):
         batch = make_batch(PLAIN, 64, first=64 * step)
         expected = oracle.step(batch)

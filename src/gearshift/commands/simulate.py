@@ -16,8 +16,10 @@ from gearshift.engine.closed_forms import possible_rate, sync_rate
 from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
+from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy
 
+MOST_CHANGES = 10  # of auto that are printed
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
 SCHEDULED_AHEAD = ("gba", "buffered_async")  # for the others, lag is staleness
 _HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
@@ -28,15 +30,33 @@ def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
     cluster, examples = cluster_of(asked), read_count("--examples", asked.examples)
     arms = arms_of(asked, cluster.workers, examples)
     terminal.say(_opening(asked, cluster, examples, arms[0].strategy))
-    outcomes = [simulate(cluster, arm.strategy, examples, switches=arm.switches) for arm in arms]
+    outcomes = [_simulated(cluster, arm, examples) for arm in arms]
     sync = next((o for a, o in zip(arms, outcomes, strict=True) if a.name == "sync"), None)
     rows = [_row(arm, outcome, sync) for arm, outcome in zip(arms, outcomes, strict=True)]
     terminal.say(terminal.table(_HEADS, [_UNDER, *rows], right="lrrrrrrl"))
     for arm, outcome in zip(arms, outcomes, strict=True):
-        for sentence in warnings(arm, outcome):
+        for sentence in [*told_changes(arm, outcome), *warnings(arm, outcome)]:
             terminal.say(sentence)
     if json_file is not None:
         run_folder.write_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
+
+
+def _simulated(cluster: Cluster, arm: Arm, examples: int) -> Outcome:
+    automatic = Automatic(arm.auto, arm.strategy.global_batch) if arm.auto else None
+    return simulate(cluster, arm.strategy, examples, switches=arm.switches, automatic=automatic)
+
+
+def told_changes(arm: Arm, outcome: Outcome) -> list[str]:
+    """What auto did, why, and what came of it; the first few."""
+    told = []
+    for change in outcome.automatic[:MOST_CHANGES]:
+        came = "" if change.realised is None else f"; it became {change.realised:.2f}x as fast"
+        told.append(
+            f"{arm.name}: {change.before} -> {change.strategy} at {change.at:.1f} s, step {change.step:,}: "
+            f"{change.reason} ({change.predicted:.2f}x){came}"
+        )
+    more = len(outcome.automatic) - MOST_CHANGES
+    return [*told, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else told
 
 
 def _opening(asked: Asked, cluster: Cluster, examples: int, first: Strategy) -> str:
@@ -71,6 +91,7 @@ def _sync_rate(cluster: Cluster, strategy: Strategy) -> float | None:
 
 def _row(arm: Arm, outcome: Outcome, sync: Outcome | None) -> tuple[str, ...]:
     names = {arm.strategy.name, *(switch.strategy for switch in arm.switches)}
+    names |= {change.strategy for change in outcome.automatic}
     speed = outcome.examples_per_second
     reasons = outcome.discarded_by_reason
     told = ", ".join(
@@ -103,7 +124,7 @@ def warnings(arm: Arm, outcome: Outcome) -> list[str]:
         sentences.append(
             f"{arm.name}: {who} of the examples computed there, because they come too late; if these differ from "
             "the others, the model will not know them. "
-            f"{'Raise max_lag' if 'gba' in arm.name else 'Use gba'}, or give slow workers smaller batches."
+            f"{'Raise max_lag' if arm.auto or 'gba' in arm.name else 'Use gba'}, or give slow workers smaller batches."
         )
     gradients = arm.strategy.global_batch / arm.strategy.batch
     if arm.strategy.name == "gba" and outcome.workers > 2 * gradients:

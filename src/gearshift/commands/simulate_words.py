@@ -20,7 +20,15 @@ from gearshift.config.quantities import parse_bytes, parse_count, parse_number, 
 from gearshift.engine.cluster_model import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.engine.simulated import Switch
 from gearshift.errors import UserError
-from gearshift.sync.registry import STRATEGIES, check_names, local_batch, make_strategy
+from gearshift.sync.automatic import Auto
+from gearshift.sync.registry import (
+    STRATEGIES,
+    check_auto_names,
+    check_names,
+    local_batch,
+    make_auto,
+    make_strategy,
+)
 from gearshift.sync.strategy import Strategy
 
 T = TypeVar("T")
@@ -60,6 +68,7 @@ class Arm:
     name: str
     strategy: Strategy
     switches: tuple[Switch, ...] = ()
+    auto: Auto | None = None  # whether it changes by itself
 
 
 def cluster_of(asked: Asked) -> Cluster:
@@ -106,21 +115,26 @@ def _network(asked: Asked) -> Network:
 def arms_of(asked: Asked, workers: int, examples: int) -> list[Arm]:
     words = [word.strip() for word in asked.strategies.split(",") if word.strip()]
     if not words:
-        raise UserError(f"--strategies names none; there are {', '.join(STRATEGIES)}")
-    arms = [Arm(word, _strategy(word, asked, workers)) for word in words]
+        raise UserError(f"--strategies names none; there are {', '.join(STRATEGIES)} and auto")
+    arms = [_arm(word, asked, workers) for word in words]
     if asked.switches:
         switches = tuple(_switch(word, asked, workers, examples) for word in asked.switches)
         then = (f"{to} from {when}" for when, _, to in (word.partition("=") for word in asked.switches))
-        arms.append(Arm(", ".join([arms[0].name, *then]), arms[0].strategy, switches))
+        arms.append(replace(arms[0], name=", ".join([arms[0].name, *then]), switches=switches))
     return arms
 
 
-def _strategy(word: str, asked: Asked, workers: int) -> Strategy:
-    return make_strategy(*_named(word, asked, workers))
+def _arm(word: str, asked: Asked, workers: int) -> Arm:
+    name, written = _split(word)
+    if name != "auto":
+        return Arm(word, make_strategy(*_named(word, asked, workers)))
+    check_auto_names(written)
+    auto = make_auto({key: _setting(word, Auto, key, value) for key, value in written.items()})
+    return Arm(word, make_strategy(*_named("sync", asked, workers)), auto=auto)
 
 
-def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
-    """`gba:max_lag=2` as the name and the settings, with its batch."""
+def _split(word: str) -> tuple[str, dict[str, str]]:
+    """`gba:max_lag=2` as the name and the settings, as they are written."""
     name, *pairs = word.split(":")
     written: dict[str, str] = {}
     for pair in pairs:
@@ -128,8 +142,14 @@ def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
         if not equals:
             raise UserError(f"strategy `{word}`: settings are written {name}:max_lag=2")
         written[key] = value
-    check_names(name, written)
-    settings = {key: _setting(word, name, key, value) for key, value in written.items()}
+    return name, written
+
+
+def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
+    """The name and the settings, with its batch."""
+    name, written = _split(word)
+    kind = check_names(name, written)
+    settings = {key: _setting(word, kind, key, value) for key, value in written.items()}
     global_batch = read_count("--global-batch", asked.global_batch)
     batch = read_count("--batch", asked.batch) if asked.batch else None
     backups = settings.get("backups", 1) if name == "backup_workers" else 0
@@ -140,9 +160,9 @@ def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
     return name, {"global_batch": global_batch, "batch": size, **settings}
 
 
-def _setting(word: str, name: str, key: str, value: str) -> Any:
+def _setting(word: str, kind: type[Any], key: str, value: str) -> Any:
     try:
-        meant = TypeAdapter(get_type_hints(STRATEGIES[name])[key]).validate_python(value)
+        meant = TypeAdapter(get_type_hints(kind)[key]).validate_python(value)
     except ValidationError as error:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; {error.errors()[0]['msg']}") from None
     if not isinstance(meant, str) and meant < 0:

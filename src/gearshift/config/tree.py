@@ -227,7 +227,9 @@ class StrategySettings(Named):
         default=None, gt=0, description="auto: the predicted gain that makes it change: 0.2 is 20 %."
     )
     patience: Count | None = Field(
-        default=None, ge=1, description="auto: steps for which the prediction must hold."
+        default=None,
+        ge=1,
+        description="auto: steps for which a gain of margin must hold; a larger one, fewer.",
     )
     window: Count | None = Field(default=None, ge=2, description="auto: batches of each worker it looks at.")
 

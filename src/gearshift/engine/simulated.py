@@ -25,6 +25,7 @@ from gearshift.engine.durations import Absence, worker_times
 from gearshift.engine.shared_cores import SharedCores
 from gearshift.engine.tally import Outcome, Tally
 from gearshift.errors import UserError
+from gearshift.sync.automatic import Automatic, Proposal
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,
@@ -78,11 +79,12 @@ def simulate(
     examples: int,
     *,
     switches: Iterable[Switch] = (),
+    automatic: Automatic | None = None,
     learning: Learning | None = None,
     log: Log | None = None,
 ) -> Outcome:
-    """Trains on `examples` examples, in virtual time."""
-    simulation = Simulation(cluster, strategy, examples, switches, learning, log)
+    """Trains on `examples` examples, in virtual time; `automatic` may change the strategy as it sees fit."""
+    simulation = Simulation(cluster, strategy, examples, switches, automatic, learning, log)
     if learning is not None:
         return simulation.run()
     with _no_collections():
@@ -108,12 +110,16 @@ class Simulation:
         strategy: Strategy,
         examples: int,
         switches: Iterable[Switch],
+        automatic: Automatic | None,
         learning: Learning | None,
         log: Log | None,
     ) -> None:
         self.coordinator = Coordinator(strategy, make_strategy)
         self.cluster, self.examples, self.supplied = cluster, examples, 0
         self.learning, self.log, self.tally = learning, log, Tally(cluster.workers)
+        self.automatic = automatic
+        self._watching = automatic is not None
+        self._proposal: Proposal | None = None
         self.now = self.last_step = 0.0
         self.events = 0
         self._batch = strategy.batch
@@ -156,6 +162,7 @@ class Simulation:
             events=self.events,
             idle_seconds=self._idle + still_idle,
             possible=possible_rate(self.cluster, self._batch, self.last_step),
+            automatic=tuple(self.automatic.changes) if self.automatic else (),
         )
 
     # ---- time ----
@@ -196,17 +203,25 @@ class Simulation:
         actions = self.coordinator.handle(event)
         if self.log is not None:
             self.log(event, actions)
+        if self.automatic is not None and self._watching:
+            self._proposal = self.automatic.observe(event, actions, self.coordinator.strategy.name)
         for action in actions:
             self._carry_out(action)
 
     def _following(self) -> Event | None:
         work = self.coordinator.work
+        if self._proposal is not None:
+            return self._proposed(self._proposal)
         if self._at_examples and self.tally.ended >= _examples(self._at_examples[0]):
-            switch = self._at_examples.popleft()
-            return SwitchRequested(switch.strategy, switch.settings, "as scheduled", self.now)
+            return self._planned(self._at_examples.popleft())
         if self.supplied < self.examples:
             return None if work.supply or not work.parked else self._next_examples()
         return None if work.exhausted else DataExhausted(self.now)
+
+    def _proposed(self, proposal: Proposal) -> SwitchRequested:
+        strategy = self.coordinator.strategy
+        sizes = {"global_batch": strategy.global_batch, "batch": strategy.batch}
+        return SwitchRequested(proposal.strategy, {**sizes, **proposal.settings}, proposal.reason, self.now)
 
     def _next_examples(self) -> Supplied:
         """A global batch, or a little more if it does not divide: no short lease inside the data."""
@@ -217,8 +232,12 @@ class Simulation:
         return Supplied(first, count, strategy.batch, self.now)
 
     def _switch(self, i: int, _: int) -> None:
-        switch = self._at_seconds[i]
-        self._tell(SwitchRequested(switch.strategy, switch.settings, "as scheduled", self.now))
+        self._tell(self._planned(self._at_seconds[i]))
+
+    def _planned(self, switch: Switch) -> SwitchRequested:
+        """It ends `auto`, as in a real run: whoever planned it knows better."""
+        self._watching = False
+        return SwitchRequested(switch.strategy, switch.settings, "as scheduled", self.now)
 
     # ---- a worker's way ----
 

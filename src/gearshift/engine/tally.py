@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gearshift.sync.automatic import Change
 from gearshift.sync.messages import Action, Apply, Begin, Reissue
 
 
@@ -50,6 +51,7 @@ class Outcome:
     lag: Spread  # steps behind its schedule
     idle_seconds: float  # of workers that are there and have nothing to do
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
+    automatic: tuple[Change, ...] = ()  # what auto changed, when and why
 
     @property
     def examples(self) -> int:
@@ -109,7 +111,14 @@ class Tally:
         self.reasons[reason.partition(":")[0]] += begun.lease.count
 
     def outcome(
-        self, *, strategy: str, seconds: float, events: int, idle_seconds: float, possible: float
+        self,
+        *,
+        strategy: str,
+        seconds: float,
+        events: int,
+        idle_seconds: float,
+        possible: float,
+        automatic: tuple[Change, ...] = (),
     ) -> Outcome:
         return Outcome(
             strategy=strategy,
@@ -128,4 +137,5 @@ class Tally:
             lag=Spread.of(self.lag),
             idle_seconds=idle_seconds,
             possible=possible,
+            automatic=automatic,
         )

@@ -2,20 +2,35 @@
 
 From each worker's last batches (`window` of them) two rates are predicted. sync: a global batch per slowest batch of
 a round, averaged over the window, so that rare bursts count as often as they come. gba: the sum of the workers' own
-rates, without those whose gradients would come too late to count. The run moves to gba when it is predicted to be
-`margin` faster, back to sync when it no longer is by half of that, and only after the prediction has held for
-`patience` steps in a row: so it does not flutter. Every proposal carries its numbers; what came of it is looked up
-`patience` steps later. Pure: it sees events and actions, and time only in their `at`.
+rates, without the batches that take so long that their gradients would come too late to count.
+
+When to change is the question of whether to rent or to buy. Staying in sync loses `gain - 1` steps of gba per step;
+the run moves once it has lost what `patience` steps at a gain of exactly `margin` lose. So a worker five times slower
+is answered after a few steps, which are long ones, and a small gain must hold for `patience` of them. Back to sync
+it goes when the gain has been below half of `margin` for `patience` steps, which are short: no speed is lost by
+waiting there. Between the two thresholds it stays what it is, so it does not flutter.
+
+Every proposal carries its numbers; what came of it is looked up `window` steps later. Pure: it sees events and
+actions, and time only in their `at`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
+from typing import Any
 
 from gearshift.errors import UserError
-from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived, WorkerLost
+from gearshift.sync.messages import (
+    Action,
+    Begin,
+    Discard,
+    Event,
+    GradientArrived,
+    Reissue,
+    WorkerLost,
+)
 
 SYNC, FAST = "sync", "gba"
 
@@ -57,28 +72,49 @@ class Proposal:
     strategy: str
     reason: str
     predicted: float  # times as fast
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the audit trail."""
+
+    at: float  # the engine's seconds
+    step: int  # the last one before it
+    before: str
+    strategy: str
+    reason: str
+    predicted: float  # times as fast
+    realised: float | None = None  # the same, measured; None if the end or another change came too soon
+
+    def outcome(self) -> str:
+        return (
+            f"the change to {self.strategy} at step {self.step:,} made it {self.realised:.2f}x as fast "
+            f"(predicted {self.predicted:.2f}x)"
+        )
 
 
 class Automatic:
     def __init__(self, settings: Auto, global_batch: int) -> None:
         self.settings, self.global_batch = settings, global_batch
-        self.outcomes: list[str] = []  # what came of each change, in words
+        self.changes: list[Change] = []  # all that were proposed
+        self.outcomes: list[str] = []  # what came of each, in words
         self._told = 0
         self._begun: dict[int, tuple[int, int, float]] = {}  # worker, examples, when; by lease
         self._paces: dict[int, deque[float]] = {}  # seconds per example of the last batches, by worker
-        self._steps: deque[float] = deque(maxlen=settings.patience + 1)  # when steps were applied
+        self._applied: deque[float] = deque(maxlen=settings.window + 1)  # when steps were applied
+        self._step = 0
         self._held = 0  # steps in a row that spoke for a change
+        self._lost = 0.0  # by not changing meanwhile, in units of what a step at a gain of `margin` loses
         self._since = 0  # steps since the last change
-        self._judged: tuple[Proposal, float] | None = (
-            None  # a change whose gain is not known yet, and the rate before
-        )
+        self._rate_before: float | None = None  # of a change whose gain is not known yet
 
     def observe(self, event: Event, actions: list[Action], current: str) -> Proposal | None:
         """After every event; a proposal if it is time to change from `current`."""
-        if self._steps and event.at < self._steps[-1]:  # another epoch, whose clock begins anew
-            self._steps.clear()
+        if self._applied and event.at < self._applied[-1]:  # another epoch, whose clock begins anew
+            self._applied.clear()
             self._begun.clear()
-            self._judged = None
+            self._rate_before = None
         if isinstance(event, WorkerLost):
             self._paces.pop(event.worker, None)
         elif isinstance(event, GradientArrived) and event.lease in self._begun:
@@ -89,9 +125,11 @@ class Automatic:
         for action in actions:
             if isinstance(action, Begin):
                 self._begun[action.lease.number] = action.worker, action.lease.count, event.at
-            elif isinstance(action, Apply):
-                self._steps.append(event.at)
-                stepped = True
+            elif isinstance(action, Discard | Reissue):
+                self._begun.pop(action.lease, None)
+            else:
+                self._step, stepped = action.step, True
+                self._applied.append(event.at)
         return self._decide(current) if stepped else None
 
     def new_outcomes(self) -> list[str]:
@@ -105,64 +143,66 @@ class Automatic:
         if len(paces) < 2 or min(map(len, paces.values())) < 2:
             return None
         rounds = min(map(len, paces.values()))
-        share = self.global_batch / len(paces)  # examples of one worker's lease in a round
         slowest_of_round = mean(max(pace[-1 - i] for pace in paces.values()) for i in range(rounds))
         usual = {worker: mean(pace) for worker, pace in paces.items()}
-        rate = sum(1 / pace for pace in usual.values())
-        counted = sum(1 / pace for pace in usual.values() if not self._too_late(pace, share, rate))
         slowest = max(usual, key=lambda worker: usual[worker])
         typical = median(usual.values())
         return Prediction(
-            len(paces) / slowest_of_round, counted, slowest, usual[slowest] / typical if typical else 1.0
+            len(paces) / slowest_of_round, self._counted(usual), slowest, usual[slowest] / typical
         )
 
-    def _too_late(self, pace: float, share: float, rate: float) -> bool:
-        """Whether a batch takes so many steps that its gradient would be past max_lag."""
-        steps_meanwhile = pace * share * rate / self.global_batch
-        return steps_meanwhile - 1 > self.settings.max_lag
+    def _counted(self, usual: dict[int, float]) -> float:
+        """Examples per second under gba that are not too late: all but those more than max_lag steps behind."""
+        paces, rate = self._paces, sum(1 / pace for pace in usual.values())
+        longest = (
+            (1 + self.settings.max_lag) * len(paces) / rate
+        )  # seconds per example, of a lease in a round
+        return sum(mean(one <= longest for one in paces[w]) / pace for w, pace in usual.items())
 
     def _decide(self, current: str) -> Proposal | None:
         self._since += 1
-        self._judge(current)
+        self._judge()
         prediction = self.predict()
         if prediction is None or current not in (SYNC, FAST):
             return None
-        margin = self.settings.margin
-        wanted = (
-            FAST if prediction.gain > 1 + margin else SYNC if prediction.gain < 1 + margin / 2 else current
-        )
-        self._held = self._held + 1 if wanted != current else 0
-        if self._held < self.settings.patience:
+        gain, margin = prediction.gain, self.settings.margin
+        wanted = FAST if gain > 1 + margin else SYNC if gain < 1 + margin / 2 else current
+        if wanted == current:
+            self._held, self._lost = 0, 0.0
             return None
-        return self._propose(wanted, prediction)
+        self._held += 1
+        self._lost += (gain - 1) / margin if wanted == FAST else 1.0
+        if self._lost < self.settings.patience:
+            return None
+        return self._propose(current, wanted, prediction)
 
-    def _propose(self, wanted: str, prediction: Prediction) -> Proposal:
+    def _propose(self, current: str, wanted: str, prediction: Prediction) -> Proposal:
         to, now = (prediction.gba, prediction.sync) if wanted == FAST else (prediction.sync, prediction.gba)
         why = (
             f"worker {prediction.slowest} needs {prediction.factor:.1f}x the median time"
             if wanted == FAST
             else "workers are about equally fast again"
         )
-        reason = f"{why}; predicted {now:,.0f} -> {to:,.0f} ex/s, for {self._held} steps"
-        proposal = Proposal(wanted, reason, to / now)
-        self._judged = (proposal, self._rate()) if self._rate() else None
-        self._held = self._since = 0
-        return proposal
+        steps = "step" if self._held == 1 else "steps"
+        reason = f"{why}; predicted {now:,.0f} -> {to:,.0f} ex/s, for {self._held} {steps}"
+        settings = {"max_lag": self.settings.max_lag} if wanted == FAST else {}
+        self.changes.append(Change(self._applied[-1], self._step, current, wanted, reason, to / now))
+        self._rate_before = self._rate(self._held)
+        self._held, self._lost, self._since = 0, 0.0, 0
+        return Proposal(wanted, reason, to / now, settings)
 
-    def _rate(self) -> float:
-        """Examples per second of the last steps."""
-        if len(self._steps) < 2 or self._steps[-1] <= self._steps[0]:
-            return 0.0
-        return (len(self._steps) - 1) * self.global_batch / (self._steps[-1] - self._steps[0])
+    def _rate(self, steps: int) -> float | None:
+        """Examples per second of the last so many steps; None if that is not known."""
+        steps = min(steps, len(self._applied) - 1)
+        seconds = self._applied[-1] - self._applied[-1 - steps]
+        return steps * self.global_batch / seconds if seconds > 0 else None
 
-    def _judge(self, current: str) -> None:
-        """What a change brought, once only steps after it are in view."""
-        if self._judged is None or self._since <= self.settings.patience:
+    def _judge(self) -> None:
+        """What the last change brought, once there are enough steps after it."""
+        before = self._rate_before
+        if before is None or self._since < self.settings.window:
             return
-        proposal, before = self._judged
-        self._judged = None
-        now = self._rate()
-        self.outcomes.append(
-            f"the change to {proposal.strategy} brought {before:,.0f} -> {now:,.0f} ex/s, "
-            f"{now / before:.2f}x (predicted {proposal.predicted:.2f}x)"
-        )
+        self._rate_before = None
+        if now := self._rate(self._since - 1):
+            self.changes[-1] = replace(self.changes[-1], realised=now / before)
+            self.outcomes.append(self.changes[-1].outcome())

@@ -82,11 +82,15 @@ def _load(path: str) -> type[Any]:
 
 
 def make_auto(settings: dict[str, Any]) -> Auto:
+    check_auto_names(settings)
+    return Auto(**settings)
+
+
+def check_auto_names(settings: Iterable[str]) -> None:
     known = [field.name for field in fields(Auto)]
     for key in settings:
         if key not in known:
             raise UserError(f"strategy auto has no setting `{key}`: it has {', '.join(known)}")
-    return Auto(**settings)
 
 
 # ---- by size ----

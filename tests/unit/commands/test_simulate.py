@@ -137,3 +137,32 @@ print([name for name in ("torch", "numpy", "pyarrow") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_auto_tells_what_it_did_and_why(shell: Shell, tmp_path: Path) -> None:
+    words = ["simulate", "--slow", "3=5x@20s-60s", "--examples", "8M", "--strategies", "sync,auto:patience=4"]
+    code, out, err = shell(*words, "--json", str(tmp_path / "found.json"))
+    assert (code, err) == (0, "")
+    told = [line for line in out.splitlines() if line.startswith("auto:patience=4: ")]
+    assert "sync -> gba at 2" in told[0] and "worker 3 needs" in told[0] and "x as fast" in told[0]
+    assert "gba -> sync at 6" in told[1] and "equally fast again" in told[1] and len(told) == 2
+    found = json.loads((tmp_path / "found.json").read_text())["strategies"][1]
+    assert [change["strategy"] for change in found["automatic"]] == ["gba", "sync"]
+    assert found["vs_sync"] > 1.2
+
+
+def test_many_changes_are_counted(shell: Shell) -> None:
+    slow = [word for i in range(12) for word in ("--slow", f"3=5x@{20 * i + 5}s-{20 * i + 15}s")]
+    out = shell("simulate", "--examples", "16M", "--strategies", "auto", *slow)[1]
+    assert len([line for line in out.splitlines() if line.startswith("auto: ")]) == 11
+    assert "more changes, all in --json" in out
+
+
+def test_a_bad_setting_of_auto_is_named(shell: Shell) -> None:
+    for word, said in [
+        ("auto:marginn=1", "no setting `marginn`"),
+        ("auto:margin=x", "margin is `x`"),
+        ("auto:margin=0", "margin is more than 0"),
+    ]:
+        code, _, err = shell("simulate", "--strategies", word)
+        assert code == 2 and said in err

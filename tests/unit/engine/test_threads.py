@@ -243,7 +243,7 @@ def test_auto_goes_to_gba_for_a_slow_worker_and_back(tmp_path: Path) -> None:
     report = made.fit(model(), data(20_000)).report
     assert seen[:2] == ["gba", "sync"]
     assert report["examples"] == 20_000 and report["injected"]["possible"] > 0
-    assert report["automatic"][0].startswith("the change to gba brought")
+    assert report["automatic"][0].startswith("the change to gba at step ")
 
 
 class SaveAndStopAt(gs.Callback):

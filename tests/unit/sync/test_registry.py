@@ -17,6 +17,7 @@ from gearshift.sync.registry import (
     local_batch,
     make_strategy,
     recommended_global_batch,
+    resolve,
 )
 
 SIZES = {"global_batch": 8, "batch": 2}
@@ -182,3 +183,23 @@ class TestLocalBatch:
 )
 def test_recommended_global_batch(examples, batch):
     assert recommended_global_batch(examples) == batch
+
+
+class TestForARun:
+    def test_a_batch_among_the_settings_is_taken_as_it_is(self):
+        """A switch keeps the leases that workers have, also where a fresh run would have others."""
+        assert resolve("sync", {"batch": 20}, 80, 3).batch == 20
+        assert resolve("gba", {}, 80, 3).batch == 20
+        assert resolve("gba", {}, 80, 3, 10).batch == 10
+
+    def test_a_global_batch_among_the_settings_is_the_strategys_own(self):
+        assert resolve("async", {"global_batch": 40}, 80, 2) == Async(global_batch=40, batch=20)
+
+    def test_backup_workers_wait_for_the_others_only(self):
+        assert resolve("backup_workers", {"backups": 2}, 60, 5).batch == 20
+        assert resolve("backup_workers", {}, 80, 5).batch == 20
+
+    def test_auto_begins_as_sync_and_its_settings_are_checked(self):
+        assert resolve("auto", {"margin": 0.1}, 80, 4) == resolve("sync", {}, 80, 4)
+        with pytest.raises(UserError, match="strategy auto has no setting `marginn`"):
+            resolve("auto", {"marginn": 0.1}, 80, 4)

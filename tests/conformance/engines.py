@@ -1,0 +1,93 @@
+"""The engines behind one function each: train a learner over data, under a strategy, and say what was counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import gearshift as gs
+from examples import PLAIN, make_batch
+from gearshift.cadence import Moment
+from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
+from gearshift.learner import Learner
+from gearshift.server import RowSettings, Server
+from gearshift.sync.registry import resolve
+from gearshift.training import Plan, Training
+from gearshift.virtual import train_in_virtual_time
+
+GLOBAL = 80
+SGD = (gs.SGD(lr=0.1), gs.RowSGD(lr=0.5))
+
+
+@dataclass(frozen=True)
+class Counted:
+    steps: int
+    examples: int
+    discarded: int  # leases
+    staleness: float  # mean over leases
+
+
+class _Quiet:
+    """An observer that wants nothing."""
+
+    def began(self) -> None: ...
+
+    def stepped(self, before: Moment) -> bool:
+        return True
+
+    def evaluated(self, evaluation: gs.Evaluation, is_best: bool) -> None: ...
+
+    def switched(self, switch: gs.Switch) -> None: ...
+
+    def tell(self, sentence: str) -> None: ...
+
+
+def threads(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
+    plan = Plan(batch=GLOBAL, workers=workers, strategy=strategy, strategy_settings=settings)
+    before = on.server.step
+    training = Training(plan, on, data)
+    training.run(_Quiet())
+    progress = training.progress
+    leases = sum(progress.staleness.values())
+    staleness = sum(int(late) * n for late, n in progress.staleness.items()) / leases
+    discarded = sum(progress.discarded.values())
+    return Counted(on.server.step - before, progress.examples, discarded, staleness)
+
+
+def virtual(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
+    """Workers of uneven pace: none of the equalities may depend on it."""
+    cluster = Cluster(workers, Compute(per_batch=0.1), lognormal=(Lognormal(0.3),), seed=2)
+    run = train_in_virtual_time(on, data, cluster, resolve(strategy, settings, GLOBAL, workers))
+    outcome = run.outcome
+    assert outcome is not None
+    return Counted(outcome.steps, outcome.examples, outcome.discarded, outcome.staleness.mean)
+
+
+ENGINES = {"threads": threads, "virtual time": virtual}
+
+
+def learner(optimizers: tuple[gs.DenseOptimizer, gs.RowOptimizer] = SGD) -> Learner:
+    torch.manual_seed(5)
+    model = gs.models.DNN(PLAIN, dim=4, hidden=[8, 8])
+    dense, rows = optimizers
+    return Learner(model, PLAIN, rows=RowSettings(rows), optimizer=dense)
+
+
+def data(examples: int, seed: int = 0) -> gs.Dataset:
+    return gs.read(make_batch(PLAIN, examples, seed), PLAIN)
+
+
+def state(server: Server) -> dict[str, np.ndarray]:
+    """Everything that training moves: parameters, rows, and the optimizer state of both; rows sorted by id."""
+    blocks = list(server.stores[0].blocks())
+    order = np.argsort(np.concatenate([b.ids_U for b in blocks])) if blocks else np.zeros(0, np.int64)
+    found = {f"optimizer {name}": t.numpy().copy() for name, t in server.optimizer_state.items()}
+    found["dense"] = server.flat.numpy().copy()
+    for name in (
+        ("ids_U", "weights_UW", "state_US", "touches_U", "last_step_U", "updates_U") if blocks else ()
+    ):
+        found[name] = np.concatenate([getattr(b, name) for b in blocks])[order]
+    return found
