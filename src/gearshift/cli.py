@@ -1,6 +1,6 @@
 """The command line: names, arguments and help. What a command does is in `commands/`, imported when it runs.
 
-`--help` must stay fast, so nothing here imports torch, numpy, pyarrow or pydantic. A user's mistake is one
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user's mistake is one
 sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.
 """
 
@@ -11,16 +11,33 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gearshift.errors import UserError
 
+
+class Sections(TyperGroup):
+    """Lists the commands under their headings, in the order they are written here."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, self.commands))
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            line = (name.ljust(width), command.get_short_help_str(200))
+            panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append(line)
+        for panel, lines in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(lines)
+
+
 app = typer.Typer(
     name="gearshift",
+    cls=Sections,
+    rich_markup_mode=None,  # importing what draws the boxes takes longer than all else
     help="Train click-through-rate models on click logs.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -313,7 +330,7 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     try:
         if arguments[:1] == ["--version"]:
             return _print_version()
-        code = app(arguments, prog_name="gearshift", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="gearshift", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
