@@ -92,7 +92,7 @@ def train(
     settings: Settings = None,
     json: JsonFile = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
+        str | None, typer.Option("--resume", metavar="RUN[@CHECKPOINT]", help="Go on where it was saved.")
     ] = None,
     init_from: Annotated[
         str | None, typer.Option("--init-from", metavar="RUN", help="Start with the embeddings of this run.")
