@@ -135,11 +135,11 @@ void ClickLog::write_ids(const ClickDay& day, const ClickTile& tile, int64_t* id
 }
 
 int64_t ClickLog::write_history(const ClickTile& tile, ClickForm form, int64_t end, int64_t* ends_B, int64_t* history) const {
-    const int64_t* ids = world_->bucket_ids[kAdCategory].data();
+    const int64_t* ids = world_->bucket_ids[kAdTopic].data();
     for (int i = 0; i < tile.count; ++i) {
         for (uint32_t j = tile.history_length[i]; j-- > 0;) {
-            const uint16_t category = tile.history[j][i];
-            history[end++] = form == ClickForm::raw ? category : ids[category];
+            const uint16_t topic = tile.history[j][i];
+            history[end++] = form == ClickForm::raw ? topic : ids[topic];
         }
         ends_B[i] = end;
     }
