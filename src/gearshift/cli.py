@@ -11,32 +11,17 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from gearshift.commands.sections import Sections
 from gearshift.errors import UserError
-
-
-class Sections(TyperGroup):
-    """Lists the commands under their headings, in the order they are written here."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(map(len, self.commands))
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            line = (name.ljust(width), command.get_short_help_str(200))
-            panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append(line)
-        for panel, lines in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(lines)
-
 
 app = typer.Typer(
     name="gearshift",
     cls=Sections,
-    rich_markup_mode=None,  # importing what draws the boxes takes longer than all else
+    rich_markup_mode=None,
     help="Train click-through-rate models on click logs.",
     add_completion=False,
     pretty_exceptions_enable=False,
