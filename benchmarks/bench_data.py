@@ -2,6 +2,7 @@
 
     prepare_vs_read   pyarrow's time to read the same TSV / our time to prepare it (Parquet with ids written)
     feed_vs_train     examples/s of feeding prepared batches of 4096 / those of a plain PyTorch DNN 400-400
+    generated_...     examples/s of the synthetic log, made on all cores
 
 All parts of a round run one after the other and rounds repeat, so that a busy machine slows all of them; the
 figures are medians. The file is Criteo-like and generated, or any file in Criteo's format with --data.
@@ -26,6 +27,7 @@ from torch import nn
 
 from gearshift.data.dataset import read
 from gearshift.data.prepare import prepare
+from gearshift.data.synthetic import ClickLog
 
 BATCH = 4096
 VOCABULARY = 100_000
@@ -96,6 +98,13 @@ def train(steps: int) -> float:
     return steps * BATCH / seconds(lambda: [step() for _ in range(steps)])
 
 
+def generate(sequences: bool, blocks: int = 20) -> float:
+    """Examples/s of a generated log, ready for a model, on all cores."""
+    log = ClickLog((blocks + 1) * ClickLog.block_size, sequences=sequences)
+    log.block(0)
+    return blocks * log.block_size / seconds(lambda: [log.block(i) for i in range(1, blocks + 1)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -115,7 +124,7 @@ def main() -> None:
 
 
 def measure(path: Path, folder: Path, rounds: int, steps: int) -> dict[str, float]:
-    reads, prepares, feeds, trains, costs = [], [], [], [], []
+    reads, prepares, feeds, trains, costs, plain, histories = [], [], [], [], [], [], []
     examples = 0
     for number in range(rounds + 1):
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,6 +134,7 @@ def measure(path: Path, folder: Path, rounds: int, steps: int) -> dict[str, floa
         prepare_seconds = time.perf_counter() - start
         fed, cost = feed(folder)
         trained = train(steps)
+        made, made_with_histories = generate(False), generate(True)
         if number == 0:
             continue  # warms the file cache and the threads
         print(f"round {number}: read {read_seconds:.2f} s, prepare {prepare_seconds:.2f} s", end=", ")
@@ -134,6 +144,8 @@ def measure(path: Path, folder: Path, rounds: int, steps: int) -> dict[str, floa
         feeds.append(fed)
         trains.append(trained)
         costs.append(cost)
+        plain.append(made)
+        histories.append(made_with_histories)
     median = statistics.median
     return {
         "prepare_vs_read": round(median(reads) / median(prepares), 3),
@@ -144,6 +156,8 @@ def measure(path: Path, folder: Path, rounds: int, steps: int) -> dict[str, floa
         "feed_examples_per_second": round(median(feeds)),
         "train_examples_per_second": round(median(trains)),
         "feed_cores_at_60k_examples_per_second": round(60_000 * median(costs), 4),
+        "generated_examples_per_second": round(median(plain)),
+        "generated_with_histories_per_second": round(median(histories)),
         "examples": examples,
         "megabytes": round(path.stat().st_size / 1e6, 1),
     }

@@ -73,6 +73,27 @@ void gather(const float* rows, const uint32_t* indices, uint32_t n, float* out) 
     }
 }
 
+// Two dependent lines a row, as any index outside the rows needs: a line of the index names the row. No hashing of ids, no
+// comparison, no lock: what the memory alone allows. `index` is `lines` rows of memory; what it names is a hash.
+void fill_index(uint32_t* index, uint64_t lines, uint64_t rows) {
+    for (uint64_t i = 0; i < lines * 16; ++i) index[i] = static_cast<uint32_t>((i * 0x9E3779B97F4A7C15ULL >> 32) * rows >> 32);
+}
+
+void gather_twice(const uint32_t* index, uint64_t lines, const float* rows, const uint32_t* indices, uint32_t n, float* out) {
+    constexpr uint32_t kLinesAhead = 32, kRowsAhead = 16, kKept = 32;
+    const auto slot = [&](uint32_t i) {
+        const uint64_t hash = indices[i] * 0x9E3779B97F4A7C15ULL >> 32;
+        return index + (hash * lines >> 32) * 16 + indices[i] % 16;
+    };
+    const float* found[kKept];
+    for (uint32_t i = 0; i < n + kRowsAhead; ++i) {
+        if (i + kLinesAhead - kRowsAhead < n) __builtin_prefetch(slot(i + kLinesAhead - kRowsAhead));
+        if (i < n) __builtin_prefetch(found[i % kKept] = rows + std::size_t{*slot(i)} * kWidth);
+        if (i >= kRowsAhead)
+            std::memcpy(out + std::size_t{i - kRowsAhead} * kWidth, found[(i - kRowsAhead) % kKept], kWidth * sizeof(float));
+    }
+}
+
 const char* map_names() {
     return "std::unordered_map"
 #ifdef HAVE_TSL

@@ -166,7 +166,7 @@ void bind_occurrences(nb::module_& m) {
             const uint32_t columns = columns_of(out, begin, end);
             must_be("the number of rows of out", out.shape(0), o.unique().size());
             check_matrix("grads", grads, o.size(), columns);
-            o.sum(grads.data(), out.shape(1), begin, columns, out.data(), threads);
+            return o.sum(grads.data(), out.shape(1), begin, columns, out.data(), threads);
         }, "grads"_a.noconvert(), "begin"_a, "end"_a, "out"_a.noconvert(), "threads"_a = 1, NoGil());
 }
 

@@ -224,13 +224,10 @@ void ClickDay::draw_histories(int64_t position, ClickTile& tile) const {
         double matches = 0.0, recall = 1.0;
         for (uint32_t j = 0; j < tile.history_length[i]; ++j, recall *= kRecall) {
             const uint64_t choice = drawn(kChoiceColumn + j), item = drawn(kItemColumn + j);
-            uint32_t category = world_->ad_categories.draw(item);
-            if (portable::uniform(choice) < kItemOfInterest) {
-                const uint32_t of_interest = interest(user, choice);
-                category = of_interest * kCategoriesPerTopic + world_->topics[of_interest].categories.draw(item);
-            }
-            tile.history[j][i] = static_cast<uint16_t>(category);
-            if (category / kCategoriesPerTopic == topic) matches += recall;
+            const bool of_interest = portable::uniform(choice) < kItemOfInterest;
+            const uint32_t seen = of_interest ? interest(user, choice) : world_->ad_categories.draw(item) / kCategoriesPerTopic;
+            tile.history[j][i] = static_cast<uint16_t>(seen);
+            if (seen == topic) matches += recall;
         }
         tile.match[i] = static_cast<float>(kMatch * (1.0 - portable::exp(-matches)));
     }

@@ -36,7 +36,7 @@ struct ClickTile {
     float part[4][kSize];                  // main, pair, numeric, own; as they are before scaling
     float match[kSize];                    // the history's part
     uint32_t history_length[kSize];
-    uint16_t history[kHistory][kSize];     // categories of ads, latest first
+    uint16_t history[kHistory][kSize];     // topics of ads, latest first
     double probability[kSize];             // the teacher's
     double click[kSize];                   // uniform; a click if below the probability
 };

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "feature_hash.h"
+#include "parallel.h"
 
 namespace gearshift {
 namespace {
@@ -81,19 +83,38 @@ std::shared_ptr<const ClickDay> ClickLog::day(int64_t number) const {
     return days_.front().second;
 }
 
+// The pieces put their histories where the longest would fit; then these move together.
 void ClickLog::fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const {
+    constexpr int64_t kWorthAThread = 2048;
+    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+    const int64_t pieces = std::clamp<int64_t>(count / kWorthAThread, 1, 4 * cores);
+    const auto begin = [&](int64_t piece) { return count * piece / pieces; };
+    run_pieces(static_cast<uint32_t>(pieces), cores, [&](uint32_t p) { fill_piece(first, begin(p), begin(p + 1), form, out); });
+    if (!settings_.sequences) return;
+    out.offsets_B[0] = 0;
+    for (int64_t p = 1; p < pieces; ++p) {
+        const int64_t to = out.offsets_B[begin(p)];
+        const int64_t* from = out.history + begin(p) * kHistory;
+        for (int64_t i = begin(p); i < begin(p + 1); ++i) out.offsets_B[i + 1] += to;
+        std::copy(from, from + out.offsets_B[begin(p + 1)] - to, out.history + to);
+    }
+}
+
+// Examples [at, stop) of `out`. Ends of histories are counted from the piece's own first.
+void ClickLog::fill_piece(int64_t first, int64_t at, int64_t stop, ClickForm form, const ClickColumns& out) const {
     auto tile = std::make_unique<ClickTile>();
-    if (settings_.sequences) out.offsets_B[0] = 0;
-    for (int64_t at = 0; at < count;) {
+    int64_t* const history = settings_.sequences ? out.history + at * kHistory : nullptr;
+    int64_t items = 0;
+    while (at < stop) {
         const int64_t number = day_of(first + at), begin = day_begin(number), end = day_begin(number + 1);
         const auto today = day(number);
-        for (const int64_t stop = std::min(count, end - first); at < stop; at += tile->count) {
-            today->draw(first + at - begin, static_cast<int>(std::min<int64_t>(ClickTile::kSize, stop - at)), *tile);
+        for (const int64_t until = std::min(stop, end - first); at < until; at += tile->count) {
+            today->draw(first + at - begin, static_cast<int>(std::min<int64_t>(ClickTile::kSize, until - at)), *tile);
             write_clicks(*tile, out.labels_B + at, out.truth_B + at);
             write_numerics(*tile, form, out.numeric_BN + at * kNumerics);
             if (form == ClickForm::raw) write_values(*today, *tile, out.ids_BF + at * kFields);
             if (form == ClickForm::ready) write_ids(*today, *tile, out.ids_BF + at * kFields);
-            if (settings_.sequences) write_history(*tile, form, out.offsets_B + at, out.history);
+            if (settings_.sequences) items = write_history(*tile, form, items, out.offsets_B + at + 1, history);
             for (int i = 0; i < tile->count; ++i)
                 out.times_B[at + i] = kFirstDay + number * kSecondsPerDay + (first + at + i - begin) * kSecondsPerDay / (end - begin);
         }
@@ -113,16 +134,16 @@ void ClickLog::write_ids(const ClickDay& day, const ClickTile& tile, int64_t* id
     for (int i = 0; i < tile.count; ++i) ids_BF[i * kFields + kFields - 1] = feature_id(cross(day, tile, i), world_->cross_seed);
 }
 
-void ClickLog::write_history(const ClickTile& tile, ClickForm form, int64_t* offsets_B, int64_t* history) const {
-    const int64_t* ids = world_->bucket_ids[kAdCategory].data();
+int64_t ClickLog::write_history(const ClickTile& tile, ClickForm form, int64_t end, int64_t* ends_B, int64_t* history) const {
+    const int64_t* ids = world_->bucket_ids[kAdTopic].data();
     for (int i = 0; i < tile.count; ++i) {
-        int64_t end = offsets_B[i];
         for (uint32_t j = tile.history_length[i]; j-- > 0;) {
-            const uint16_t category = tile.history[j][i];
-            history[end++] = form == ClickForm::raw ? category : ids[category];
+            const uint16_t topic = tile.history[j][i];
+            history[end++] = form == ClickForm::raw ? topic : ids[topic];
         }
-        offsets_B[i + 1] = end;
+        ends_B[i] = end;
     }
+    return end;
 }
 
 }  // namespace gearshift

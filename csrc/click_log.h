@@ -33,14 +33,15 @@ class ClickLog {
 public:
     explicit ClickLog(const ClickLogSettings& settings);
 
-    void fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const;
+    void fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const;  // on all cores
 
 private:
+    void fill_piece(int64_t first, int64_t at, int64_t stop, ClickForm form, const ClickColumns& out) const;
     int64_t day_of(int64_t position) const;
     int64_t day_begin(int64_t day) const;
     std::shared_ptr<const ClickDay> day(int64_t number) const;
     void write_ids(const ClickDay& day, const ClickTile& tile, int64_t* ids_BF) const;
-    void write_history(const ClickTile& tile, ClickForm form, int64_t* offsets_B, int64_t* history) const;
+    int64_t write_history(const ClickTile& tile, ClickForm form, int64_t end, int64_t* ends_B, int64_t* history) const;
 
     const ClickLogSettings settings_;
     const std::shared_ptr<const ClickWorld> world_;

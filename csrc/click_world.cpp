@@ -70,11 +70,7 @@ ClickWorld::ClickWorld() : cross_seed(table_seed(click_field_name(kFields - 1)))
         of_category[category] += weight;
     }
     ad_categories = AliasTable(of_category);
-    for (uint32_t topic = 0; topic < topics.size(); ++topic) {
-        const auto first = of_category.begin() + topic * kCategoriesPerTopic;
-        topics[topic].popularity = AliasTable(of_topic[topic]);
-        topics[topic].categories = AliasTable({first, first + kCategoriesPerTopic});
-    }
+    for (uint32_t topic = 0; topic < topics.size(); ++topic) topics[topic].popularity = AliasTable(of_topic[topic]);
 }
 
 std::shared_ptr<const ClickWorld> ClickWorld::shared() {

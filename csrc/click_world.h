@@ -111,11 +111,10 @@ private:
     std::vector<Cell> cells_;
 };
 
-// The ads of one topic, drawn by their popularity: one of them, or only its category.
+// The ads of one topic, drawn by their popularity.
 struct TopicAds {
     std::vector<uint32_t> slots;
     AliasTable popularity;
-    AliasTable categories;  // of the topic's kCategoriesPerTopic
 };
 
 struct ClickWorld {

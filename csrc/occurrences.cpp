@@ -1,6 +1,7 @@
 #include "occurrences.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <mutex>
@@ -41,12 +42,13 @@ void at_least(std::vector<T>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size + size / 4);
 }
 
-// Cuts n pieces of work into about `threads` ranges; run(first, last) for each.
+// Cuts n pieces of work into a few ranges a thread; run(first, last) for each.
 template <class Run>
 void run_ranges(std::size_t n, uint32_t threads, Run run) {
-    constexpr std::size_t kWorthAThread = 8192;
-    const auto pieces = static_cast<uint32_t>(std::clamp<std::size_t>(n / kWorthAThread, 1, std::max(1u, threads)));
-    run_pieces(pieces, [&](uint32_t p) { run(n * p / pieces, n * (p + 1) / pieces); });
+    constexpr std::size_t kWorthAPiece = 8192;
+    const std::size_t most = threads > 1 ? 4 * threads : 1;
+    const auto pieces = static_cast<uint32_t>(std::clamp<std::size_t>(n / kWorthAPiece, 1, most));
+    run_pieces(pieces, threads, [&](uint32_t p) { run(n * p / pieces, n * (p + 1) / pieces); });
 }
 
 // Calls run(std::integral_constant<uint32_t, P>) for the usual widths, so that their loops unroll; 0 = any width.
@@ -62,8 +64,9 @@ void with_columns(uint32_t columns, Run run) {
 }
 
 // The rows order[first, last) of grads, added up from the first to the last. A fixed width is summed in registers.
+// Returns whether all sums are finite: x * 0 is 0 for every finite x and NaN for others.
 template <uint32_t Fixed>
-void sum_rows(const float* grads, const uint32_t* order, std::size_t first, std::size_t last, std::size_t all,
+bool sum_rows(const float* grads, const uint32_t* order, std::size_t first, std::size_t last, std::size_t all,
               uint32_t columns, float* out) {
     constexpr std::size_t kAhead = 16;
     float registers[Fixed ? Fixed : 1];
@@ -80,7 +83,10 @@ void sum_rows(const float* grads, const uint32_t* order, std::size_t first, std:
         else
             for (uint32_t c = 0; c < columns; ++c) total[c] += grad[c];
     }
+    bool finite = true;
+    for (uint32_t c = 0; c < columns; ++c) finite &= total[c] * 0.0f == 0.0f;
     if (Fixed) std::memcpy(out, total, columns * sizeof(float));
+    return finite;
 }
 
 }  // namespace
@@ -154,26 +160,31 @@ void Occurrences::expand(const float* rows_UW, uint32_t width, uint32_t begin, u
     });
 }
 
-void Occurrences::sum(const float* grads_NP, uint32_t width, uint32_t begin, uint32_t columns, float* out_UW,
+bool Occurrences::sum(const float* grads_NP, uint32_t width, uint32_t begin, uint32_t columns, float* out_UW,
                       uint32_t threads) const {
     const uint32_t* begins = buffers_->begins.data();
     const uint32_t* order = buffers_->order.data();
     const std::size_t occurrences = occurrences_;
     const auto sum_range = [=](auto fixed, std::size_t first, std::size_t last) {
         const uint32_t count = fixed.value ? fixed.value : columns;
+        bool finite = true;
         for (std::size_t u = first; u < last; ++u) {
             const std::size_t end = begins[u + 1];
-            sum_rows<fixed.value>(grads_NP, order, begins[u], end, occurrences, count, out_UW + u * width + begin);
+            finite &= sum_rows<fixed.value>(grads_NP, order, begins[u], end, occurrences, count, out_UW + u * width + begin);
         }
+        return finite;
     };
+    std::atomic<bool> finite = true;
     // Ranges of ids with about equally many occurrences.
     const auto id_at = [=, this](std::size_t occurrence) {
         return static_cast<std::size_t>(std::lower_bound(begins, begins + unique_, occurrence) - begins);
     };
     with_columns(columns, [&](auto fixed) {
-        run_ranges(occurrences, threads,
-                   [&](std::size_t first, std::size_t last) { sum_range(fixed, id_at(first), id_at(last)); });
+        run_ranges(occurrences, threads, [&](std::size_t first, std::size_t last) {
+            if (!sum_range(fixed, id_at(first), id_at(last))) finite = false;
+        });
     });
+    return finite;
 }
 
 }  // namespace gearshift

@@ -13,7 +13,7 @@ namespace {
 
 struct Job {
     const std::function<void(uint32_t)>* piece;
-    uint32_t next, count, running = 0;
+    uint32_t next, count, threads, running = 0;
     std::exception_ptr failure;
 };
 
@@ -21,7 +21,7 @@ class Crew {
 public:
     void run(Job& job) {
         std::unique_lock held(lock_);
-        hire(job.count - 1);
+        hire(std::min(job.count, job.threads) - 1);
         jobs_.push_back(&job);
         work_.notify_all();
         while (take_piece(job, held)) {
@@ -50,6 +50,13 @@ private:
         return true;
     }
 
+    // One that may have another thread. Its caller runs pieces until none is left, so none waits for ever.
+    Job* open_job() const {
+        const auto has_room = [](const Job* job) { return job->running < job->threads; };
+        const auto found = std::find_if(jobs_.begin(), jobs_.end(), has_room);
+        return found == jobs_.end() ? nullptr : *found;
+    }
+
     void hire(uint32_t wanted) {
         const uint32_t most = std::max(1u, std::thread::hardware_concurrency()) - 1;
         try {
@@ -61,8 +68,9 @@ private:
     void serve() {
         std::unique_lock held(lock_);
         for (;;) {
-            work_.wait(held, [&] { return !jobs_.empty(); });
-            take_piece(*jobs_.front(), held);
+            Job* job = nullptr;
+            work_.wait(held, [&] { return (job = open_job()) != nullptr; });
+            take_piece(*job, held);
         }
     }
 
@@ -80,10 +88,10 @@ Crew& crew() {
 
 }  // namespace
 
-void run_pieces(uint32_t count, const std::function<void(uint32_t)>& piece) {
-    if (count == 1) return piece(0);
+void run_pieces(uint32_t count, uint32_t threads, const std::function<void(uint32_t)>& piece) {
     if (count == 0) return;
-    Job job{&piece, 0, count, 0, nullptr};
+    if (count == 1) return piece(0);
+    Job job{&piece, 0, count, std::max(1u, threads), 0, nullptr};
     crew().run(job);
 }
 

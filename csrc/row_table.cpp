@@ -55,6 +55,12 @@ uint32_t range_begin(const Grouping& grouping, uint32_t piece, uint32_t pieces) 
     return static_cast<uint32_t>(at - grouping.begins.begin());
 }
 
+uint32_t pieces_of(std::size_t ids, uint32_t threads) {
+    constexpr std::size_t kWorthAPiece = 2048;
+    const std::size_t most = threads > 1 ? 4 * threads : 1;
+    return static_cast<uint32_t>(std::clamp<std::size_t>(ids / kWorthAPiece, 1, most));
+}
+
 class WriterInside {
 public:
     explicit WriterInside(Gate& gate) : gate_(gate) { gate_.enter(); }
@@ -133,14 +139,24 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
     PushCall call{layout_, shape_, seed_, {}, sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
     for (std::size_t p = 0; p < layout_.parts.size(); ++p)
         call.parts.push_back(step_of(layout_.parts[p], lr_scale, corrections_[p].get()));
-    const std::size_t floats = ids.size() * layout_.width;
-    const std::size_t bad = kernels_.first_bad(sums_UW, floats, call.scale);
+    const std::size_t floats = ids.size() * layout_.width, bad = first_bad(sums_UW, ids.size(), call.scale, threads);
     if (bad < floats)
         throw std::invalid_argument("the gradient of id " + std::to_string(ids[bad / layout_.width]) + " is " +
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
     WriterInside inside(gate_);
     each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
+}
+
+std::size_t RowTable::first_bad(const float* sums_UW, std::size_t rows, float scale, uint32_t threads) const {
+    const uint32_t pieces = pieces_of(rows, threads);
+    std::vector<std::size_t> bad(pieces, rows * layout_.width);
+    run_pieces(pieces, threads, [&](uint32_t p) {
+        const std::size_t begin = rows * p / pieces * layout_.width, end = rows * (p + 1) / pieces * layout_.width;
+        const std::size_t found = kernels_.first_bad(sums_UW + begin, end - begin, scale);
+        if (found < end - begin) bad[p] = begin + found;
+    });
+    return *std::min_element(bad.begin(), bad.end());
 }
 
 void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
@@ -175,10 +191,8 @@ void RowTable::each_group(std::span<const int64_t> ids, uint32_t threads, const 
     thread_local Grouping grouping;
     Grouping& mine = grouping;  // the pieces below run on other threads, with other thread_locals
     group(ids, mine);
-    constexpr std::size_t kWorthAThread = 2048;
-    const auto useful = static_cast<uint32_t>(1 + ids.size() / kWorthAThread);
-    const uint32_t pieces = std::clamp(threads, 1u, useful);
-    run_pieces(pieces, [&](uint32_t piece) {
+    const uint32_t pieces = pieces_of(ids.size(), threads);
+    run_pieces(pieces, threads, [&](uint32_t piece) {
         run_groups(mine.items.data(), mine.begins.data(), range_begin(mine, piece, pieces),
                    range_begin(mine, piece + 1, pieces), work);
     });

@@ -80,6 +80,7 @@ private:
 
     void each_group(std::span<const int64_t> ids, uint32_t threads, const GroupWork& work);
     void run_groups(const Item* items, const uint32_t* begins, uint32_t first, uint32_t last, const GroupWork& work);
+    std::size_t first_bad(const float* sums_UW, std::size_t rows, float scale, uint32_t threads) const;
     void copy_out(const RowAt& row, RowBlockData& block, std::size_t i) const;
     void copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const;
 

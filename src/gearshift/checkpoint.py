@@ -184,6 +184,15 @@ class CheckpointFolder:
     def has(self, step: int) -> bool:
         return (self.path(step) / MANIFEST).is_file()
 
+    def take_over(self, other: Path) -> Path:
+        """Another run's checkpoint, here too: its files never change, so both may own them."""
+        here = self.folder / other.name
+        if not here.exists():
+            beside = self.folder / f".{other.name}.{os.getpid()}.part"
+            shutil.copytree(other, beside, copy_function=_link_or_copy)
+            beside.rename(here)
+        return here
+
     def link(self, name: str, target: Path) -> None:
         """Points `last` or `best` to a checkpoint, at once or not at all."""
         beside = self.folder / f".{name}.{os.getpid()}"
@@ -198,6 +207,13 @@ class CheckpointFolder:
         for path in steps[: -self.keep]:
             if path.resolve() not in linked:
                 shutil.rmtree(path)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
 
 
 def resolve(path: Path) -> Path:

@@ -1,6 +1,6 @@
 """The command line: names, arguments and help. What a command does is in `commands/`, imported when it runs.
 
-`--help` must stay fast, so nothing here imports torch, numpy, pyarrow or pydantic. A user's mistake is one
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user's mistake is one
 sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.
 """
 
@@ -15,12 +15,14 @@ from typing import Annotated
 
 import typer
 
+from gearshift.commands.sections import Sections
 from gearshift.errors import UserError
 
 app = typer.Typer(
     name="gearshift",
+    cls=Sections,
+    rich_markup_mode=None,
     help="Train click-through-rate models on click logs.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -75,7 +77,7 @@ def train(
     settings: Settings = None,
     json: JsonFile = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
+        str | None, typer.Option("--resume", metavar="RUN[@CHECKPOINT]", help="Go on where it was saved.")
     ] = None,
     init_from: Annotated[
         str | None, typer.Option("--init-from", metavar="RUN", help="Start with the embeddings of this run.")
@@ -324,7 +326,7 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     try:
         if arguments[:1] == ["--version"]:
             return _print_version()
-        code = app(arguments, prog_name="gearshift", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="gearshift", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:

@@ -242,14 +242,14 @@ def _take_rows(
 
 
 def refuse_non_finite(push: Push) -> None:
-    """Raises before anything is applied; sums find a NaN or infinity at the price of one pass."""
+    """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
     where = (
         "loss"
         if not math.isfinite(push.loss)
         else "dense gradient"
         if not math.isfinite(float(push.dense.sum()))
         else "embedding gradient"
-        if not all(np.isfinite(rows.sums_UW.sum()) for rows in push.rows)
+        if not all(rows.finite for rows in push.rows)
         else None
     )
     if where:

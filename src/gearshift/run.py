@@ -83,7 +83,7 @@ class Run:
         self._stop, self._save_asked = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._result: Result | None = None
-        self._resumed: Path | None = None
+        self.resumed: Path | None = None  # the checkpoint it goes on from
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
         self._logged = 0, 0.0  # examples and seconds at the last line of metrics
@@ -93,7 +93,9 @@ class Run:
     def start(self, folder: Path) -> None:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
-        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self._resumed)
+        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed)
+        if self.resumed is not None:
+            self.saver.take_over(self.resumed, self.training.progress.best_step)
         self.training.log = self._events = EventLog(folder, self.tell)
         self._end_control = control.serve(folder, self)
         self._thread.start()
@@ -292,7 +294,7 @@ class Run:
         if not training.plan.keep_best or training.valid is None or best == training.step:
             return
         if not self.saver.has(best):
-            self.messages.append(f"step {best:,} scored best but could not be saved; the last step is kept")
+            self.messages.append(f"step {best:,} scored best but is not saved; the last step is kept")
             return
         training.learner.restore(Checkpoint.open(self.saver.checkpoints.path(best)))
         self.last_evaluation = evaluate(training.learner, training.valid)
@@ -343,7 +345,7 @@ class Run:
             training.restore_strategy(facts["strategy"])
         restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
-        self._resumed = checkpoint.path
+        self.resumed = checkpoint.path
 
     def _log(self, **numbers: float | None) -> None:
         self._logged_at = time.monotonic()

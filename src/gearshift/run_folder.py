@@ -119,13 +119,13 @@ def find(run: str | Path, *roots: str | Path) -> Path:
     """The folder of a run: its path, `last`, or the beginning of its name if that is unique.
 
     Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides. A run's
-    last checkpoint stands for the run; another one does not, because a run goes on from its last.
+    checkpoint stands for the run.
     """
     path = Path(run)
     if _is_run(path):
         return path
     if path.parent.name == CHECKPOINTS and _is_run(path.parent.parent) and path.exists():
-        return _run_of_last(path)
+        return path.parent.parent
     if path.exists():
         raise UserError(f"{path} is not a run folder (it has no {RUN})")
     distinct = {Path(root).resolve(): Path(root) for root in reversed(roots or ("runs",))}
@@ -146,15 +146,35 @@ def find(run: str | Path, *roots: str | Path) -> Path:
     raise UserError(f"no run `{run}` in {places}; newest: {', '.join(names[:3])} (all: gearshift runs)")
 
 
-def _run_of_last(checkpoint: Path) -> Path:
-    run = checkpoint.parent.parent
-    last = (run / CHECKPOINTS / LAST).resolve()
-    if checkpoint.resolve() == last:
-        return run
-    raise UserError(
-        f"run {run} goes on from its last checkpoint ({last.name}: --resume {run}), not from {checkpoint.name}; "
-        f"a new run can start with that one's embedding rows: --init-from {checkpoint}"
-    )
+def resume_from(name: str | Path, *roots: str | Path) -> Path:
+    """What `resume` names: a run's folder, which goes on; or a checkpoint, from which a new run branches off.
+
+    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last one of a run is the run: there is nothing
+    behind it that going on could overwrite.
+    """
+    path = Path(name)
+    run, at, wanted = str(name).rpartition("@")
+    if path.exists() or not at:
+        folder = find(path, *roots)
+        if path.parent.name != CHECKPOINTS or path.parent.parent != folder:
+            return folder
+    else:
+        folder = find(run, *roots)
+        path = folder / CHECKPOINTS / wanted
+    last = (folder / CHECKPOINTS / LAST).resolve()
+    if not path.is_dir():
+        there = sorted(folder.glob(f"{CHECKPOINTS}/step-*"), key=lambda step: int(step.name[5:]))
+        names = ", ".join([LAST, "best", *(step.name for step in there)]) if there else "none yet"
+        raise UserError(f"run {folder} has no checkpoint `{path.name}`; it has: {names}")
+    return folder if path.resolve() == last else path.with_name(path.resolve().name)
+
+
+def open_folder(resume: Path | None, root: str | Path, name: str, *, command: str = "") -> Path:
+    """The folder to train in, ours from now on: that of a run which goes on, else a new one."""
+    if resume is None or not _is_run(resume):
+        return create(root, name, command=command)
+    claim(resume, command=command)
+    return resume
 
 
 def _named(name: str, records: list[RunRecord]) -> Path | None:

@@ -68,6 +68,16 @@ class Saver:
         self._writing = step, threading.Thread(target=write, name="gearshift-saver")
         self._writing[1].start()
 
+    def take_over(self, resumed: Path, best_step: int) -> None:
+        """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""
+        if resumed.parent.resolve() == self.checkpoints.folder.resolve():
+            return
+        self.last = self.checkpoints.take_over(resumed)
+        self.checkpoints.link("last", self.last)
+        best = resumed.with_name(self.checkpoints.path(best_step).name)
+        if best.exists():
+            self.checkpoints.link("best", self.checkpoints.take_over(best))
+
     def wait(self) -> None:
         if self._writing is not None:
             self._writing[1].join()

@@ -30,11 +30,7 @@ def start(
     run = build(config, resume=resume, init_from=init_from)
     needs = estimate(run.training, config.memory)
     refuse_too_large(needs, run.training)
-    if resume is None:
-        folder = run_folder.create(config.checkpoint.path, config.name or "run", command=command)
-    else:
-        folder = resume
-        run_folder.claim(folder, command=command)
+    folder = run_folder.open_folder(resume, config.checkpoint.path, config.name or "run", command=command)
     run_folder.write_config(folder, config, command)
     run.header = header(config, run, folder, needs.text(run.training))
     run.start(folder)
@@ -156,6 +152,11 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     ]
     others = {"valid": run.training.valid, "test": run.test}
     lines += [f"       {name}: {dataset.describe()}" for name, dataset in others.items() if dataset]
+    if (
+        run.resumed is not None
+        and run.resumed.parent.resolve() != (folder / run_folder.CHECKPOINTS).resolve()
+    ):
+        lines.append(f"A new run from {run.resumed}; the run that made it stays as it is")
     return (*lines, needs)
 
 

@@ -110,16 +110,14 @@ class Trainer:
     ) -> Run:
         """Starts training in the background and returns at once.
 
-        `resume` is the folder of a run that was stopped: it goes on where it was saved. `init_from` is a run,
-        a checkpoint or a saved model whose embedding rows are a better beginning than random ones.
+        `resume` is a run that was stopped: it goes on where it was saved. An earlier checkpoint of a run
+        (`RUN@step-600`, `RUN@best` or its path) goes on in a new run, and the old one stays as it is.
+        `init_from` is a run, a checkpoint or a saved model whose embedding rows are a better beginning than
+        random ones.
         """
-        folder = None if resume is None else run_folder.find(resume, self.checkpoint.path, "runs")
-        run = self.prepare(model, train, valid, test, resume=folder, init_from=init_from)
-        if folder is None:
-            folder = run_folder.create(self.checkpoint.path, self.name)
-        else:
-            run_folder.claim(folder)
-        run.start(folder)
+        saved = None if resume is None else run_folder.resume_from(resume, self.checkpoint.path, "runs")
+        run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
+        run.start(run_folder.open_folder(saved, self.checkpoint.path, self.name))
         return run
 
     def prepare(
@@ -132,8 +130,8 @@ class Trainer:
         resume: Path | None = None,
         init_from: str | Path | None = None,
     ) -> Run:
-        """All of `start` but the start: nothing is written yet."""
-        saved = None if resume is None else Checkpoint.open((resume / "checkpoints" / "last").resolve())
+        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint."""
+        saved = None if resume is None else Checkpoint.open(_last_of(resume))
         train = (
             train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
         )
@@ -188,3 +186,9 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
+
+
+def _last_of(resume: Path) -> Path:
+    """The checkpoint to go on from: the last of a run's folder, or the one that is named."""
+    is_run = (resume / run_folder.RUN).is_file()
+    return (resume / run_folder.CHECKPOINTS / run_folder.LAST).resolve() if is_run else resume

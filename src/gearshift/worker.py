@@ -39,6 +39,7 @@ class RowPush:
     ids_U: Ids
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
+    finite: bool = True  # whether all sums are
 
 
 @dataclass(frozen=True)
@@ -150,15 +151,15 @@ class Worker:
         parts = [leaf for leaf in (leaves.embedding_ND, leaves.linear_N) if leaf is not None]
         widths = [1 if leaf.dim() == 1 else leaf.shape[1] for leaf in parts]
         sums_UW = self.buffers.floats(f"{i} sums", len(index.unique_U), sum(widths))
-        begin = 0
+        begin, finite = 0, True
         for leaf, width in zip(parts, widths, strict=True):
             if leaf.grad is None:  # the model left this part out of its graph
                 sums_UW[:, begin : begin + width] = 0.0
             else:
                 grads_NP = leaf.grad.reshape(-1, width).contiguous().numpy()
-                index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
+                finite &= index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
             begin += width
-        return RowPush(index.unique_U, sums_UW, index.counts_U)
+        return RowPush(index.unique_U, sums_UW, index.counts_U, finite)
 
 
 def assemble(

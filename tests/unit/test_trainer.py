@@ -86,6 +86,24 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, settings: dict, s
     }
 
 
+@pytest.mark.parametrize("name", ["{run}@step-24", "{run}/checkpoints/step-24"])
+def test_a_run_from_an_earlier_checkpoint_ends_with_the_same_bits_in_a_folder_of_its_own(
+    tmp_path: Path, name: str
+) -> None:
+    train, valid = data(), data(500, seed=9)
+    settings = {"epochs": 2, "eval_every": Every(steps=10), "embeddings": gs.RowAdagrad(lr=2.0)}
+    policy = gs.CheckpointPolicy(every=Every(steps=6), keep=9, path=tmp_path)
+    whole = trainer(tmp_path, checkpoint=policy, **settings).fit(model(), train, valid)
+    before = state(whole.folder)
+    branched = trainer(tmp_path, **settings).fit(model(), train, valid, resume=name.format(run=whole.folder))
+    assert branched.folder != whole.folder and branched.report["auc"] == whole.report["auc"]
+    for kept in (whole.folder, branched.folder):
+        for array, values in state(kept).items():
+            np.testing.assert_array_equal(before[array], values, err_msg=f"{kept} {array}")
+    best = [(run.folder / "checkpoints" / "best").resolve().name for run in (whole, branched)]
+    assert best == ["step-20", "step-20"]  # the branch has it from the run it comes from
+
+
 def test_two_runs_with_one_seed_are_the_same_and_another_seed_differs(tmp_path: Path) -> None:
     runs = [trainer(tmp_path, seed=seed).fit(model(), data()) for seed in (1, 1, 2)]
     first, second, third = (state(run.folder)["weights_UW"] for run in runs)

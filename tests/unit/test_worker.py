@@ -153,6 +153,24 @@ def test_non_finite_input_is_refused_before_anything_moves() -> None:
         np.testing.assert_array_equal(old, new.weights_UW)
 
 
+def test_an_infinite_gradient_of_a_row_is_refused_though_the_loss_is_finite() -> None:
+    class Steep(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Inputs) -> torch.Tensor:
+            zeros = (x.fields.tensor - x.fields.tensor.detach()).sum((1, 2))
+            return zeros.sqrt() + self.bias  # 0, and its slope is infinite
+
+    learner = make_learner(Steep())
+    with pytest.raises(FloatingPointError, match="embedding gradient became infinite or NaN"):
+        learner.step(learner.find(make_batch(PLAIN, 20)))
+    assert learner.server.step == 0
+
+
 def test_a_module_with_wrong_output_shape_is_told_so() -> None:
     class Wrong(nn.Module):
         def __init__(self) -> None:

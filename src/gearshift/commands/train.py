@@ -64,15 +64,15 @@ def train(
     if config is not None and is_setting(config):
         settings, config = [config, *settings], None
     check_writable(json_file)
-    asked, folder = configured(config, settings, resume)
-    if folder is not None and nothing_left(folder, asked):
-        return say_nothing_left(folder, json_file)
+    asked, saved = configured(config, settings, resume)
+    if saved is not None and nothing_left(saved, asked):
+        return say_nothing_left(saved, json_file)
     check_files(asked)
     warm = find_model(init_from, asked.checkpoint.path, "runs") if init_from is not None else None
 
     from gearshift.train import start
 
-    run: Run = start(asked, command=command_line(), resume=folder, init_from=warm)
+    run: Run = start(asked, command=command_line(), resume=saved, init_from=warm)
     ending = follow(run)
     if ending.exit_code == 0 and json_file is not None:
         run_folder.write_json(json_file, ending.result.report)
@@ -80,20 +80,22 @@ def train(
 
 
 def configured(config: str | None, settings: list[str], resume: str | None) -> tuple[Config, Path | None]:
-    """The config to run, and the folder to go on with. A resumed run brings its own config."""
+    """The config to run, and the run or checkpoint to go on from. A resumed run brings its own config."""
     if resume is None:
         if config is None:
             raise UserError("name a config: gearshift train clicks.yaml (gearshift init FILE writes one)")
         return load_config(config, settings), None
     if config is None:
-        folder = run_folder.find(resume)
-        return load_config(folder / run_folder.CONFIG, settings), folder
+        saved = run_folder.resume_from(resume)
+        return load_config(run_folder.find(saved) / run_folder.CONFIG, settings), saved
     asked = load_config(config, settings)
-    return asked, run_folder.find(resume, asked.checkpoint.path, "runs")
+    return asked, run_folder.resume_from(resume, asked.checkpoint.path, "runs")
 
 
 def nothing_left(folder: Path, asked: Config) -> bool:
     """Whether a run went to its end, and no more epochs or other patience are asked of it than it had."""
+    if not (folder / run_folder.RUN).is_file():
+        return False  # an earlier checkpoint
     if run_folder.read(folder).state != "ended" or not (folder / run_folder.CONFIG).is_file():
         return False
     had = load_config(folder / run_folder.CONFIG).train

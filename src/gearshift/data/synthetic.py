@@ -62,8 +62,8 @@ class ClickLog:
     """`examples` spread evenly over `days`.
 
     `drift` 1 turns the teacher's weights by about .15 rad a day and replaces 9 % of ads and queries each day;
-    0 is a world that stands still. `sequences` adds `history`, the categories of up to 20 earlier ads, and a
-    teacher that looks at it (DIN: target `ad_category`, history `history`).
+    0 is a world that stands still. `sequences` adds `history`, the topics of up to 20 earlier ads, and a
+    teacher that looks at it (DIN: target `ad_topic`, history `history`).
     """
 
     block_size = 32_768
@@ -220,7 +220,7 @@ def click_schema(sequences: bool = False) -> Schema:
     features: list[Feature] = [Numeric(name, transform="log1p", missing="zero") for name in NUMERICS]
     features += [Categorical(name) for name in _core.CLICK_FIELDS]
     if sequences:
-        features.append(Sequence("history", max_len=_core.CLICK_HISTORY, share_embedding="ad_category"))
+        features.append(Sequence("history", max_len=_core.CLICK_HISTORY, share_embedding="ad_topic"))
     return Schema(tuple(features), labels=(Label("click"),), time="time", group="user")
 
 

@@ -119,19 +119,27 @@ def test_inspect_shows_all_that_prepare_wrote(gearshift: Shell) -> None:
     )
 
 
-def test_a_run_resumes_from_its_last_checkpoint_only(gearshift: Shell) -> None:
+def test_a_new_run_goes_on_from_an_earlier_checkpoint(gearshift: Shell) -> None:
     gearshift("train", "shop.yaml", "checkpoint.path=steps", "checkpoint.every=2", "name=often")
     run = next(Path("steps").glob("often-*"))
     first, *_, last = sorted(run.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
-    code, _, err = gearshift("train", "--resume", str(first))
-    assert (code, err) == (
-        2,
-        f"run {run} goes on from its last checkpoint ({last.name}: --resume {run}), not from {first.name}; "
-        f"a new run can start with that one's embedding rows: --init-from {first}\n",
-    )
-    for name in (last, run / "checkpoints" / "last"):
+    for name in (last, run / "checkpoints" / "last", f"{run}@{last.name}"):
         code, out, err = gearshift("train", "--resume", str(name))
         assert (code, err) == (0, "") and "nothing is left to train" in out
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    for name in (str(first), f"{run}@{first.name}"):
+        code, out, err = gearshift("train", "--resume", name)
+        assert (code, err) == (0, "")
+        assert f"A new run from {first}; the run that made it stays as it is" in out
+        new = max(Path("steps").glob("often-*"), key=lambda folder: folder.stat().st_mtime_ns)
+        assert new != run and (new / "report.json").exists()
+        assert (new / "checkpoints" / last.name).exists()
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    code, _, err = gearshift("train", "--resume", f"{run}@step-1")
+    steps = ", ".join(
+        path.name for path in sorted(run.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
+    )
+    assert (code, err) == (2, f"run {run} has no checkpoint `step-1`; it has: last, best, {steps}\n")
 
 
 def test_resume_looks_where_the_config_puts_its_runs(gearshift: Shell) -> None:

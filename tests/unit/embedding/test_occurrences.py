@@ -71,6 +71,23 @@ def test_expand_and_sum_equal_numpy_for_any_number_of_threads(width, begin, end,
     assert np.all(np.delete(sums, np.s_[begin:end], axis=1) == 77)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_sum_tells_whether_all_is_finite(bad: float, threads: int, width: int) -> None:
+    index = Occurrences(zipf_ids(50_000))
+    grads = np.full((50_000, width), 3e38, np.float32)
+    grads[1::2] = -3e38
+    sums = np.empty((len(index.unique_U), width), np.float32)
+    grads *= 1e-6
+    assert index.sum(grads, 0, width, sums, threads)
+    for place in (0, 31_234, 49_999):
+        grads[place, -1], kept = bad, grads[place, -1]
+        assert not index.sum(grads, 0, width, sums, threads)
+        grads[place, -1] = kept
+    assert index.sum(grads, 0, width, sums, threads)
+
+
 def test_one_id_everywhere_and_every_id_once() -> None:
     for ids in (np.zeros(30_000, np.int64), np.arange(30_000, dtype=np.int64) << 33):
         index = Occurrences(ids)
