@@ -31,7 +31,7 @@ from gearshift.shard import Drop
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
 from tests.protocol.world import Account, CutUnderWay, Disk, History, gradient, ids_of, layout_of, restored
 
-TICK, PATIENCE, LIMIT = 2.0, 10.0, 3000.0
+TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
 STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "sync": lambda rng: {},
     "async": lambda rng: {},
@@ -60,14 +60,15 @@ class Simulation:
         self.workers, self.shards = rng.randint(1, 4), rng.randint(1, 3)
         self.batch = rng.randint(1, 3)
         self.global_batch = self.batch * rng.randint(1, 4)
-        self.examples = rng.randint(1, 10) * self.global_batch + rng.randint(0, self.global_batch)
+        self.examples = rng.randint(1, 6) * self.global_batch + rng.randint(0, self.global_batch)
         self.lossy, self.doubling = rng.choice([0, 0.05, 0.2]), rng.choice([0, 0.05, 0.2])
         self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
         self.faults_until = rng.choice([0.0, 20.0, 60.0])
-        self.cut_every = rng.choice([0, 1, 2, 5])
+        self.cut_every = rng.choice([0, 1, 2, 4])
         self.layout = layout_of(self.shards)
         self.history = History()
         self.account = Account()
+        self.over = False
         self._ranges: dict[int, Lease] = {}
         self.disk = Disk(*self._strategy())
         self.processes = {COORDINATOR: Process()}
@@ -81,16 +82,12 @@ class Simulation:
         if self.faults_until:
             self._later(self.rng.expovariate(0.3), self._fault)
         self._later(self.rng.expovariate(0.05), self._switch)
-        while not self._over():
+        while not self.over:
             assert self.now < LIMIT, "the run does not end"
             self.now, _, happen = heappop(self._heap)
             happen()
         self._check()
         return self
-
-    def _over(self) -> bool:
-        coordinator = self.processes[COORDINATOR].role
-        return isinstance(coordinator, CoordinatorRole) and coordinator.over
 
     def _strategy(self) -> tuple[str, dict[str, Any]]:
         name = self.rng.choice(list(STRATEGIES))
@@ -143,6 +140,8 @@ class Simulation:
         """What a role left to be done, is done."""
         process = self.processes[at]
         assert process.role is not None
+        if isinstance(process.role, CoordinatorRole):
+            self.over = process.role.over
         out, process.role.out = process.role.out, []
         for to, message in out:
             self._send(to, message)
