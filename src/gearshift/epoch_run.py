@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,8 @@ from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
-from gearshift.engine.threads import ThreadsEngine
+from gearshift.engine.threads import Compute, ThreadsEngine
+from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
@@ -68,16 +70,13 @@ class EpochRun:
 
     def _threads_engine(self, workers: int) -> ThreadsEngine:
         threads_each = max(1, self.training.learner.worker.threads // workers)
-        replicas: dict[int, Replica] = {}
 
-        def compute(worker: int, begin: Begin, found: Found) -> Push | Unusable:
-            if worker not in replicas:
-                replicas[worker] = self.training.learner.replica(threads_each)
-            return self._guarded(worker, replicas[worker], begin, found)
+        def employ(worker: int) -> Compute:
+            return partial(self._guarded, worker, self.training.learner.replica(threads_each))
 
         return ThreadsEngine(
             workers,
-            compute,
+            employ,
             self.shards,
             threads_each=threads_each,
             patience=PATIENCE,
@@ -147,10 +146,21 @@ class EpochRun:
             asked.carry_out(self)
 
     def resize(self, asked: ResizeAsked) -> None:
-        before, self.training.workers = self.training.workers, asked.workers
+        training = self.training
+        before, training.workers = training.workers, asked.workers
         if self._engine is not None:
             self._engine.resize(asked.workers)
-        self.observer.tell(f"{asked.workers} workers instead of {before}; the global batch stays what it was")
+        strategy = training.strategy
+        with suppress(UserError):  # it fitted the strategy of when it was asked
+            strategy = training.recut(asked.workers)
+        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
+        if strategy.batch != training.strategy.batch:
+            self.epoch.switch(training.strategy_name, asdict(strategy), f"{said} instead of {before}")
+            training.strategy = strategy
+            self.feed.resize(strategy.batch)
+        self.observer.tell(
+            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+        )
         asked.answered.set()
 
     def switch(self, asked: SwitchAsked) -> None:

@@ -84,8 +84,14 @@ class Learner:
     def compute(self, found: Found, draw: int) -> Push:
         """Pull and compute on the server's own parameters; `draw` fixes what dropout drops."""
         seed_dropout(self.model, self.seed + draw)
+        before = {name: values.clone() for name, values in self.server.buffers.items()}
         push = self.worker.compute(found, self.server.pull(found, self.worker.buffers))
-        refuse_non_finite(push)
+        try:
+            refuse_non_finite(push)
+        except FloatingPointError:
+            for name, values in before.items():  # the forward pass has moved running statistics
+                self.server.buffers[name].copy_(values)
+            raise
         return push
 
     def replica(self, threads: int = 1) -> Replica:

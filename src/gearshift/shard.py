@@ -176,7 +176,7 @@ def shard_server(whole: Server, layout: Layout, number: int) -> Server:
         whole.optimizer,
         max_norm=whole.max_norm,
         embedding_reduce=whole.embedding_reduce,
-        threads=whole.threads,
+        threads=max(1, whole.threads // layout.shards),
     )
     server.optimizer_state = {
         name: values[own] if values.dim() else (values if number == 0 else values.clone())

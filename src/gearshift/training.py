@@ -37,6 +37,7 @@ from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
 DAY = 86_400  # seconds
+MOST_WORKERS = 1000
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Plan:
         for name in ("batch", "epochs", "workers"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: at least 1")
+        if self.bad_batches < 0:
+            raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
 
 
 @dataclass
@@ -138,6 +141,7 @@ class SwitchAsked:
     """A switch on its way to the run's own thread, which alone carries it out."""
 
     name: str  # by which the strategy is made: `gba`, or `module:Class`
+    settings: dict[str, Any]  # as asked
     strategy: Strategy
     automatic: Automatic | None  # who decides from then on, if nobody else
     by: Literal["user", "plan", "auto"]
@@ -197,6 +201,7 @@ class Training:
         self.workers = plan.workers  # as of now
         self.train, self.valid = train, valid
         self.strategy_name = "sync" if plan.strategy == "auto" else plan.strategy
+        self.strategy_settings = {} if plan.strategy == "auto" else dict(plan.strategy_settings)  # as asked
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
         self.automatic = self._automatic(plan.strategy, plan.strategy_settings)
         for planned in plan.switches:  # refused now rather than in the middle of the night
@@ -256,21 +261,29 @@ class Training:
         if name == "auto":
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
-        asked = SwitchAsked(name, strategy, automatic, by, reason)
+        asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked
 
     def ask_resize(self, workers: int) -> ResizeAsked:
         """From any thread: so many workers from the next step on. The global batch stays what it was."""
-        if workers < 1:
-            raise UserError(f"workers={workers}: at least 1")
+        if not 1 <= workers <= MOST_WORKERS:
+            raise UserError(f"workers={workers}: at least 1, at most {MOST_WORKERS:,} threads")
         if self.pacer is not None:
             raise UserError(
                 "slowness is injected into the workers of this run (cluster.inject): their number stays"
             )
+        self.recut(workers)  # refused here if the global batch does not divide among them
         asked = ResizeAsked(workers)
         self.asked.put(asked)
         return asked
+
+    def recut(self, workers: int) -> Strategy:
+        """The strategy of now, its global batch cut for so many workers; as it is if somebody chose the batch."""
+        own = self.strategy_settings
+        if self.plan.local_batch is not None or "batch" in own:
+            return self.strategy
+        return resolve(self.strategy_name, own, self.plan.batch, workers)
 
     def ask_planned_switch(self) -> None:
         """The next one, if its time has come and none is on its way."""
@@ -286,16 +299,19 @@ class Training:
     def take(self, asked: SwitchAsked) -> None:
         """The switch was made."""
         self.strategy_name, self.strategy, self.automatic = asked.name, asked.strategy, asked.automatic
+        self.strategy_settings = asked.settings
         self.progress.switched += asked.by == "plan"
 
     def strategy_facts(self) -> dict[str, Any]:
         """What a resumed run needs to go on as this one is now."""
         auto = None if self.automatic is None else asdict(self.automatic.settings)
-        return {"name": self.strategy_name, "settings": asdict(self.strategy), "auto": auto}
+        settings, asked = asdict(self.strategy), self.strategy_settings
+        return {"name": self.strategy_name, "settings": settings, "asked": asked, "auto": auto}
 
     def restore_strategy(self, facts: dict[str, Any]) -> None:
         self.strategy_name = facts["name"]
         self.strategy = self.make(facts["name"], facts["settings"])
+        self.strategy_settings = facts.get("asked", facts["settings"])
         self.automatic = None if facts["auto"] is None else self._automatic("auto", facts["auto"])
 
     def run(self, observer: Observer) -> None:

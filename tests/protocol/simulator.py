@@ -29,7 +29,18 @@ from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.server import Server
 from gearshift.shard import Drop
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
-from tests.protocol.world import Account, CutUnderWay, Disk, History, gradient, ids_of, layout_of, restored
+from tests.protocol.world import (
+    IDS,
+    Account,
+    Applied,
+    CutUnderWay,
+    Disk,
+    History,
+    gradient,
+    ids_of,
+    layout_of,
+    restored,
+)
 
 TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
 STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
@@ -68,6 +79,8 @@ class Simulation:
         self.layout = layout_of(self.shards)
         self.history = History()
         self.account = Account()
+        self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
+        self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
         self.disk = Disk(*self._strategy())
@@ -101,7 +114,9 @@ class Simulation:
         heappush(self._heap, (self.now + seconds, self._order, happen))
 
     def _delay(self) -> float:
-        return self.rng.random() * (8.0 if self.rng.random() < self.slow else 0.2)
+        if self.rng.random() >= self.slow:
+            return self.rng.random() * 0.2
+        return self.rng.random() * self.rng.choice([8.0, 8.0, 60.0])
 
     def _send(self, to: To, message: Message) -> None:
         self.counts[type(message).__name__] += 1
@@ -166,7 +181,7 @@ class Simulation:
         if at.role == "coordinator":
             process.role = CoordinatorRole(
                 self.disk,
-                self.account,
+                self,
                 shards=self.shards,
                 examples=self.examples,
                 patience=PATIENCE,
@@ -201,8 +216,14 @@ class Simulation:
         return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
-        assert all(answer.step >= job.begin.version for answer in job.answers), "a pull saw too little"
         lease = job.begin.lease
+        for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
+            assert answer.step >= job.begin.version, "a pull saw too little"
+            if answer.incarnation != self.disk.incarnation:
+                continue  # it works for a past that never was
+            flat, rows = self.history.after(answer.step)
+            assert torch.equal(answer.dense, flat[own]), f"dense values pulled at step {answer.step}"
+            assert np.array_equal(answer.rows[0], rows[ids]), f"rows pulled at step {answer.step}"
         fails = self.rng.random() < 0.02
 
         def done() -> None:
@@ -220,9 +241,35 @@ class Simulation:
         for action in actions:
             if isinstance(action, Begin):
                 self._ranges[action.lease.number] = action.lease
+                assert action.lease.count <= self.batch, "a lease is a batch"
             elif isinstance(action, Apply):
                 parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
-                self.history.steps[action.step] = parts, action.over_kept
+                self._decided[action.step] = parts, action.over_kept
+                self._check_staleness(action)
+
+    def _check_staleness(self, action: Apply) -> None:
+        epoch = self._coordinator().epoch
+        if epoch is not None and epoch.coordinator.strategy.name == "sync":
+            before = epoch.coordinator.work.adopted_before
+            assert all(part.staleness == 0 for part in action.parts if part.lease >= before), "sync is stale"
+
+    def _coordinator(self) -> CoordinatorRole:
+        role = self.processes[COORDINATOR].role
+        assert isinstance(role, CoordinatorRole)
+        return role
+
+    def rate(self, examples: int) -> float:
+        """For the coordinator: the step that is ordered now, with the rate that the accounts give it."""
+        rate, epoch = self.account.rate(examples), self._coordinator().epoch
+        assert epoch is not None
+        parts, over_kept = self._decided[epoch.step + 1]
+        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate)
+        return rate
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        """For the coordinator: everything after a snapshot is done again."""
+        self.account.restore(facts)
+        self.history.rewind(self.disk.newest()[1]["step"])
 
     # ---- what goes wrong ----
 
@@ -258,7 +305,8 @@ class Simulation:
         self.counts["steps"] += coordinator.epoch.step
         wanted = Counter(range(self.examples))
         assert self.account.ends == wanted, "every example is applied or discarded once"
-        truth = self.history.parameters(coordinator.epoch.step)
+        flat, rows = self.history.after(coordinator.epoch.step)
+        velocity = self.history.server.optimizer_state["velocity"]
         for i, own in enumerate(self.layout.dense):
             role = self.processes[To("shard", i)].role
             if not isinstance(role, ShardRole) or role.incarnation != coordinator.incarnation:
@@ -267,12 +315,10 @@ class Simulation:
             unheard = {order.what.lease for order in coordinator._orders if isinstance(order.what, Drop)}
             assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
             server = role.shard.server
-            assert torch.equal(server.flat, truth.flat[own]), f"dense values of shard {i}"
-            velocity = truth.optimizer_state["velocity"][own]
-            assert torch.equal(server.optimizer_state["velocity"], velocity), f"optimizer of shard {i}"
-            every = np.arange(40, dtype=np.int64)
-            mine = self.layout.split_ids((every,))[i][0]
-            assert np.array_equal(server.stores[0].peek(mine), truth.stores[0].peek(mine)), f"rows of {i}"
+            assert torch.equal(server.flat, flat[own]), f"dense values of shard {i}"
+            assert torch.equal(server.optimizer_state["velocity"], velocity[own]), f"optimizer of shard {i}"
+            mine = self.layout.split_ids((np.arange(IDS, dtype=np.int64),))[i][0]
+            assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
 
 
 def violation(seed: int) -> tuple[int, str]:

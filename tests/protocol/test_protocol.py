@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from gearshift.engine.roles import coordinator as coordinator_role
 from gearshift.engine.roles import shard as shard_role
 from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import Pull, Report, Taken
+from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import WorkerRole
 from gearshift.shard import Order, Shard
+from gearshift.sync.work import Flight, Work
 from tests.protocol.simulator import Simulation, violation
+from tests.protocol.world import Account, Disk, restored
 
 SCHEDULES = int(os.environ.get("GEARSHIFT_SCHEDULES", "300"))
 
@@ -43,6 +45,91 @@ def test_schedules_have_every_kind_of_trouble() -> None:
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
         assert seen[f"{role} killed"] and seen[f"{role} frozen"], role
+
+
+class Lossy(Simulation):
+    """A reliable network but for the messages that `loses` names, the first time."""
+
+    loses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lossy = self.doubling = self.slow = self.faults_until = 0.0
+        self.cut_every, self.gone = 1, set()
+
+    def _send(self, to: To, message: Message) -> None:
+        kind = type(message).__name__
+        if kind in self.loses and (to, kind) not in self.gone:
+            self.gone.add((to, kind))
+        else:
+            super()._send(to, message)
+
+
+def test_snapshots_go_on_after_a_lost_answer() -> None:
+    for seed in range(30):
+        simulation = Lossy(seed)
+        simulation.loses = ("Saved",)
+        simulation.examples = 12 * simulation.global_batch
+        simulation.run()
+        assert simulation.gone and len(simulation.disk.snapshots) > 1, seed
+
+
+def roles() -> tuple[Disk, CoordinatorRole, ShardRole]:
+    """A coordinator and its one shard, at work."""
+    disk = Disk("sync", {"global_batch": 2, "batch": 2})
+    coordinator = CoordinatorRole(disk, Account(), shards=1, examples=100, patience=5.0)
+    shard = ShardRole(0, 1, lambda name: restored(None, 0, 1), lambda name, server: None)
+    exchange(coordinator, shard)
+    assert coordinator.epoch is not None
+    return disk, coordinator, shard
+
+
+def exchange(coordinator: CoordinatorRole, *shards: ShardRole) -> list[tuple[To, Message]]:
+    """Until coordinator and shards have no more to say to each other; what is for workers."""
+    for_workers: list[tuple[To, Message]] = []
+    while coordinator.out or any(shard.out for shard in shards):
+        said, coordinator.out = coordinator.out, []
+        for to, message in said:
+            if to.role == "shard":
+                shards[to.number].handle(message)
+            else:
+                for_workers.append((to, message))
+        for shard in shards:
+            heard, shard.out = shard.out, []
+            for _, message in heard:
+                coordinator.handle(message, coordinator.now)
+    return for_workers
+
+
+def test_a_shard_that_started_anew_unheard_is_noticed_by_what_it_says() -> None:
+    _, coordinator, _ = roles()
+    again = ShardRole(0, 2, lambda name: restored(None, 0, 1), lambda name, server: None)
+    again.out.clear()  # its hello is lost
+    again.handle(Load(coordinator.incarnation, "start"))  # a late copy
+    exchange(coordinator, again)
+    assert coordinator.incarnation == again.incarnation == 2
+
+
+def test_an_old_hello_of_a_worker_that_was_given_up_lets_it_not_in() -> None:
+    _, coordinator, shard = roles()
+    coordinator.handle(Hello(0, 7), 0.0)
+    coordinator.handle(Report(1, 0, 7, 1), 0.0)
+    exchange(coordinator, shard)
+    coordinator.tick(6.0)
+    coordinator.handle(Hello(0, 7), 6.0)
+    assert (To("worker", 0), Rejoin(7)) in coordinator.out
+    coordinator.handle(Hello(0, 8), 6.0)
+    assert (To("worker", 0), Welcome(1, 8)) in coordinator.out
+
+
+def test_a_cut_that_cannot_be_written_does_not_stand_in_the_way_of_the_next() -> None:
+    disk, coordinator, shard = roles()
+    for error in ("disk full", ""):
+        coordinator.take_cut()
+        exchange(coordinator, shard)
+        shard.saved(1, coordinator._cut[0], error)
+        exchange(coordinator, shard)
+    assert len(disk.snapshots) == 2
 
 
 # Each of these is a mistake that somebody could make; the schedules must find it.
@@ -102,16 +189,6 @@ def an_old_incarnation_is_served(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardRole, "handle", handled)
 
 
-def a_request_is_taken_twice(patch: pytest.MonkeyPatch) -> None:
-    reported = CoordinatorRole._reported
-
-    def taken(self: CoordinatorRole, session: coordinator_role.Session, report: Report) -> None:
-        session.request = 0
-        reported(self, session, report)
-
-    patch.setattr(CoordinatorRole, "_reported", taken)
-
-
 def an_order_is_said_once(patch: pytest.MonkeyPatch) -> None:
     tick = CoordinatorRole.tick
 
@@ -126,22 +203,39 @@ def an_order_is_said_once(patch: pytest.MonkeyPatch) -> None:
 def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) -> None:
     saved = CoordinatorRole._part_saved
 
-    def part_saved(self: CoordinatorRole, shard: int, name: str) -> None:
+    def part_saved(self: CoordinatorRole, shard: int, name: str, error: str) -> None:
         for number in range(self.shards):
-            saved(self, number, name)
+            saved(self, number, name, error)
 
     patch.setattr(CoordinatorRole, "_part_saved", part_saved)
+
+
+def a_pull_answers_with_something_else(patch: pytest.MonkeyPatch) -> None:
+    pull = Shard.pull
+    patch.setattr(Shard, "pull", lambda self, ids: (pull(self, ids)[0], torch.zeros_like(self.server.flat)))
+
+
+def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
+    begin = Work.begin
+
+    def begun(self: Work, worker: int, token: int) -> Flight:
+        flight = replace(begin(self, worker, token), version=0)
+        self.flying[flight.lease.number] = flight
+        return flight
+
+    patch.setattr(Work, "begin", begun)
 
 
 @pytest.mark.parametrize(
     "mistake",
     [
+        a_pull_answers_with_something_else,
+        a_begin_may_see_anything,
         orders_are_done_again_when_told_again,
         an_ended_lease_takes_a_gradient,
         a_pull_does_not_wait_for_its_version,
         one_shard_is_enough,
         an_old_incarnation_is_served,
-        a_request_is_taken_twice,
         an_order_is_said_once,
         a_snapshot_counts_before_all_parts_are_written,
     ],

@@ -112,7 +112,8 @@ class Disk:
 
     def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
         self.incarnation = 0
-        start = {"step": 0, "position": 0, "open": [], "strategy": strategy, "settings": settings}
+        start = {"step": 0, "position": 0, "leased": [], "unbegun": []}
+        start |= {"strategy": strategy, "settings": settings}
         self.snapshots: list[tuple[str, dict[str, Any]]] = [("start", {**start, "book": {"ends": {}}})]
         self.parts: dict[tuple[str, int], SavedPart] = {}
 
@@ -123,8 +124,9 @@ class Disk:
     def newest(self) -> tuple[str, dict[str, Any]]:
         return copy.deepcopy(self.snapshots[-1])
 
-    def commit(self, name: str, facts: dict[str, Any]) -> None:
-        self.snapshots.append((name, facts))
+    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
+        if incarnation == self.incarnation:
+            self.snapshots.append((name, facts))
 
 
 @dataclass
@@ -134,7 +136,8 @@ class Account:
     ends: Counter[int] = field(default_factory=Counter)
 
     def rate(self, examples: int) -> float:
-        return 1.0
+        """Of all that ended before: a step applied beside its turn would have another."""
+        return 1.0 + (self.ends.total() + examples) % 5 / 10
 
     def ended(self, leases: Sequence[Ended[Any]]) -> None:
         for one in leases:
@@ -150,17 +153,37 @@ class Account:
         self.ends = Counter(facts["ends"])
 
 
+@dataclass(frozen=True)
+class Applied:
+    """One step: its ranges with their weights, and how it was divided and scaled."""
+
+    parts: list[tuple[Lease, float]]
+    over_kept: bool
+    rate: float
+
+
 @dataclass
 class History:
-    """Which ranges formed which step, with what weight: the newest incarnation that made the step counts."""
+    """The surviving steps, and what the parameters are after each: known from the steps alone."""
 
-    steps: dict[int, tuple[list[tuple[Lease, float]], bool]] = field(default_factory=dict)
+    steps: dict[int, Applied] = field(default_factory=dict)
+    flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
+    rows: list[np.ndarray] = field(default_factory=list)
+    server: Server = field(default_factory=lambda: whole_server(1))
 
-    def parameters(self, last: int) -> Server:
-        """What they must be after step `last`."""
-        server = whole_server(1)
-        for step in range(1, last + 1):
-            parts, over_kept = self.steps[step]
-            pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in parts]
-            server.apply_group(pushes, lr_scale=1.0, over_kept=over_kept)
-        return server
+    def rewind(self, step: int) -> None:
+        """A new incarnation begins after this step: what came later never was."""
+        self.steps = {k: applied for k, applied in self.steps.items() if k <= step}
+        if step < len(self.flats):
+            self.flats, self.rows, self.server = [], [], whole_server(1)
+
+    def after(self, step: int) -> tuple[torch.Tensor, np.ndarray]:
+        """Dense values and all rows."""
+        while len(self.flats) <= step:
+            if self.flats:
+                applied = self.steps[len(self.flats)]
+                pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in applied.parts]
+                self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
+            self.flats.append(self.server.flat.clone())
+            self.rows.append(self.server.stores[0].peek(np.arange(IDS, dtype=np.int64)))
+        return self.flats[step], self.rows[step]

@@ -147,10 +147,16 @@ class Epoch(Generic[R]):
 
     def open_ranges(self) -> list[tuple[int, int]]:
         """(first, count) of what was supplied and has not ended: a restored run leases it anew."""
-        supply = self.coordinator.work.supply
-        leases = [*(lease for _, lease in self._flights.values()), *supply.returned]
-        unbegun = {(first, count) for first, count, _ in supply.ranges}
-        return sorted({(lease.first, lease.count) for lease in leases} | unbegun)
+        return sorted([*self.leased_ranges(), *self.unbegun_ranges()])
+
+    def leased_ranges(self) -> list[tuple[int, int]]:
+        """Of these, what somebody has begun."""
+        leases = [*(lease for _, lease in self._flights.values()), *self.coordinator.work.supply.returned]
+        return sorted({(lease.first, lease.count) for lease in leases})
+
+    def unbegun_ranges(self) -> list[tuple[int, int]]:
+        """Of these, what nobody has begun; a range may be many leases."""
+        return [(first, count) for first, count, _ in self.coordinator.work.supply.ranges]
 
     # What is done
 
@@ -183,6 +189,7 @@ class Epoch(Generic[R]):
                     self.shards.carry_out(Drop(number), self._open_from())
                 case Reissue(number):
                     del self._flights[number]
+                    self._reports.pop(number, None)
                     self.shards.carry_out(Drop(number), self._open_from())
 
     def _order_step(self, action: Apply) -> bool:

@@ -25,7 +25,8 @@ from gearshift.engine.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
-Compute = Callable[[int, Begin, Found], Push | Unusable]
+Compute = Callable[[Begin, Found], Push | Unusable]
+Employ = Callable[[int], Compute]  # what a worker needs, made in its own thread and gone with it
 TICK = 0.2  # seconds between looks at who hangs
 LAST_BATCH = 60.0  # seconds in which workers may end the batch they have when the run ends
 
@@ -45,14 +46,15 @@ class Report:
 class Crew:
     """The worker threads: `tell` gives one its work, `reports` has what comes back."""
 
-    def __init__(self, compute: Compute, shards: LocalShards, threads_each: int) -> None:
+    def __init__(self, employ: Employ, shards: LocalShards, threads_each: int) -> None:
         self.reports: queue.Queue[Report] = queue.Queue()
         self._taken: dict[int, queue.Queue[bool]] = {}
         self._work: dict[int, queue.Queue[tuple[Begin, Found] | None]] = {}
-        self._compute, self._shards, self._threads_each = compute, shards, threads_each
+        self._employ, self._shards, self._threads_each = employ, shards, threads_each
         self._threads: dict[int, threading.Thread] = {}
 
     def hire(self, worker: int) -> None:
+        self._threads = {w: thread for w, thread in self._threads.items() if thread.is_alive()}
         self._taken[worker], self._work[worker] = queue.Queue(), queue.Queue()
         name = f"gearshift-worker-{worker}"
         self._threads[worker] = threading.Thread(target=self._loop, args=(worker,), name=name, daemon=True)
@@ -60,7 +62,8 @@ class Crew:
 
     def dismiss(self, worker: int) -> None:
         """It ends when it has nothing to do; nothing will be told to it any more."""
-        self._work[worker].put(None)
+        self._work.pop(worker).put(None)
+        del self._taken[worker]
 
     def tell(self, begin: Begin, found: Found) -> None:
         self._work[begin.worker].put((begin, found))
@@ -82,18 +85,21 @@ class Crew:
 
     def _loop(self, worker: int) -> None:
         torch.set_num_threads(self._threads_each)
-        while (task := self._work[worker].get()) is not None:
+        work, taken = self._work[worker], self._taken[worker]
+        compute: Compute | None = None
+        while (task := work.get()) is not None:
             (begin, found), since = task, time.perf_counter()
             try:
                 version = self._shards.wait_for(begin.version)
-                push = self._compute(worker, begin, found)
+                compute = compute or self._employ(worker)
+                push = compute(begin, found)
                 if isinstance(push, Push):
                     self._shards.push(begin.lease.number, push)
                 report = Report(worker, begin, push, time.perf_counter() - since, version)
             except BaseException as error:
                 report = Report(worker, begin, None, error=error)
             self.reports.put(report)
-            if not self._taken[worker].get():
+            if not taken.get():
                 return
 
 
@@ -101,7 +107,7 @@ class ThreadsEngine:
     def __init__(
         self,
         workers: int,
-        compute: Compute,
+        employ: Employ,
         shards: LocalShards,
         *,
         threads_each: int = 1,
@@ -110,16 +116,17 @@ class ThreadsEngine:
         tell: Callable[[str], None] = print,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.workers, self.compute, self.shards, self.threads_each = workers, compute, shards, threads_each
+        self.workers, self.employ, self.shards, self.threads_each = workers, employ, shards, threads_each
         self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
 
     def run(self, epoch: Epoch[Push], feed: Feed, before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
-        crew = Crew(self.compute, self.shards, self.threads_each)
+        crew = Crew(self.employ, self.shards, self.threads_each)
         self._busy: dict[int, float] = {}  # since when
         self._fenced: set[int] = set()
         self._here: dict[int, None] = {}  # who works, in the order of coming
         self._leaving: set[int] = set()
+        self._missing = 0  # fenced since the last resize: nobody takes their place
         self._numbers = itertools.count()
 
         def tell(begin: Begin) -> None:
@@ -145,11 +152,11 @@ class ThreadsEngine:
 
     def resize(self, workers: int) -> None:
         """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
-        self.workers = workers
+        self.workers, self._missing = workers, 0
 
     def _staff(self, epoch: Epoch[Push], crew: Crew) -> None:
         staying = [worker for worker in self._here if worker not in self._leaving]
-        for _ in range(len(staying) + len(self._fenced), self.workers):
+        for _ in range(len(staying) + self._missing, self.workers):
             worker = next(self._numbers)
             crew.hire(worker)
             self._here[worker] = None
@@ -218,9 +225,12 @@ class ThreadsEngine:
 
     def _fence(self, epoch: Epoch[Push], worker: int, reason: str) -> None:
         self._fenced.add(worker)
+        self._missing += 1
         del self._here[worker]
         self._leaving.discard(worker)
         self.tell(f"{reason}; its examples go to the others")
         epoch.lost(worker, reason)
+        if self._leaving == self._here.keys():
+            self._leaving.clear()  # whoever was about to go is needed now
         if not self._here:
             raise RuntimeError(f"no worker is left: {reason}")

@@ -412,17 +412,65 @@ def test_workers_join_and_leave_a_live_run(tmp_path: Path, strategy: str) -> Non
 
 
 def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
-    run = trainer(tmp_path, workers=2).start(model(), data(60_000))
+    run = trainer(tmp_path, workers=2, global_batch=60).start(model(), data(60_000))
     run.resize(3)
     with pytest.raises(UserError, match="workers=0: at least 1"):
         run.resize(0)
+    with pytest.raises(UserError, match="global_batch 60 does not divide among 7 workers"):
+        run.resize(7)
     assert run.wait(120).report["workers"] == 3
-    assert "3 workers instead of 2; the global batch stays what it was" in run.messages
+    assert "3 workers instead of 2; the global batch stays 60, cut into 20" in run.messages
     slow = trainer(tmp_path, workers=2, inject=Cluster(2, Compute(per_batch=0.001)))
     paced = slow.start(model(), data(400))
     with pytest.raises(UserError, match="slowness is injected"):
         paced.training.ask_resize(3)
     paced.wait(120)
+
+
+@pytest.mark.parametrize("strategy", ["sync", "gba"])
+def test_more_workers_get_smaller_batches_so_that_all_can_work(tmp_path: Path, strategy: str) -> None:
+    class Resizer(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step == 5:
+                run.ask_resize(4)
+
+    made = {"strategy": strategy, "callbacks": [Resizer()]}
+    run = trainer(tmp_path, **made).start(model(), data(8000))
+    report = run.wait(60).report
+    assert run.training.strategy.batch == 20 and report["global_steps"] == 100
+    assert report["applied"] > 300, "most batches are a fourth of a step"
+    assert report["staleness"]["mean"] <= 1.0, "as many at work as a step has batches, and no more"
+
+
+def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
+    """Of three workers one hangs and is fenced; four are then asked for, and four work."""
+    hanging = threading.Event()
+
+    class Hangs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.numeric, self.linear = model(), True, True
+            self.dim = 4
+
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            if threading.current_thread().name == "gearshift-worker-1" and not hanging.is_set():
+                hanging.wait(20)
+            return self.inner(x)
+
+    class Resizer(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if run.training.progress.examples > 2000 and not hanging.is_set():
+                hanging.set()
+                run.ask_resize(4)
+
+    from gearshift import epoch_run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch_run, "PATIENCE", 0.5)
+        made = {"workers": 3, "strategy": "gba", "global_batch": 60, "batch": 20, "callbacks": [Resizer()]}
+        report = trainer(tmp_path, **made).fit(Hangs(), data(12_000)).report
+    assert report["examples"] == 12_000
+    assert {"0", "2", "3", "4"} <= report["examples_by_worker"].keys()
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -432,12 +480,13 @@ def test_a_batch_without_a_finite_gradient_is_left_out_or_ends_the_run(tmp_path:
     made = {"workers": workers, "batch": 20, "shuffle": False}
     with pytest.raises(UserError, match=r"loss became NaN at step 2 .*train.bad_batches='\{skip: 10\}'"):
         trainer(tmp_path, **made).fit(model(), gs.read(bad, PLAIN))
-    run = trainer(tmp_path, bad_batches=2, **made).start(model(), gs.read(bad, PLAIN))
+    run = trainer(tmp_path, bad_batches=2, **made).start(model(batch_norm=True), gs.read(bad, PLAIN))
     report = run.wait(60).report
     assert report["discarded_by_reason"] == {"not finite": 2}
     assert report["examples"] == 2000 and report["progressive"]["examples"] == 1960
     assert sum(message.endswith(": the batch is left out") for message in run.messages) == 2
     assert all(np.isfinite(values).all() for values in weights(run))
+    assert all(values.isfinite().all() for values in run.training.learner.model.buffers())
     with pytest.raises(UserError, match="became NaN"):
         trainer(tmp_path, bad_batches=1, **made).fit(model(), gs.read(bad, PLAIN))
 

@@ -17,6 +17,7 @@ from gearshift.engine.roles.messages import (
     Alive,
     Done,
     Hello,
+    IsSaved,
     Load,
     Loaded,
     Out,
@@ -46,8 +47,8 @@ class Vault(Protocol):
     def newest(self) -> tuple[str, dict[str, Any]]:
         """The name and the facts of the newest whole snapshot; there is always one."""
 
-    def commit(self, name: str, facts: dict[str, Any]) -> None:
-        """Every shard has written its part of this one."""
+    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
+        """Every shard has written its part of this one. Nothing, if a later incarnation has begun."""
 
 
 class Book(Host[Any], Protocol):
@@ -95,6 +96,7 @@ class CoordinatorRole:
         self.epoch: Epoch[Any] | None = None
         self._loaded: set[int] = set()
         self._workers: dict[int, Session] = {}
+        self._given_up: dict[int, int] = {}  # by worker: the last start that was given up
         self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
         self._orders: deque[Order] = deque()  # not carried out by all
         self._given = 0
@@ -115,8 +117,10 @@ class CoordinatorRole:
         self.epoch = Epoch(coordinator, self, _Looking(self), self._log, now=lambda: self.now)
         self.epoch.tell = self._tell
         self.position: int = facts["position"]
-        for first, count in facts["open"]:
+        for first, count in facts["leased"]:
             self.epoch.supply(first, count)
+        for first, count in facts["unbegun"]:
+            self.epoch.supply(first, count, strategy.batch)
 
     # ---- what is said ----
 
@@ -128,12 +132,14 @@ class CoordinatorRole:
             case Loaded(incarnation, shard, boot):
                 if incarnation == self.incarnation and self.epoch is None:
                     self._shard_loaded(shard, boot)
-            case Done(incarnation, shard, number):
-                if incarnation == self.incarnation:
+                else:
+                    self._is_known(shard, boot)
+            case Done(incarnation, shard, boot, number):
+                if self._is_known(shard, boot) and incarnation == self.incarnation:
                     self._orders_done(shard, number)
-            case Saved(incarnation, shard, name):
-                if incarnation == self.incarnation:
-                    self._part_saved(shard, name)
+            case Saved(incarnation, shard, boot, name, error):
+                if self._is_known(shard, boot) and incarnation == self.incarnation:
+                    self._part_saved(shard, name, error)
             case Hello(worker, boot):
                 self._worker_started(worker, boot)
             case Alive(incarnation, worker, boot):
@@ -155,9 +161,14 @@ class CoordinatorRole:
             for shard, done in self._done.items():
                 if order.number > done:
                     self._send_order(shard, order)
+        if self._cut is not None:
+            for shard in range(self.shards):
+                if shard not in self._cut_parts:
+                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
         for worker, session in list(self._workers.items()):
             if now - session.heard > self.patience:
                 del self._workers[worker]
+                self._given_up[worker] = session.boot
                 self.epoch.lost(worker, f"worker {worker} was silent for {self.patience:g} s")
         self._feed()
 
@@ -178,6 +189,13 @@ class CoordinatorRole:
         elif self.epoch is None:
             self._loaded.discard(shard)
             self._send_load(shard)
+
+    def _is_known(self, shard: int, boot: int) -> bool:
+        """A shard that has started anew, unheard, holds another state than we believe: all begin anew."""
+        if boot > self._boots[shard] and self.epoch is not None:
+            self._shard_started(shard, boot)
+            return False
+        return boot == self._boots[shard]
 
     def _shard_loaded(self, shard: int, boot: int) -> None:
         if boot >= self._boots[shard]:
@@ -219,7 +237,8 @@ class CoordinatorRole:
             facts = {
                 "step": step,
                 "position": self.position,
-                "open": self.epoch.open_ranges(),
+                "leased": self.epoch.leased_ranges(),
+                "unbegun": self.epoch.unbegun_ranges(),
                 "strategy": strategy.name,
                 "settings": asdict(strategy),
                 "book": self.book.facts(),
@@ -227,18 +246,24 @@ class CoordinatorRole:
             self._cut, self._cut_parts = (f"step-{step}-{self.incarnation}", facts), set()
             self.carry_out(TakeCut(self._cut[0]), 0)
 
-    def _part_saved(self, shard: int, name: str) -> None:
-        if self._cut is not None and self._cut[0] == name:
-            self._cut_parts.add(shard)
-            if len(self._cut_parts) == self.shards:
-                self.vault.commit(*self._cut)
-                self._cut = None
+    def _part_saved(self, shard: int, name: str, error: str) -> None:
+        if self._cut is None or self._cut[0] != name:
+            return
+        self._cut_parts.add(shard)
+        if error:
+            self._cut = None  # the next one may fare better
+        elif len(self._cut_parts) == self.shards:
+            self.vault.commit(self.incarnation, *self._cut)
+            self._cut = None
 
     # ---- workers ----
 
     def _worker_started(self, worker: int, boot: int) -> None:
         session = self._workers.get(worker)
         if self.epoch is None or (session is not None and boot < session.boot):
+            return
+        if boot <= self._given_up.get(worker, 0):
+            self.out.append((To("worker", worker), Rejoin(boot)))
             return
         if session is None or boot > session.boot:
             self._workers[worker] = Session(boot, self.now)
@@ -267,6 +292,8 @@ class CoordinatorRole:
             self.epoch.refused(report.worker, report.lease, report.refused)
         elif report.lease is not None:
             self.epoch.arrived(report.worker, report.lease, report.content, report.seconds, report.version)
+        if self.epoch.coordinator.work.flights_of[report.worker]:
+            self.epoch.joined(report.worker)  # it knows nothing of a lease that it did not report
         self.epoch.requested(report.worker)
 
     def _tell(self, begin: Begin) -> None:
@@ -277,7 +304,7 @@ class CoordinatorRole:
     def _feed(self) -> None:
         """Examples for those who wait, a global batch at a time; farewell when there are none."""
         epoch = self.epoch
-        if epoch is None:
+        if epoch is None or epoch.stopped:
             return
         while epoch.hungry:
             strategy = epoch.coordinator.strategy

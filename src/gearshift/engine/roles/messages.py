@@ -72,16 +72,19 @@ class Done:
 
     incarnation: int
     shard: int
+    boot: int
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The shard's part of this cut is on disk."""
+    """The shard's part of this cut is on disk, or why it could not be written."""
 
     incarnation: int
     shard: int
+    boot: int
     name: str
+    error: str = ""
 
 
 # ---- to a worker ----
@@ -155,6 +158,14 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
+class IsSaved:
+    """Asks again what became of a cut; no answer: it is still being written."""
+
+    incarnation: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """Answered once the shard has applied step `version`."""
 
@@ -178,7 +189,7 @@ class Give:
 
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved
 ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken
-ToShard = Load | Tell | Pull | Give
+ToShard = Load | Tell | IsSaved | Pull | Give
 Message = ToCoordinator | ToWorker | ToShard
 
 

@@ -8,6 +8,7 @@ from gearshift.engine.roles.messages import (
     COORDINATOR,
     Done,
     Give,
+    IsSaved,
     Load,
     Loaded,
     Out,
@@ -36,6 +37,7 @@ class ShardRole:
         self.shard: Shard | None = None
         self.out: Out = []
         self._parked: dict[int, Pull] = {}  # by worker: the newest
+        self._saved: Saved | None = None  # what became of the last cut
         self._hello()
 
     def handle(self, message: ToShard) -> None:
@@ -43,15 +45,20 @@ class ShardRole:
             self._take_snapshot(message)
         elif self.shard is not None and message.incarnation == self.incarnation:
             match message:
-                case Pull():
-                    self._parked[message.worker] = message
+                case Pull(worker=worker):
+                    parked = self._parked.get(worker, message)
+                    if (message.boot, message.pull) >= (parked.boot, parked.pull):
+                        self._parked[worker] = message
                 case Give(_, worker, lease, push):
                     self.shard.take(lease, push)
                     self.out.append((To("worker", worker), Taken(self.incarnation, self.number, lease)))
                 case Tell(_, order):
                     self.shard.tell(order)
-                    done = Done(self.incarnation, self.number, self.shard.done)
+                    done = Done(self.incarnation, self.number, self.boot, self.shard.done)
                     self.out.append((COORDINATOR, done))
+                case IsSaved(_, name):
+                    if self._saved is not None and self._saved.name == name:
+                        self.out.append((COORDINATOR, self._saved))
             self._serve(self.shard)
 
     def tick(self) -> None:
@@ -59,9 +66,11 @@ class ShardRole:
         if self.shard is None:
             self._hello()
 
-    def saved(self, incarnation: int, name: str) -> None:
+    def saved(self, incarnation: int, name: str, error: str = "") -> None:
+        """The cut of this name is written, or could not be."""
         if incarnation == self.incarnation:
-            self.out.append((COORDINATOR, Saved(incarnation, self.number, name)))
+            self._saved = Saved(incarnation, self.number, self.boot, name, error)
+            self.out.append((COORDINATOR, self._saved))
 
     def _hello(self) -> None:
         self.out.append((COORDINATOR, ShardHello(self.number, self.boot)))
@@ -74,6 +83,7 @@ class ShardRole:
             self.shard = Shard(server, lambda name: self._take_cut(name, server))
             self.incarnation = load.incarnation
             self._parked.clear()
+            self._saved = None
         self.out.append((COORDINATOR, Loaded(self.incarnation, self.number, self.boot)))
 
     def _serve(self, shard: Shard) -> None:
