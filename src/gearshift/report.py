@@ -149,12 +149,18 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
 def _losses(f: dict[str, Any]) -> list[str]:
     """Whose data did not count: a bias, if they differ from the others'."""
     said = []
+    why = (
+        "they came too late"
+        if "too late" in f["discarded_by_reason"]
+        else "see discarded_by_reason in report.json"
+    )
+    help = "; raise max_lag, or give it smaller batches" if "too late" in f["discarded_by_reason"] else ""
     for worker, lost in f["discarded_examples_by_worker"].items():
         share = lost / f["examples_by_worker"][worker]
         if share > LARGE_SHARE:
             said.append(
-                f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: they came too late. If "
-                "its data differ, the model does not know them; raise max_lag, or give it smaller batches"
+                f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: {why}. If its data "
+                f"differ, the model does not know them{help}"
             )
     return said
 

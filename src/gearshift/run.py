@@ -341,8 +341,12 @@ class Run:
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
-        if "strategy" in facts:  # it may have been switched on the way
-            training.restore_strategy(facts["strategy"])
+        if "strategy" in facts and facts["strategy"].get("planned", training.planned) == training.planned:
+            training.restore_strategy(facts["strategy"])  # it may have been switched on the way
+        else:
+            self.tell(
+                f"goes on with {training.plan.strategy}, as asked; the run had {facts['strategy']['name']}"
+            )
         restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self.resumed = checkpoint.path

@@ -7,6 +7,7 @@ writes a file or prints: it tells its `Observer`.
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import threading
@@ -306,7 +307,22 @@ class Training:
         """What a resumed run needs to go on as this one is now."""
         auto = None if self.automatic is None else asdict(self.automatic.settings)
         settings, asked = asdict(self.strategy), self.strategy_settings
-        return {"name": self.strategy_name, "settings": settings, "asked": asked, "auto": auto}
+        return {
+            "name": self.strategy_name,
+            "settings": settings,
+            "asked": asked,
+            "auto": auto,
+            "planned": self.planned,
+        }
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """What the run was to begin with, as JSON gives it back: who resumes with another, asks for that one."""
+        plan = self.plan
+        said: dict[str, Any] = json.loads(
+            json.dumps({"name": plan.strategy, "settings": plan.strategy_settings})
+        )
+        return said
 
     def restore_strategy(self, facts: dict[str, Any]) -> None:
         self.strategy_name = facts["name"]

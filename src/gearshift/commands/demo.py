@@ -50,6 +50,7 @@ cluster:
 checkpoint: {{path: {runs}}}
 """
 SLOW, SWITCH = 6, 13  # seconds
+UNEVEN = 300_000  # examples
 
 
 def demo(folder: Path, examples: str) -> int:
@@ -80,9 +81,13 @@ def _change_gear(folder: Path, examples: str) -> int:
     """One worker turns slow, and the run goes on in another strategy: what each phase trained per second."""
     from gearshift.train import start
 
+    if parse_count(examples) < UNEVEN:
+        terminal.say(
+            f"\nThe slow worker and the switch take {UNEVEN:,} examples: leave out --examples to see them."
+        )
+        return 0
     file = folder / "uneven.yaml"
-    some = min(300_000, int(parse_count(examples)))
-    text = _UNEVEN.format(examples=some, slow=SLOW, switch=SWITCH, runs=folder / "runs")
+    text = _UNEVEN.format(examples=UNEVEN, slow=SLOW, switch=SWITCH, runs=folder / "runs")
     run_folder.write_text(file, text)
     _show(f"gearshift train {file}")
     run = start(load_config(file), command=command_line())

@@ -139,9 +139,11 @@ def follow(run: Run) -> Ending:
         terminal.say(line)
     with progress() as shown, interrupts(run, shown) as signals:
         while not run.finished:
-            with suppress(TimeoutError):
-                run.wait(REFRESH_SECONDS)
-            shown.show(run.status(), run.messages)
+            try:
+                with suppress(TimeoutError):
+                    run.wait(REFRESH_SECONDS)
+            finally:  # also what it said before it failed
+                shown.show(run.status(), run.messages)
     result = run.wait()
     if signals or run.status().phase == "stopped":  # by a signal, or by `gearshift stop`
         step = terminal.count(run.status().step)

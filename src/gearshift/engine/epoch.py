@@ -9,11 +9,13 @@ tensor: what a worker says of its gradient (`report`) is handed on to the host w
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from gearshift.errors import UserError
 from gearshift.shard import Drop, Step
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
@@ -164,7 +166,7 @@ class Epoch(Generic[R]):
         return self._clock() - self._began
 
     def _handle(self, event: Event) -> None:
-        actions = self.coordinator.handle(event)
+        actions = self._decide(event)
         if self._log is not None:
             self._log(event, actions)
         for action in actions:
@@ -175,6 +177,29 @@ class Epoch(Generic[R]):
                 self._decided.append(action)
         if self._under_way is None:
             self._carry_out_next()
+
+    def _decide(self, event: Event) -> list[Action]:
+        try:
+            return self.coordinator.handle(event)
+        except Exception as error:
+            if isinstance(event, SwitchRequested) and isinstance(error, UserError):
+                raise
+            strategy = type(self.coordinator.strategy)
+            if strategy.__module__.startswith("gearshift."):
+                raise
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            raise UserError(
+                f"strategy {strategy.__module__}:{strategy.__qualname__} failed: {type(error).__name__}: {error} "
+                f"({at.filename}:{at.lineno}). The last checkpoint is intact; resume with another strategy"
+            ) from error
+
+    def stuck(self) -> UserError:
+        """Nobody works, nobody may begin, and there are examples left: a strategy that forgets its workers."""
+        strategy, work = self.coordinator.strategy, self.coordinator.work
+        return UserError(
+            f"strategy {strategy.name} lets nobody begin: {len(work.parked)} workers wait, "
+            f"{len(work.waiting)} gradients are in no step, and the data are not done. The last checkpoint is intact"
+        )
 
     def _carry_out_next(self) -> None:
         """In the order decided, until the shards have something to do."""

@@ -34,6 +34,8 @@ def run(
                 epoch.exhausted()
             else:
                 epoch.supply(found.batch.first, len(found.batch))
+        if not begun and not epoch.done:
+            raise epoch.stuck()
         if begun:
             begin = begun.popleft()
             lease, push = begin.lease.number, compute(begin, feed[begin.lease.first])

@@ -126,6 +126,7 @@ class ThreadsEngine:
         self._fenced: set[int] = set()
         self._here: dict[int, None] = {}  # who works, in the order of coming
         self._leaving: set[int] = set()
+        self._looked = time.monotonic()
         self._missing = 0  # fenced since the last resize: nobody takes their place
         self._numbers = itertools.count()
 
@@ -184,12 +185,14 @@ class ThreadsEngine:
     def _receive(self, epoch: Epoch[Push], crew: Crew) -> None:
         """One report, or a look at who hangs; nothing if nobody works."""
         if not self._busy:
-            assert epoch.done, "no worker works, none may begin and the data are not done"
+            if not epoch.done:
+                raise epoch.stuck()
             return
+        if time.monotonic() - self._looked > TICK:
+            self._fence_the_hanging(epoch)
         try:
             report = crew.reports.get(timeout=TICK)
         except queue.Empty:
-            self._fence_the_hanging(epoch)
             return
         self._take(epoch, report)
         crew.release(report.worker)
@@ -217,7 +220,7 @@ class ThreadsEngine:
             epoch.requested(worker)
 
     def _fence_the_hanging(self, epoch: Epoch[Push]) -> None:
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         for worker, since in list(self._busy.items()):
             if now - since > self.patience:
                 del self._busy[worker]

@@ -106,6 +106,8 @@ class Coordinator:
     def _steps(self) -> Iterator[Action]:
         work = self.work
         while step := self.strategy.form(work):
+            if not step.parts or not all(part.weight >= 0 for part in step.parts):
+                raise ValueError("a step needs at least one gradient, and no weight is below 0 or NaN")
             work.take_waiting(tuple(p.lease for p in step.parts))
             work.step += 1
             yield Apply(work.step, step.parts, step.over_kept)

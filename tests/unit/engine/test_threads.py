@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.server import Server
+from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import STRATEGIES
+from gearshift.sync.strategy import Step
 from gearshift.training import PlannedSwitch
 
 
@@ -459,9 +462,13 @@ def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
 
     class Resizer(gs.Callback):
         def on_step(self, run: gs.Run) -> None:
-            if run.training.progress.examples > 2000 and not hanging.is_set():
+            if hanging.is_set():
+                return
+            if any("has not answered" in message for message in run.messages):
                 hanging.set()
                 run.ask_resize(4)
+            else:
+                time.sleep(0.01)
 
     from gearshift import epoch_run
 
@@ -508,3 +515,51 @@ def test_a_shard_that_fails_ends_the_run_with_its_error(
     assert not [
         t for t in threading.enumerate() if t.name.startswith(("gearshift-shard", "gearshift-worker"))
     ]
+
+
+@dataclass(frozen=True)
+class Faulty(GlobalBatch):
+    """A strategy of a user's own, with a fault."""
+
+    how: str = ""
+
+    def form(self, work):
+        if self.how == "raises" and work.step == 3:
+            raise KeyError("oops")
+        if self.how == "empty" and work.step == 3:
+            return Step(())
+        return None if self.how == "still" else super().form(work)
+
+    def start(self, work):
+        return None if self.how == "nobody" and work.step == 3 else super().start(work)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "Faulty failed: KeyError: 'oops'"),
+        ("empty", "Faulty failed: ValueError: a step needs at least one gradient"),
+        ("nobody", "lets nobody begin"),
+        ("still", "lets nobody begin"),
+    ],
+)
+def test_a_fault_in_a_strategy_of_ones_own_is_told_as_such(
+    tmp_path: Path, workers: int, how: str, said: str
+) -> None:
+    name = f"{Faulty.__module__}:Faulty"
+    made = {"workers": workers, "global_batch": 60, "strategy": {"name": name, "how": how, "batch": 20}}
+    with pytest.raises(UserError, match=said):
+        trainer(tmp_path, **made).start(model(), data()).wait(60)
+
+
+def test_a_resume_with_another_strategy_takes_it(tmp_path: Path) -> None:
+    class StopAt(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if run.status().step == 5:
+                run.stop()
+
+    folder = trainer(tmp_path, workers=2, callbacks=[StopAt()]).fit(model(), data()).folder
+    run = trainer(tmp_path, workers=2, strategy="gba").start(model(), data(), resume=folder)
+    assert run.wait(60).report["strategy"] == "gba"
+    assert "goes on with gba, as asked; the run had sync" in run.messages
