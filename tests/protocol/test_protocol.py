@@ -35,6 +35,11 @@ def test_no_schedule_breaks_a_law() -> None:
     assert [found for seed in range(SCHEDULES) if (found := violation(seed))[1]] == []
 
 
+@pytest.mark.slow
+def test_no_schedule_of_many_breaks_a_law() -> None:
+    assert [found for seed in range(10**6, 10**6 + 20_000) if (found := violation(seed))[1]] == []
+
+
 def test_a_schedule_follows_from_its_seed() -> None:
     assert Simulation(7).run().counts == Simulation(7).run().counts != Simulation(8).run().counts
 

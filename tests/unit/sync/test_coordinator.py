@@ -1,5 +1,7 @@
 """The coordinator and each strategy in the corners where one of them once went wrong, or easily could."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from gearshift.errors import UserError
@@ -10,12 +12,14 @@ from gearshift.sync.messages import (
     Discard,
     GradientArrived,
     GradientRefused,
+    Part,
     Reissue,
     SwitchRequested,
     WorkerJoined,
     WorkerLost,
     WorkRequested,
 )
+from gearshift.sync.strategy import Step
 from tests.unit.sync.ledger import World
 
 
@@ -34,6 +38,23 @@ def deliver(it, worker):
     """The worker's gradient arrives and it asks for more, as in one message."""
     (lease,) = it.work.flights_of[worker]
     return [*it.arrive(worker, lease), *it.handle(WorkRequested(worker))]
+
+
+@dataclass(frozen=True)
+class Forming:
+    """Forms this step whenever it is asked."""
+
+    parts: tuple
+    name = "forming"
+
+    def start(self, work):
+        return None
+
+    def refuse(self, work, flight):
+        return ""
+
+    def form(self, work):
+        return Step(self.parts)
 
 
 def kinds(actions):
@@ -82,6 +103,24 @@ class TestWhatIsToldTwice:
         assert list(it.work.parked) == [1]
         it.handle(WorkerJoined(1))
         assert not it.work.parked
+
+
+class TestWhatAStrategyMayNot:
+    @pytest.mark.parametrize("parts", [(), (Part(0, -1.0),), (Part(0, float("nan")),)])
+    def test_form_a_step_of_nothing_or_with_a_negative_weight(self, parts):
+        it = world("async", 1)
+        it.coordinator.strategy = Forming(parts)
+        with pytest.raises(ValueError, match="a step needs at least one gradient"):
+            it.coordinator.handle(GradientArrived(0, 0))
+
+
+class TestStaleness:
+    def test_it_counts_from_what_the_pull_saw_if_that_was_newer(self):
+        it = world("async", 2)
+        deliver(it, 1)
+        deliver(it, 1)
+        (applied, *_) = it.handle(GradientArrived(0, 0, version=1))
+        assert applied.parts == (Part(0, staleness=1),)
 
 
 class TestAskingEarly:
