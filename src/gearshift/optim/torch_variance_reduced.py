@@ -100,5 +100,5 @@ class VarianceReducedOptimizer(RuleOptimizer):
             warnings.warn(
                 f"{type(self).__name__}: {reason}, as without VR. Give step(gradients=[...]) or collect more with "
                 "micro_batches(). Steps like this are counted in plain_steps.",
-                stacklevel=4,
+                stacklevel=6,  # the caller of step(), past torch's two wrappers of it
             )

@@ -10,7 +10,9 @@ from gearshift.errors import UserError
 from gearshift.optim import GSNR, Layout, Ratios, Spread, spread_of
 from gearshift.optim.gsnr import Control
 
-LAYOUT = Layout.of(["w", "b"], [(4, 5), (3,)], [0, 32])  # as in the flat buffer: 12 floats of gap, then the bias
+LAYOUT = Layout.of(
+    ["w", "b"], [(4, 5), (3,)], [0, 32]
+)  # as in the flat buffer: 12 floats of gap, then the bias
 SIZE = 48
 ELEMENTS = [slice(0, 20), slice(32, 35)]
 
@@ -72,7 +74,9 @@ def test_scale_does_not_matter() -> None:
     gradients = draw(16, 5)
     one = values(of(gradients, [1.0] * 16, GSNR()))
     for scale in (1e-6, 3.0, 1e6):
-        torch.testing.assert_close(one, values(of(scale * gradients, [1.0] * 16, GSNR())), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            one, values(of(scale * gradients, [1.0] * 16, GSNR())), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_the_order_of_pushes_does_not_matter() -> None:
