@@ -148,7 +148,7 @@ def test_after_the_block_grad_is_the_mean_and_may_be_clipped() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.step()
     moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), before, strict=True)])
-    assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
     assert optimizer.collected is None, "used once"
 
 
@@ -162,6 +162,24 @@ def test_a_parameter_that_some_micro_batches_lack_has_zeros_there() -> None:
     other.step(gradients=[[torch.zeros(2) if g is None else g] for g, _ in lists])
     torch.testing.assert_close(a, b)
     assert torch.equal(never.detach(), torch.ones(2))
+
+
+def test_a_gradient_scaler_changes_nothing_and_may_skip_a_step() -> None:
+    plain, mixed = make_model(), make_model()
+    one, other = VRAdam(plain.parameters(), lr=0.05), VRAdam(mixed.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for seed in range(4):
+        with other.micro_batches() as collect:
+            for x, y in pieces(seed):
+                broken = float("inf") if seed == 1 else 1.0
+                scaler.scale(broken * loss_of(mixed(x), y)).backward()
+                collect(examples=len(x))
+        scaler.step(other)
+        scaler.update()
+        if seed != 1:
+            collect_step(plain, one, seed)
+    for a, b in zip(plain.parameters(), mixed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_and_names() -> None:

@@ -110,7 +110,7 @@ def test_settings_go_where_they_belong() -> None:
     assert optimizer == VarianceReduced(optim.Adam(0.01, 0.8), GSNR(0.2, control="permuted"), 0.5)
     assert optimizer.lr == 0.01
     for params, sentence in [
-        ({"flor": 1}, "unknown parameter of optimizer vr_adam: `flor`. Did you mean `floor`?"),
+        ({"floors": 1}, "unknown parameter of optimizer vr_adam: `floors`. Did you mean `floor`?"),
         ({"layout": LAYOUT}, "unknown parameter of optimizer vr_adam: `layout`"),
         ({"beta3": 1.0}, "from 0 to below 1, not 1.0"),
     ]:
