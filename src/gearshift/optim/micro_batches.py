@@ -50,7 +50,7 @@ class Collector:
             )
         if not examples > 0:
             raise UserError(f"a micro-batch has more than 0 examples, not {examples}")
-        self._optimizer.refuse_sparse(list(gradients))
+        self._optimizer.check_gradients(gradients)
         for i, gradient in enumerate(gradients):
             if gradient is None:
                 self._missed[i].append(examples)

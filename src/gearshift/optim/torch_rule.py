@@ -6,7 +6,8 @@ that Gearshift's server steps its flat buffer with (`first_order`, `large_batch`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,35 +29,30 @@ class RuleOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        for name, low, high in (
-            ("lr", 0.0, None),
-            ("weight_decay", 0.0, None),
-            ("momentum", 0.0, 1.0),
-            ("eps", 0.0, None),
-            ("eta", 0.0, None),
+        """Refused in words, or taken whole."""
+        settings = self.defaults | param_group
+        for name in ("lr", "weight_decay", "eps", "eta"):
+            self._check(name, float(settings.get(name, 0.0)), math.inf, "0 or more")
+        for name, values in (
+            ("momentum", [settings.get("momentum", 0.0)]),
+            ("betas", settings.get("betas", ())),
         ):
-            if name in group:
-                self._check(name, float(group[name]), low, high)
-        for beta in group.get("betas", ()):
-            self._check("betas", beta, 0.0, 1.0)
-        self.rule(group)  # refuses what only the rule knows
-        for p in group["params"]:
-            if p.is_complex():
-                raise UserError(
-                    f"{type(self).__name__} steps real parameters; view complex ones as real first"
-                )
+            for value in values:
+                self._check(name, value, 1.0, "from 0 to below 1")
+        self.rule(settings)  # refuses what only the rule knows
+        super().add_param_group(param_group)
+        if any(p.is_complex() for p in self.param_groups[-1]["params"]):
+            del self.param_groups[-1]
+            raise UserError(f"{type(self).__name__} steps real parameters; view complex ones as real first")
 
-    def _check(self, name: str, value: float, low: float, high: float | None) -> None:
-        if not value >= low or (high is not None and not value < high):
-            limits = f"{low:g} or more" if high is None else f"from {low:g} to below {high:g}"
+    def _check(self, name: str, value: float, below: float, limits: str) -> None:
+        if not 0 <= value < below:
             raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value}")
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
-        self.refuse_sparse([p.grad for p in self.parameters()])
+        self.check_gradients([p.grad for p in self.parameters()])
         for g, group in enumerate(self.param_groups):
             rule = self.rule(group)
             for i, p in enumerate(group["params"]):
@@ -81,18 +77,23 @@ class RuleOptimizer(torch.optim.Optimizer):
         names = self.param_groups[g].get("param_names")
         return names[i] if names else f"group {g}, parameter {i}"
 
-    def refuse_sparse(self, gradients: list[Tensor | None]) -> None:
-        """Before anything is changed."""
+    def check_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """One per parameter; before anything is changed."""
         places = [
-            self.layer_name(g, i)
+            (self.layer_name(g, i), p)
             for g, group in enumerate(self.param_groups)
-            for i in range(len(group["params"]))
+            for i, p in enumerate(group["params"])
         ]
-        for place, gradient in zip(places, gradients, strict=True):
+        for (place, p), gradient in zip(places, gradients, strict=True):
             if gradient is not None and gradient.layout != torch.strided:
                 raise UserError(
                     f"{type(self).__name__} takes no sparse gradients, and that of {place} is one: make the layer "
                     "with sparse=False, or give it an optimizer of its own, such as torch.optim.SparseAdam"
+                )
+            if gradient is not None and gradient.shape != p.shape:
+                raise UserError(
+                    f"the gradient of {place} is {list(gradient.shape)}, the parameter {list(p.shape)}: give one "
+                    "gradient for each parameter, in the order of the optimizer's groups"
                 )
 
 

@@ -50,16 +50,16 @@ class VarianceReducedOptimizer(RuleOptimizer):
         weights: Sequence[float] | None = None,
     ) -> Any:
         loss = evaluate(closure)
-        steps = [p.grad for p in self.parameters()]
-        spreads, self.collected = self.collected or [None] * len(steps), None
+        means = [p.grad for p in self.parameters()]
+        spreads, self.collected = self.collected or [None] * len(means), None
         if gradients is not None:
             spreads = self._spreads(gradients, weights)
-            steps = [
+            means = [
                 None if s is None else s.mean.to(p.dtype)
                 for s, p in zip(spreads, self.parameters(), strict=True)
             ]
-        self.refuse_sparse(steps)
-        self._apply(steps, spreads)
+        self.check_gradients(means)
+        self._apply(means, spreads)
         return loss
 
     def _spreads(

@@ -218,6 +218,8 @@ def test_mistakes_are_told_in_words() -> None:
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[1, 2])
     with pytest.raises(UserError, match="more than 0 examples, not 0"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[0])
+    with pytest.raises(UserError, match=r"gradient of group 0, parameter 1 is \[1\], the parameter \[2\]"):
+        optimizer.step(gradients=[[torch.ones(2), torch.ones(1)]])
     with pytest.raises(UserError, match="takes no sparse gradients"):
         optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
     with pytest.raises(ZeroDivisionError), optimizer.micro_batches() as collect:

@@ -132,6 +132,9 @@ def test_a_group_added_later(kind: Make) -> None:
     assert same([late.detach()], walk(kind([alone], lr=0.01), [alone], 4))
     with pytest.raises(UserError, match=r"lr is 0 or more, not -1"):
         optimizer.add_param_group({"params": [b], "lr": -1})
+    with pytest.raises(UserError, match="real parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]})
+    assert len(optimizer.param_groups) == 2, "refused groups are not kept"
 
 
 @every
@@ -241,6 +244,7 @@ def test_non_contiguous_parameters_equal_contiguous_ones(kind: Make) -> None:
     ("setting", "sentence"),
     [
         ({"lr": -1.0}, "lr is 0 or more, not -1.0"),
+        ({"lr": float("inf")}, "lr is 0 or more, not inf"),
         ({"lr": float("nan")}, "lr is 0 or more, not nan"),
         ({"weight_decay": -1.0}, "weight_decay is 0 or more"),
         ({"betas": (1.0, 0.9)}, "betas is from 0 to below 1, not 1.0"),
