@@ -110,6 +110,14 @@ def test_no_noise_at_all_and_no_gradient_under_the_noise() -> None:
     assert zeros.statistics()[0].mean_ratio == 1.0
 
 
+def test_an_element_without_noise_counts_as_a_million() -> None:
+    """variance >= 1e-6 of the mean square, so r stays finite; it pulls its whole layer down."""
+    gradients = torch.ones(8, 2)
+    gradients[::2, 1], gradients[1::2, 1] = 0.0, 2.0  # mean 1, variance 1
+    r = GSNR(floor=0.0).ratios(spread_of([(g, 1.0, 1.0) for g in gradients]), Layout.whole("w", (2,)))
+    assert values(r).tolist() == pytest.approx([1.0, 2e-6], rel=1e-4)
+
+
 @pytest.mark.parametrize("control", ["none", "norm_matched", "layer_mean", "permuted"])
 def test_floor_one_makes_r_exactly_one(control: Control) -> None:
     r = values(of(draw(8, 8), [1.0] * 8, GSNR(1.0, control=control)))
@@ -158,13 +166,12 @@ def test_statistics_per_layer() -> None:
 def test_noise_scale_finds_the_batch_that_was_put_in() -> None:
     """Gradients of n examples each: mean 1, variance 50 per example and element, so 50 examples."""
     generator = torch.Generator().manual_seed(1)
-    sizes = [4 + i % 5 for i in range(64)]
     pushes = []
-    for n in sizes:
-        noise = torch.randn(2000, generator=generator) * (50 / n) ** 0.5
+    for n in (4, 5, 6, 7, 8, 9, 10, 11):
+        noise = torch.randn(20_000, generator=generator) * (50 / n) ** 0.5
         pushes.append(((1 + noise) * n, float(n), 1.0))
-    (line,) = GSNR().ratios(spread_of(pushes), Layout.whole("w", (2000,))).statistics()
-    assert line.noise_scale == pytest.approx(50, rel=0.1)
+    (line,) = GSNR().ratios(spread_of(pushes), Layout.whole("w", (20_000,))).statistics()
+    assert line.noise_scale == pytest.approx(50, rel=0.06)
     nothing = Spread(torch.zeros(2000), torch.ones(2000), 8.0, 8.0, 8)
     (line,) = GSNR().ratios(nothing, Layout.whole("w", (2000,))).statistics()
     assert line.noise_scale is None, "no gradient to be seen"
