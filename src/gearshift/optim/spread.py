@@ -29,13 +29,24 @@ class Spread:
 
 
 class ShiftedSums:
-    """Sums that can be added up over gradients, and over processes that share `shift`, in any order."""
+    """Sums that can be added up over gradients, and over processes that share `shift`, in any order.
+
+    Kept from step to step with `restart`, its buffers are made once: fresh ones took most of the time.
+    """
 
     def __init__(self, shift: Tensor) -> None:
-        shift = shift.detach().to(torch.promote_types(shift.dtype, torch.float32))
-        self._minus_shift = shift.neg()
-        self._difference = torch.empty_like(shift)
-        self.first, self.second = torch.zeros_like(shift), torch.zeros_like(shift)
+        dtype = torch.promote_types(shift.dtype, torch.float32)
+        self._minus_shift, self._difference, self.first, self.second = (
+            torch.empty_like(shift, dtype=dtype, requires_grad=False) for _ in range(4)
+        )
+        self.restart(shift)
+
+    @torch.no_grad()
+    def restart(self, shift: Tensor, *, scale: float = 1.0) -> None:
+        """Forgets all, with `scale * shift` as the new shift."""
+        torch.mul(shift, -scale, out=self._minus_shift)
+        self.first.zero_()
+        self.second.zero_()
         self.weight = self.squared_weight = 0.0
         self.gradients = 0
 
@@ -65,20 +76,26 @@ class ShiftedSums:
         self.gradients = round(gradients)
 
     def spread(self) -> Spread:
+        """The end of these sums: what it gives lies in their buffers, until `restart`."""
         if self.weight == 0:
             raise ValueError("no gradient of weight above 0: there is nothing to take a mean of")
-        offset = self.first / self.weight
-        variance = (self.second / self.weight).sub_(offset * offset).clamp_(min=0)
+        offset = self.first.div_(self.weight)
+        variance = self.second.div_(self.weight).addcmul_(offset, offset, value=-1).clamp_(min=0)
         effective = self.weight**2 / self.squared_weight
         return Spread(offset.sub_(self._minus_shift), variance, self.weight, effective, self.gradients)
 
 
-def spread_of(pushes: Iterable[tuple[Tensor, float, float]]) -> Spread:
-    """Of a group's pushes: (gradient of the summed loss, examples, weight) each; the first is the shift."""
+def spread_of(pushes: Iterable[tuple[Tensor, float, float]], sums: ShiftedSums | None = None) -> Spread:
+    """Of a group's pushes: (gradient of the summed loss, examples, weight) each; the first is the shift.
+
+    `sums` of an earlier step lend their buffers; what that step's spread holds is then gone.
+    """
     kept = [push for push in pushes if push[1] > 0 and push[2] > 0]
     if not kept:
         raise ValueError("no push of weight above 0: there is nothing to take a mean of")
-    sums = ShiftedSums(kept[0][0] / kept[0][1])
+    first, examples, _ = kept[0]
+    sums = sums or ShiftedSums(first)
+    sums.restart(first, scale=1 / examples)
     for gradient, examples, weight in kept:
         sums.add(gradient, weight * examples, scale=1 / examples)
     return sums.spread()

@@ -111,6 +111,10 @@ def test_pushes_come_as_sums_over_their_examples() -> None:
     torch.testing.assert_close(found.mean, wanted.mean)
     torch.testing.assert_close(found.variance, wanted.variance)
     assert found.weight == 13.0 and found.effective == pytest.approx(169 / 81)
+    used = ShiftedSums(torch.randn(7))
+    used.add(torch.randn(7))
+    used.spread()
+    assert torch.equal(spread_of(pushes, used).variance, found.variance), "nothing is left of an earlier step"
     with pytest.raises(ValueError, match="no push of weight above 0"):
         spread_of(pushes[3:])
 
