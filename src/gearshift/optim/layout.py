@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -44,6 +44,11 @@ class Layout:
     @classmethod
     def whole(cls, name: str, shape: Sequence[int]) -> Layout:
         return cls((Layer(name, 0, tuple(shape)),))
+
+    def within(self, start: int, stop: int) -> Layout:
+        """The layers of one part of the buffer, which cuts none of them."""
+        kept = (layer for layer in self.layers if start <= layer.start < stop)
+        return Layout(tuple(replace(layer, start=layer.start - start) for layer in kept))
 
     def views(self, values: Tensor) -> tuple[Tensor, ...]:
         """Each layer's elements of a buffer; a tensor that is one whole layer is given back as it is."""
