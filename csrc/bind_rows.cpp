@@ -49,8 +49,8 @@ OptimizerKind kind_named(const std::string& name) {
 }
 
 PartSpec part_spec(const std::string& kind, uint32_t width, double init, double lr, double l1, double l2, double eps,
-                   double initial, double beta1, double beta2, double beta) {
-    return {kind_named(kind), width, init, lr, l1, l2, eps, initial, beta1, beta2, beta};
+                   double initial, double beta1, double beta2, double beta, double clip, double clip_zeta) {
+    return {kind_named(kind), width, init, lr, l1, l2, eps, initial, beta1, beta2, beta, clip, clip_zeta};
 }
 
 // Hands a vector over to numpy without a copy.
@@ -82,10 +82,11 @@ nb::tuple read_block(RowTable& table, Read read) {
 void bind_table(nb::module_& m) {
     nb::class_<PartSpec>(m, "RowPartSpec")
         .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, double lr, double l1, double l2,
-                            double eps, double initial, double beta1, double beta2, double beta) {
-            new (at) PartSpec(part_spec(kind, width, init, lr, l1, l2, eps, initial, beta1, beta2, beta));
+                            double eps, double initial, double beta1, double beta2, double beta, double clip, double clip_zeta) {
+            new (at) PartSpec(part_spec(kind, width, init, lr, l1, l2, eps, initial, beta1, beta2, beta, clip, clip_zeta));
         }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "lr"_a, "l1"_a = 0.0, "l2"_a = 0.0, "eps"_a = 0.0,
-             "initial"_a = 0.0, "beta1"_a = 0.0, "beta2"_a = 0.0, "beta"_a = 0.0);
+             "initial"_a = 0.0, "beta1"_a = 0.0, "beta2"_a = 0.0, "beta"_a = 0.0, "clip"_a = 0.0,
+             "clip_zeta"_a = 0.0);
 
     nb::class_<RowTable>(m, "RowTable")
         .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool>(), "parts"_a, "seed"_a, "portable"_a = false)

@@ -27,6 +27,8 @@ struct PartSpec {
     double beta1 = 0.0;           // Adam; Momentum's momentum
     double beta2 = 0.0;           // Adam
     double beta = 0.0;            // FTRL
+    double clip = 0.0;            // CowClip's ratio; 0: gradients are not clipped
+    double clip_zeta = 0.0;       // CowClip: smallest weight taken for a row's, per column
 };
 
 struct RowMeta {

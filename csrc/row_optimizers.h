@@ -132,6 +132,26 @@ GEARSHIFT_INLINE void ftrl(const PartStep& p, float* w, float* state, const floa
     }
 }
 
+// Summed in eight lanes (column modulo 8), then pairwise.
+GEARSHIFT_INLINE float length(const float* x, uint32_t width, float scale) {
+    Eight lane = {};
+    uint32_t c = 0;
+    for (; c + 8 <= width; c += 8) {
+        const Eight v = load<Eight>(x + c) * scale;
+        lane += v * v;
+    }
+    for (; c < width; ++c) lane[c % 8] += (x[c] * scale) * (x[c] * scale);
+    return root(((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7])));
+}
+
+// CowClip (Zheng et al. 2022, algorithm 1): the scale at which a row's gradient is no longer than its own weights, times
+// how often the id occurred. l2 * weight is added after.
+GEARSHIFT_INLINE float clipped(const PartStep& p, const float* w, const float* sums, float scale, uint32_t count) {
+    const float weights = length(w, p.width, 1.0f), gradient = length(sums, p.width, scale);
+    const float longest = p.clip * static_cast<float>(count) * (weights < p.shortest ? p.shortest : weights);
+    return longest < gradient ? scale * (longest / gradient) : scale;
+}
+
 struct Chunk {  // some rows of a push, in input order
     const Item* items;
     const RowAt* rows;
@@ -140,14 +160,20 @@ struct Chunk {  // some rows of a push, in input order
 };
 
 // One part of a chunk's rows. `part` is copied, so that no write to a row can be thought to change it.
-GEARSHIFT_INLINE void step_part(const PartStep& part, const PushCall& call, const Chunk& chunk) {
+template <bool kClipped>
+GEARSHIFT_INLINE void step_rows(const PartStep& part, const PushCall& call, const Chunk& chunk) {
     const PartStep p = part;
-    const float scale = call.scale;
+    float scale = call.scale;
     const float* sums_UW = call.sums_UW + p.column;
     const std::size_t width = call.layout.width;
     const auto each_row = [&](auto step) {
-        for (uint32_t j = 0; j < chunk.count; ++j)
-            step(p.weights.of(chunk.rows[j]), p.state.of(chunk.rows[j]), sums_UW + chunk.items[j].position * width, j);
+        for (uint32_t j = 0; j < chunk.count; ++j) {
+            float* w = p.weights.of(chunk.rows[j]);
+            const uint32_t position = chunk.items[j].position;
+            const float* sums = sums_UW + position * width;
+            if constexpr (kClipped) scale = clipped(p, w, sums, call.scale, call.counts_U[position]);
+            step(w, p.state.of(chunk.rows[j]), sums, j);
+        }
     };
     switch (p.kind) {
         case OptimizerKind::sgd:
@@ -165,6 +191,10 @@ GEARSHIFT_INLINE void step_part(const PartStep& part, const PushCall& call, cons
         case OptimizerKind::ftrl:
             return each_row([&](float* w, float* s, const float* g, uint32_t) { ftrl(p, w, s, g, scale); });
     }
+}
+
+GEARSHIFT_INLINE void step_part(const PartStep& part, const PushCall& call, const Chunk& chunk) {
+    return part.clip > 0 ? step_rows<true>(part, call, chunk) : step_rows<false>(part, call, chunk);
 }
 
 }  // namespace GEARSHIFT_KERNELS

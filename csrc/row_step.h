@@ -50,6 +50,7 @@ struct PartStep {
     uint32_t width, column;
     FloatsAt weights, state;
     float lr, l1, l2, eps, beta, beta1, beta1_rest, beta2, beta2_rest;
+    float clip, shortest;  // CowClip's ratio (0: off), and the length that shorter weights are taken to have
     const AdamCorrections* corrections;  // Adam's, else null
 };
 
@@ -60,7 +61,7 @@ inline PartStep step_of(const PartPlan& plan, double lr_scale, const AdamCorrect
     const double lr = s.kind == OptimizerKind::ftrl && lr_scale > 0 ? s.lr : s.lr * lr_scale;
     return {s.kind,        s.width,    plan.column,      plan.weights, plan.state,       f(lr),
             f(s.l1),       f(s.l2),    f(s.eps),         f(s.beta),    f(s.beta1),       f(1.0 - s.beta1),
-            f(s.beta2),    f(1.0 - s.beta2), corrections};
+            f(s.beta2),    f(1.0 - s.beta2), f(s.clip), f(s.clip * std::sqrt(s.width) * s.clip_zeta), corrections};
 }
 
 }  // namespace gearshift

@@ -98,6 +98,8 @@ class RowPartSpec:
         beta1: float = 0.0,
         beta2: float = 0.0,
         beta: float = 0.0,
+        clip: float = 0.0,
+        clip_zeta: float = 0.0,
     ) -> None: ...
 
 class RowTable:

@@ -24,7 +24,8 @@ from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
-from gearshift.server import EmbeddingReduce, RowSettings, Server, make_stores
+from gearshift.optim.layout import Layout as DenseLayout
+from gearshift.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.shard import Layout
 from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
 
@@ -51,6 +52,7 @@ class Learner:
         optimizer: DenseOptimizer,
         max_norm: float | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
+        row_trust: RowTrust = "dense_only",
         loss: Loss = binary_cross_entropy,
         seed: int = 1,
         threads: int = 1,
@@ -60,16 +62,18 @@ class Learner:
         self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
         self.worker = Worker(model, schema, loss=loss, threads=threads)
         self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed, shards)
+        dense = self.worker.dense
         self.server = Server(
             self.worker.dense.flat,
             self._new_stores(),
             optimizer,
             max_norm=max_norm,
             embedding_reduce=embedding_reduce,
+            row_trust=row_trust,
+            layout=DenseLayout.of(dense.names, dense.shapes, dense.offsets),
             threads=threads,
         )
         self.server.buffers = dict(model.named_buffers())
-        dense = self.worker.dense
         self.layout = Layout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
 
     def find(self, batch: Batch) -> Found:
@@ -206,6 +210,21 @@ class Replica:
         return replace(
             push, buffer_changes={n: values - self._pulled[n] for n, values in self.buffers.items()}
         )
+
+
+def trust_figures(learner: Learner) -> dict[str, float | None]:
+    """Of the last step, if its optimizer reduces variance: over all layers, how much was trusted."""
+    trust = learner.server.trust
+    if trust is None:
+        return {}
+    layers = trust.statistics()
+    sizes = [layer.size for layer in trust.layout.layers]
+    noise = [layer.noise_scale for layer in layers if layer.noise_scale is not None]
+    return {
+        "trust": sum(s.mean_ratio * n for s, n in zip(layers, sizes, strict=True)) / sum(sizes),
+        "trust_at_floor": sum(s.at_floor * n for s, n in zip(layers, sizes, strict=True)) / sum(sizes),
+        "noise_scale": max(noise, default=None),
+    }
 
 
 def _widths(stores: list[list[Any]]) -> str:

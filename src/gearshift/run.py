@@ -23,6 +23,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
+from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
 from gearshift.report import closing_lines, report
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
@@ -360,6 +361,7 @@ class Run:
             "examples": progress.examples,
             "examples_per_second": self._speed_since_logged(),
             "strategy": self.training.strategy.name,
+            **trust_figures(self.training.learner),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)

@@ -3,14 +3,16 @@
 A server is told which pushes form a step and with what weight; it never decides. Dense and rows step on
 `sum(w * S) / sum(n)`: gradients of the summed loss over the number of examples. A push of weight 0 counts in the
 divisor and touches nothing else. `embedding_reduce` says what a row divides by: `mean`, as above; `touched`, the
-examples of the pushes that have the id; `sum`, nothing.
+examples of the pushes that have the id; `sum`, nothing. An optimizer that reduces variance (VR-x) takes its r from the
+pushes of the group; `row_trust` says whether rows get one too.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,12 +25,19 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
-from gearshift.embedding.store import RowOptimizer, RowPart, RowStore
+from gearshift.embedding.store import CowClip, RowOptimizer, RowPart, RowStore
 from gearshift.models.inputs import Needs
+from gearshift.optim import row_ratios
 from gearshift.optim.first_order import DenseOptimizer, clip_norm
+from gearshift.optim.gsnr import Ratios
+from gearshift.optim.layout import Layout, bind
+from gearshift.optim.row_ratios import PushedRows, RowPartColumns
+from gearshift.optim.spread import ShiftedSums, spread_of
+from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.worker import Push, RowPush
 
 EmbeddingReduce = Literal["mean", "touched", "sum"]
+RowTrust = Literal["dense_only", "touched", "row_wise"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +47,14 @@ class RowSettings:
     embeddings: RowOptimizer
     linear: RowOptimizer | None = None
     init: float = 0.01
+    clip: CowClip | None = None  # of the embedding part
 
 
 def row_parts(group: FieldGroup, needs: Needs, rows: RowSettings) -> tuple[RowPart, ...]:
     """The parts of one store's rows, embedding first: the columns that `Worker` reads."""
     parts = []
     if needs.embedding:
-        parts.append(RowPart("embedding", group.dim, rows.embeddings, rows.init))
+        parts.append(RowPart("embedding", group.dim, rows.embeddings, rows.init, rows.clip))
     if needs.linear:
         parts.append(RowPart("linear", 1, rows.linear or rows.embeddings, 0.0))
     return tuple(parts)
@@ -71,11 +81,18 @@ class Server:
         *,
         max_norm: float | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
+        row_trust: RowTrust = "dense_only",
+        layout: Layout | None = None,
         threads: int = 1,
     ) -> None:
+        """`layout` says which part of `flat` is which layer, for optimizers that work per layer."""
         self.flat = flat
         self.stores = stores
-        self.optimizer = optimizer
+        self.optimizer, self.layers = optimizer, layout or Layout.whole("dense", flat.shape)
+        self._rule = bind(optimizer, self.layers)
+        self._sums: ShiftedSums | None = None
+        self.trust: Ratios | None = None  # r of the last step, for statistics before the next
+        self.row_trust = row_trust
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
         self.max_norm, self.embedding_reduce = max_norm, embedding_reduce
@@ -114,7 +131,8 @@ class Server:
             return  # a step of total weight 0 teaches nothing
         # Rows first: a store refuses gradients that it cannot square, before anything was changed.
         for i, store in enumerate(self.stores):
-            rows = merge_rows([(push.rows[i], weight, push.examples) for push, weight in kept], self.threads)
+            parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
+            rows = self._trusted(store, parts_of_i, merge_rows(parts_of_i, self.threads))
             if self.embedding_reduce == "touched":
                 rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
             store.push(
@@ -130,8 +148,30 @@ class Server:
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         with self.dense_lock:
-            self.optimizer.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+            self._step_dense(kept, gradient, lr_scale)
             self._move_buffers(kept)
+
+    def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
+        rule = self._rule
+        if not isinstance(rule, VarianceReduced):
+            rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+            return
+        self._sums = self._sums or ShiftedSums(self.flat)
+        spread = spread_of([(push.dense, push.examples, weight) for push, weight in kept], self._sums)
+        self.trust = rule.gsnr.ratios(spread, self.layers)
+        rule.step(self.flat, gradient, self.optimizer_state, ratio=self.trust.values, lr_scale=lr_scale)
+
+    def _trusted(
+        self, store: RowStore, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows
+    ) -> MergedRows:
+        """The rows of a step, scaled by their r where rows have one."""
+        rule = self._rule
+        if self.row_trust == "dense_only" or not isinstance(rule, VarianceReduced):
+            return rows
+        of_rows = row_ratios.touched if self.row_trust == "touched" else row_ratios.row_wise
+        pushed = [PushedRows(part.ids_U, part.sums_UW, weight, n) for part, weight, n in parts]
+        values_UW = of_rows(pushed, rule.gsnr, _columns(store)).values_UW
+        return rows if values_UW is None else replace(rows, sums_UW=rows.sums_UW * values_UW)
 
     def _move_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
         """By the mean of the pushes' changes; what counts batches counts the step as one."""
@@ -149,6 +189,13 @@ class Server:
         for push, weight in others:
             gradient.add_(push.dense, alpha=weight / examples)
         return gradient
+
+
+def _columns(store: RowStore) -> list[RowPartColumns]:
+    ends = list(itertools.accumulate(part.width for part in store.parts))
+    return [
+        RowPartColumns(part.name, end - part.width, end) for part, end in zip(store.parts, ends, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

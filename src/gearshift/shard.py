@@ -176,6 +176,8 @@ def shard_server(whole: Server, layout: Layout, number: int) -> Server:
         whole.optimizer,
         max_norm=whole.max_norm,
         embedding_reduce=whole.embedding_reduce,
+        row_trust=whole.row_trust,
+        layout=whole.layers.within(own.start, own.stop),
         threads=max(1, whole.threads // layout.shards),
     )
     server.optimizer_state = {

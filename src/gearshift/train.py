@@ -14,7 +14,7 @@ from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.split import by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
-from gearshift.embedding.store import ROW_OPTIMIZERS, RowOptimizer
+from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
 from gearshift.learner import describe
 from gearshift.optim.schedule import Schedule
@@ -124,6 +124,8 @@ def make_trainer(config: Config) -> Trainer:
         embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
         linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
         row_init=rates.row_init,
+        row_trust=rates.row_trust,
+        row_clip=CowClip(rates.row_clip.ratio, rates.row_clip.zeta) if rates.row_clip else None,
         clip_norm=rates.clip_norm,
         schedule=Schedule(**rates.schedule.model_dump()),
         shuffle=None if train.shuffle == "auto" else train.shuffle,

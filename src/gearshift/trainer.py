@@ -20,14 +20,14 @@ from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.embedding.memory import PARTITIONS
-from gearshift.embedding.store import RowAdagrad, RowOptimizer
+from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.run import Callback, CheckpointPolicy, Result, Run
-from gearshift.server import EmbeddingReduce, RowSettings
+from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
 
@@ -43,12 +43,14 @@ class Trainer:
         batch: int | None = None,
         inject: Cluster | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
+        row_trust: RowTrust = "dense_only",
         epochs: int = 1,
         seed: int = 1,
         optimizer: DenseOptimizer | None = None,
         embeddings: RowOptimizer | None = None,
         linear: RowOptimizer | None = None,
         row_init: float = 0.01,
+        row_clip: CowClip | None = None,
         clip_norm: float | None = None,
         schedule: Schedule | None = None,
         loss: Loss = binary_cross_entropy,
@@ -86,7 +88,8 @@ class Trainer:
         )
         self.optimizer = optimizer or Adam()
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
-        self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init)
+        self.row_trust: RowTrust = row_trust
+        self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init, row_clip)
         self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
@@ -169,6 +172,7 @@ class Trainer:
             optimizer=self.optimizer,
             max_norm=self.clip_norm,
             embedding_reduce=self.embedding_reduce,
+            row_trust=self.row_trust,
             loss=self.loss,
             seed=self.plan.seed,
             threads=self.threads,

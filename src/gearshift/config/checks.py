@@ -21,12 +21,22 @@ if TYPE_CHECKING:
 _ADAM = frozenset({"lr", "l2", "beta1", "beta2", "eps"})
 _ADAGRAD = frozenset({"lr", "l2", "eps", "initial"})
 _MOMENTUM = frozenset({"lr", "l2", "momentum"})
+_LARS = frozenset({"lr", "momentum", "weight_decay", "eta"})
+_LAMB = frozenset({"lr", "beta1", "beta2", "eps", "weight_decay"})
+_TRUST = frozenset({"floor", "min_gradients", "control"})
 DENSE_SETTINGS: Mapping[str, frozenset[str]] = {
     "sgd": frozenset({"lr", "l2"}),
     "momentum": _MOMENTUM | {"nesterov"},
     "adagrad": _ADAGRAD,
     "adam": _ADAM,
     "adamw": (_ADAM - {"l2"}) | {"weight_decay"},
+    "lars": _LARS,
+    "lamb": _LAMB,
+    "vr_sgd": frozenset({"lr", "l2"}) | _TRUST,
+    "vr_momentum": _MOMENTUM | {"nesterov"} | _TRUST,
+    "vr_adam": _ADAM | _TRUST | {"beta3"},
+    "vr_lars": _LARS | _TRUST,
+    "vr_lamb": _LAMB | _TRUST | {"beta3"},
 }
 ROW_SETTINGS: Mapping[str, frozenset[str]] = {
     "sgd": frozenset({"lr", "l2"}),

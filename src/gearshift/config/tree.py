@@ -87,11 +87,38 @@ class Optimizer(Named):
 
 
 class DenseOptimizer(Optimizer):
-    name: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = Field(
-        default="adam", description="Which rule."
+    name: Literal[
+        "sgd",
+        "momentum",
+        "adagrad",
+        "adam",
+        "adamw",
+        "lars",
+        "lamb",
+        "vr_sgd",
+        "vr_momentum",
+        "vr_adam",
+        "vr_lars",
+        "vr_lamb",
+    ] = Field(
+        default="adam",
+        description="Which rule; lars and lamb scale each layer's step, vr_* trust what the step's batches agree on.",
     )
     weight_decay: Number | None = Field(
-        default=None, ge=0, description="adamw: decay apart from the gradient."
+        default=None, ge=0, description="adamw, lars, lamb: decay apart from the gradient."
+    )
+    eta: Number | None = Field(
+        default=None, gt=0, description="lars: a layer's step, of its weights' length."
+    )
+    floor: Share | None = Field(default=None, description="vr_*: the least share of a step that is taken.")
+    min_gradients: Number | None = Field(
+        default=None, ge=2, description="vr_*: from fewer batches a step nothing is reduced."
+    )
+    beta3: Number | None = Field(
+        default=None, ge=0, lt=1, description="vr_adam, vr_lamb: memory of the trust."
+    )
+    control: Literal["none", "norm_matched", "layer_mean", "permuted"] | None = Field(
+        default=None, description="vr_*: for experiments, what replaces the trust."
     )
 
 
@@ -101,6 +128,14 @@ class RowOptimizer(Optimizer):
     )
     beta: Number | None = Field(default=None, ge=0, description="ftrl: added to the root of the squared sum.")
     l1: Number | None = Field(default=None, ge=0, description="ftrl: makes small weights exactly zero.")
+
+
+class RowClip(Named):
+    name: Literal["cowclip"] = Field(default="cowclip", description="Which rule.")
+    ratio: Number = Field(default=1.0, gt=0, description="Of the row's length, per occurrence of its id.")
+    zeta: Number = Field(
+        default=1e-5, ge=0, description="A row counts as at least this long, per root of its width."
+    )
 
 
 class ScheduleSettings(Section):
@@ -124,6 +159,12 @@ class Optimizers(Section):
     )
     row_init: Number = Field(
         default=0.01, ge=0, description="New embedding rows are drawn from [-row_init, row_init]."
+    )
+    row_trust: Literal["dense_only", "touched", "row_wise"] = Field(
+        default="dense_only", description="Whether vr_* scales rows too: per element, or one number per row."
+    )
+    row_clip: RowClip | None = Field(
+        default=None, description="cowclip: a row's gradient is clipped by the row's own length."
     )
     clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
     embedding_reduce: Literal["mean", "touched", "sum"] = Field(

@@ -183,6 +183,8 @@ def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int |
 
 def _spec(part: RowPart) -> RowPartSpec:
     kind, numbers = _kind_and_numbers(part)
+    if part.clip is not None:
+        numbers |= {"clip": part.clip.ratio, "clip_zeta": part.clip.zeta}
     return RowPartSpec(kind=kind, width=part.width, init=part.init, lr=part.optimizer.lr, **numbers)
 
 

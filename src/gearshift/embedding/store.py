@@ -8,12 +8,15 @@ one call are unique, and calls may come from many threads at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gearshift.errors import UserError
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -88,6 +91,25 @@ ROW_OPTIMIZERS: dict[str, type[RowOptimizer]] = {
 
 
 @dataclass(frozen=True)
+class CowClip:
+    """Clips a row's gradient, before L2 and the optimizer, by the row's own length and how often the id occurred:
+
+    `g *= min(1, c / |g|)`, `c = ratio * count * max(|w|, ratio * sqrt(width) * zeta)` (Zheng et al. 2022). The
+    gradient must be the mean over the step's examples (`embedding_reduce: mean`). Their L2 regularises the whole table
+    on every step; ours the rows touched.
+    """
+
+    ratio: float = 1.0
+    zeta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not (0 < self.ratio < math.inf and 0 <= self.zeta < math.inf):
+            raise UserError(
+                f"CowClip needs a ratio above 0 and a zeta of 0 or more, not {self.ratio} and {self.zeta}"
+            )
+
+
+@dataclass(frozen=True)
 class RowPart:
     """Columns of a row: `width` floats, born uniform in [-init, init], moved by `optimizer`."""
 
@@ -95,6 +117,7 @@ class RowPart:
     width: int
     optimizer: RowOptimizer
     init: float = 0.01
+    clip: CowClip | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Optimizers of the dense parameters, by name. Those of embedding rows live in the row store."""
+"""Optimizers of the dense parameters, by name. Those of embedding rows live in the row store.
+
+`SGD` ... `AdamW`, `DenseLARS`, `DenseLAMB` and `VarianceReduced` step Gearshift's flat buffer. `LARS`, `LAMB`, `VRSGD`,
+`VRMomentum`, `VRAdam`, `VRLARS` and `VRLAMB` are `torch.optim.Optimizer`s for any PyTorch model, with the same rules.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,13 @@ from typing import Any
 
 from gearshift import names
 from gearshift.optim.first_order import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Momentum, State, clip_norm
+from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
+from gearshift.optim.large_batch import DenseLAMB, DenseLARS
+from gearshift.optim.layout import Layout, bind
 from gearshift.optim.schedule import Schedule
+from gearshift.optim.spread import ShiftedSums, Spread, spread_of
+from gearshift.optim.torch_optimizers import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
+from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced, variance_reduced
 
 OPTIMIZERS: dict[str, type[SGD | Momentum | Adagrad | Adam | AdamW]] = {
     "sgd": SGD,
@@ -16,28 +26,55 @@ OPTIMIZERS: dict[str, type[SGD | Momentum | Adagrad | Adam | AdamW]] = {
     "adam": Adam,
     "adamw": AdamW,
 }
+LAYER_WISE: dict[str, type[DenseLARS | DenseLAMB]] = {
+    "lars": DenseLARS,
+    "lamb": DenseLAMB,
+}  # need `.on(layout)`
 
 __all__ = [
+    "GSNR",
+    "LAMB",
+    "LARS",
+    "LAYER_WISE",
     "OPTIMIZERS",
     "SGD",
+    "VARIANCE_REDUCED",
+    "VRLAMB",
+    "VRLARS",
+    "VRSGD",
     "Adagrad",
     "Adam",
     "AdamW",
+    "DenseLAMB",
+    "DenseLARS",
     "DenseOptimizer",
+    "LayerStatistics",
+    "Layout",
     "Momentum",
+    "Ratios",
     "Schedule",
+    "ShiftedSums",
+    "Spread",
     "State",
+    "VRAdam",
+    "VRMomentum",
+    "VarianceReduced",
+    "bind",
     "build",
     "clip_norm",
+    "spread_of",
 ]
 
 
 def build(name: str, **params: Any) -> DenseOptimizer:
     """`build("adam", lr=1e-3)`; unknown names are a `UserError` with the nearest."""
-    if name not in OPTIMIZERS:
-        raise names.unknown("optimizer", name, OPTIMIZERS)
-    known = [f.name for f in fields(OPTIMIZERS[name])]
+    if name in VARIANCE_REDUCED:
+        return variance_reduced(name, **params)
+    rules = OPTIMIZERS | LAYER_WISE
+    if name not in rules:
+        raise names.unknown("optimizer", name, [*rules, *VARIANCE_REDUCED])
+    known = [f.name for f in fields(rules[name]) if f.name != "layout"]
     for param in params:
         if param not in known:
             raise names.unknown(f"parameter of optimizer {name}:", param, known)
-    return OPTIMIZERS[name](**params)
+    return rules[name](**params)

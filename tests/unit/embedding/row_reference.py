@@ -60,13 +60,27 @@ def state_width(part: RowPart) -> int:
             return part.width
 
 
-def mean_square(g: np.ndarray) -> np.float32:
+def sum_square(g: np.ndarray) -> np.float32:
     """Eight running sums (column modulo 8), then pairwise."""
     lane = np.zeros(8, f32)
     for c, x in enumerate(g):
         lane[c % 8] += x * x
     pairs = lane[0::2] + lane[1::2]
-    return ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3])) / f32(len(g))
+    return (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
+
+
+def mean_square(g: np.ndarray) -> np.float32:
+    return sum_square(g) / f32(len(g))
+
+
+def clipped(part: RowPart, w: np.ndarray, sums: np.ndarray, scale: np.float32, count: int) -> np.float32:
+    """The scale of a row's sums: CowClip's where they are longer than it allows."""
+    if part.clip is None:
+        return scale
+    shortest = f32(part.clip.ratio * np.sqrt(part.width) * part.clip.zeta)
+    longest = f32(part.clip.ratio) * f32(count) * max(np.sqrt(sum_square(w)), shortest)
+    length = np.sqrt(sum_square(sums * scale))
+    return scale * (longest / length) if longest < length else scale
 
 
 def move(part: RowPart, w: np.ndarray, s: np.ndarray, g: np.ndarray, t: int, lr_scale: float) -> None:
@@ -135,9 +149,11 @@ class ReferenceStore:
         for i, total, count in zip(ids, sums, counts, strict=True):
             row = self.rows[i]
             row.touches, row.last_step, row.updates = row.touches + int(count), step, row.updates + 1
-            grad, column = total * f32(1 / examples), 0
+            column = 0
             for part, w, s in zip(self.parts, row.weights, row.state, strict=True):
-                move(part, w, s, grad[column : column + part.width], row.updates, lr_scale)
+                sums_here = total[column : column + part.width]
+                grad = sums_here * clipped(part, w, sums_here, f32(1 / examples), int(count))
+                move(part, w, s, grad, row.updates, lr_scale)
                 column += part.width
 
     def erase(self, ids: list[int]) -> int:

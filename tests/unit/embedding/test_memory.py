@@ -10,6 +10,7 @@ from row_reference import ReferenceStore, reference_rows, rows_of
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import (
+    CowClip,
     RowAdagrad,
     RowAdam,
     RowBlock,
@@ -19,6 +20,7 @@ from gearshift.embedding.store import (
     RowSGD,
     RowwiseAdagrad,
 )
+from gearshift.errors import UserError
 
 OPTIMIZERS = [
     RowSGD(lr=0.1, l2=0.01),
@@ -64,6 +66,45 @@ def test_every_optimizer_equals_the_plain_one_bit_for_bit(optimizer, width, port
         for s, i in ((store, ids), (reference, ids.tolist())):
             s.push(i, sums, counts, examples=3.0, step=step, lr_scale=1 - step / 20)
     assert rows_of(store.blocks()) == reference_rows(reference)
+
+
+@by_name
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("width", [1, 8, 21])
+def test_cowclip_equals_the_plain_one_bit_for_bit(optimizer, width, portable) -> None:
+    parts = [
+        RowPart("linear", 1, optimizer, init=0.3, clip=CowClip(0.2, 0.5)),
+        RowPart("embedding", width, optimizer, init=0.3, clip=CowClip(0.5)),
+        RowPart("free", 2, optimizer, init=0.3),
+    ]
+    store, reference = MemoryStore(parts, seed=5, portable=portable), ReferenceStore(parts, 5)
+    for step in range(12):
+        ids = np.arange(step % 3, 40, 1 + step % 4, dtype=np.int64)
+        sums = gradient(len(ids), width + 3, seed=step)
+        counts = (1 + ids % 4).astype(np.uint32)
+        for s, i in ((store, ids), (reference, ids.tolist())):
+            s.push(i, sums, counts, examples=3.0, step=step, lr_scale=1 - step / 20)
+    assert rows_of(store.blocks()) == reference_rows(reference)
+
+
+def test_cowclip_by_hand() -> None:
+    """SGD of rate 1, so the step is the gradient: |w| = 0.5, |g| = 10, ids that occur once, thrice and 100 times."""
+    store = MemoryStore([RowPart("embedding", 4, RowSGD(1.0), clip=CowClip(ratio=0.2, zeta=1e-5))], seed=1)
+    ids = ids_of(1, 2, 3, 4)
+    state, none = np.zeros((4, 0), np.float32), np.zeros(4, np.uint32)
+    weights = np.full((4, 4), 0.25, np.float32)
+    weights[3] = 0  # born at zero: it may move by zeta's length
+    store.load(RowBlock(ids, weights, state, none, none, none))
+    counts = np.array([1, 3, 100, 1], np.uint32)
+    store.push(ids, np.full((4, 4), 20, np.float32), counts, examples=4, step=1)
+    moved = np.linalg.norm(weights - store.pull(ids), axis=1)
+    assert moved == pytest.approx([0.2 * 0.5, 0.2 * 3 * 0.5, 10.0, 0.2 * 0.2 * 2 * 1e-5], rel=1e-4)
+
+
+def test_cowclip_refuses_what_would_stop_every_row() -> None:
+    for bad in ({"ratio": 0.0}, {"ratio": float("nan")}, {"zeta": -1.0}):
+        with pytest.raises(UserError, match="a ratio above 0 and a zeta of 0 or more"):
+            CowClip(**bad)
 
 
 def test_adam_corrects_bias_by_the_rows_own_updates() -> None:

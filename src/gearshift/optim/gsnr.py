@@ -1,0 +1,138 @@
+"""The gradient's signal-to-noise ratio: how far each element of a gradient can be trusted, as a factor of its step.
+
+    r = mean^2 / variance over the step's gradients; r / (its mean over the layer); clipped to [floor, 1]
+
+(Jiang et al. 2023, VRGD.) An element without gradient and without noise gets r = 1 and stays out of the layer's mean.
+From fewer than `min_gradients` effective gradients the variance says too little: r is 1 and `reason` tells so.
+
+`control` replaces r for honest benchmarks, so that a gain can be told from a smaller rate: `norm_matched` scales a
+layer by |r g| / |g|, `layer_mean` by the mean of r, `permuted` gives each element the r of another one of its layer
+(always the same other one, so that r moves in time as it did).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gearshift import names
+from gearshift.errors import UserError
+from gearshift.optim.layout import Layout
+from gearshift.optim.spread import Spread
+
+Control = Literal["none", "norm_matched", "layer_mean", "permuted"]
+SMALLEST_NOISE = 1e-6  # of the mean square: below lies rounding
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    layer: str
+    mean_ratio: float  # over the elements that have a gradient or noise; 1 if there are none
+    at_floor: float  # the share of them at the floor
+    noise_scale: float | None  # see `noise_scale`
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """r of one step: None in place of ones. What it was made from is kept, for `statistics`."""
+
+    values: Tensor | None
+    reason: str | None  # why r is 1 everywhere
+    spread: Spread
+    layout: Layout
+    floor: float
+
+    def statistics(self) -> tuple[LayerStatistics, ...]:
+        views = [self.layout.views(t) for t in (self.spread.mean, self.spread.variance)]
+        ratios: tuple[Tensor | None, ...] = (None,) * len(self.layout.layers)
+        if self.values is not None:
+            ratios = self.layout.views(self.values)
+        return tuple(
+            _statistics(layer.name, mean, variance, ratio, self)
+            for layer, mean, variance, ratio in zip(self.layout.layers, *views, ratios, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class GSNR:
+    floor: float = 0.1  # 1: r is 1, and VR-x is x
+    min_gradients: float = 8.0
+    control: Control = "none"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.floor <= 1.0:
+            raise UserError(f"floor is the smallest factor of a step, from 0 to 1, not {self.floor}")
+        if self.control not in get_args(Control):
+            raise names.unknown("control", self.control, get_args(Control))
+
+    @torch.no_grad()
+    def ratios(self, spread: Spread, layout: Layout) -> Ratios:
+        if spread.effective < self.min_gradients * (1 - 1e-6):
+            reason = (
+                f"{spread.effective:.1f} effective gradients in this step, fewer than min_gradients = "
+                f"{self.min_gradients:g}: r = 1"
+            )
+            return Ratios(None, reason, spread, layout, self.floor)
+        ratio, silent = _signal_to_noise(spread.mean, spread.variance)
+        for r, out in zip(layout.views(ratio), layout.views(silent), strict=True):
+            live = out.numel() - int(out.sum())
+            average = float(r.sum(dtype=torch.float64)) / live if live else 0.0
+            if average > 0:
+                r.div_(average)
+        ratio.clamp_(self.floor, 1.0).masked_fill_(silent, 1.0)
+        if self.control != "none":
+            self._replace(ratio, silent, spread.mean, layout)
+        return Ratios(ratio, None, spread, layout, self.floor)
+
+    def _replace(self, ratio: Tensor, silent: Tensor, mean: Tensor, layout: Layout) -> None:
+        for r, out, g in zip(*map(layout.views, (ratio, silent, mean)), strict=True):
+            live = ~out
+            if not live.any():
+                continue
+            match self.control:
+                case "norm_matched":
+                    length = float(torch.linalg.vector_norm(g))
+                    matched = float(torch.linalg.vector_norm(r * g))
+                    r.masked_fill_(live, matched / length if length > 0 else 1.0)
+                case "layer_mean":
+                    r.masked_fill_(live, float(r[live].mean(dtype=torch.float64)))
+                case "permuted":
+                    generator = torch.Generator().manual_seed(r.numel())
+                    keys = torch.rand(r.shape, generator=generator).to(r.device)
+                    r[live] = r[live][keys[live].argsort()]
+
+
+def _signal_to_noise(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """(r before normalisation, which elements have neither gradient nor noise: r is 0 there)."""
+    square = mean * mean
+    noise = torch.maximum(variance, (variance + square).mul_(SMALLEST_NOISE))
+    silent = noise == 0
+    return square.div_(noise).masked_fill_(silent, 0.0), silent
+
+
+def _statistics(
+    name: str, mean: Tensor, variance: Tensor, ratio: Tensor | None, of: Ratios
+) -> LayerStatistics:
+    noise = noise_scale(mean, variance, of.spread)
+    live = ~_signal_to_noise(mean, variance)[1]
+    if ratio is None or not live.any():
+        return LayerStatistics(name, 1.0, 0.0, noise)
+    values = ratio[live].double()
+    low = float((values <= of.floor * (1 + 1e-6)).double().mean()) if of.floor < 1 else 0.0
+    return LayerStatistics(name, float(values.mean()), low, noise)
+
+
+def noise_scale(mean: Tensor, variance: Tensor, spread: Spread) -> float | None:
+    """The batch, in units of the weights (examples), at which a layer's noise is as long as its gradient.
+
+    McCandlish et al. 2018, appendix A, from k gradients: tr(Sigma) / |G|^2, both without bias. None where it cannot
+    be told: fewer than two gradients, or no gradient to be seen under the noise.
+    """
+    if spread.gradients < 2:
+        return None
+    per_example = float(variance.sum(dtype=torch.float64)) * spread.weight / (spread.gradients - 1)
+    gradient = float((mean.double() ** 2).sum()) - per_example / spread.weight
+    return per_example / gradient if gradient > 0 else None

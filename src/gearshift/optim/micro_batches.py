@@ -1,0 +1,81 @@
+"""Collects the gradients of one step's micro-batches, one at a time: sums are kept, not the gradients.
+
+    with optimizer.micro_batches() as collect:
+        for x, y in pieces:
+            loss_of(model(x), y).backward()
+            collect(examples=len(x))
+    optimizer.step()
+
+Each piece's loss is a *mean* over its examples. Inside, `.grad` belongs to the collector: it is empty at the start and
+after each `collect()`. After the block it holds the mean over the step's examples, ready to be clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gearshift.errors import UserError
+from gearshift.optim.spread import ShiftedSums, Spread
+
+if TYPE_CHECKING:
+    from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
+
+
+class Collector:
+    """The spread of each parameter's gradients. A parameter without a gradient in one of them has zeros there."""
+
+    def __init__(self, optimizer: VarianceReducedOptimizer) -> None:
+        self._optimizer = optimizer
+        self._sums: list[ShiftedSums | None] = [None for _ in optimizer.parameters()]
+        self._missed: list[list[float]] = [[] for _ in self._sums]
+        self.count = 0
+
+    def __call__(self, examples: float = 1.0) -> None:
+        """Takes what `backward()` left in `.grad`. Give `examples` when micro-batches differ in size."""
+        parameters = list(self._optimizer.parameters())
+        self.add([p.grad for p in parameters], examples)
+        for p in parameters:
+            p.grad = None
+
+    def add(self, gradients: Sequence[Tensor | None], examples: float = 1.0) -> None:
+        if len(gradients) != len(self._sums):
+            raise UserError(
+                f"{len(gradients)} gradients for {len(self._sums)} parameters: give one for each, in the order of "
+                "the optimizer's groups; None for a parameter that took no part"
+            )
+        if not examples > 0:
+            raise UserError(f"a micro-batch has more than 0 examples, not {examples}")
+        self._optimizer.check_gradients(gradients)
+        for i, gradient in enumerate(gradients):
+            if gradient is None:
+                self._missed[i].append(examples)
+                continue
+            sums = self._sums[i] or ShiftedSums(gradient)
+            sums.add(gradient, examples)
+            self._sums[i] = sums
+        self.count += 1
+
+    def spreads(self) -> list[Spread | None]:
+        """One per parameter; None for one that no micro-batch had a gradient of."""
+        if not self.count:
+            raise UserError("no micro-batch was collected: call collect() after each backward()")
+        for sums, missed in zip(self._sums, self._missed, strict=True):
+            while sums is not None and missed:
+                sums.add(torch.zeros_like(sums.first), missed.pop())
+        return [None if sums is None else sums.spread() for sums in self._sums]
+
+
+@contextmanager
+def collecting(optimizer: VarianceReducedOptimizer) -> Iterator[Collector]:
+    optimizer.zero_grad()
+    collector = Collector(optimizer)
+    yield collector
+    spreads = collector.spreads()
+    for p, spread in zip(optimizer.parameters(), spreads, strict=True):
+        p.grad = None if spread is None else spread.mean.to(p.dtype)
+    optimizer.collected = spreads

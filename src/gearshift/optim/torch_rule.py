@@ -1,0 +1,104 @@
+"""What turns a rule on one tensor into a `torch.optim.Optimizer`: parameter groups, state, closures, refusals.
+
+Each parameter is a layer of its own; a subclass says which rule a group's settings stand for. The rules are those
+that Gearshift's server steps its flat buffer with (`first_order`, `large_batch`, `variance_reduced`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from gearshift.errors import UserError
+from gearshift.optim.first_order import DenseOptimizer, State
+from gearshift.optim.layout import Layout, bind
+
+Closure = Callable[[], Any]
+
+
+class RuleOptimizer(torch.optim.Optimizer):
+    def __init__(self, params: ParamsT, **defaults: Any) -> None:
+        super().__init__(params, defaults)
+
+    def rule(self, group: dict[str, Any]) -> DenseOptimizer:
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused in words, or taken whole."""
+        settings = self.defaults | param_group
+        for name in ("lr", "weight_decay", "eps", "eta"):
+            self._check(name, float(settings.get(name, 0.0)), math.inf, "0 or more")
+        for name, values in (
+            ("momentum", [settings.get("momentum", 0.0)]),
+            ("betas", settings.get("betas", ())),
+        ):
+            for value in values:
+                self._check(name, value, 1.0, "from 0 to below 1")
+        self.rule(settings)  # refuses what only the rule knows
+        super().add_param_group(param_group)
+        if any(p.is_complex() for p in self.param_groups[-1]["params"]):
+            del self.param_groups[-1]
+            raise UserError(f"{type(self).__name__} steps real parameters; view complex ones as real first")
+
+    def _check(self, name: str, value: float, below: float, limits: str) -> None:
+        if not 0 <= value < below:
+            raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value}")
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        loss = evaluate(closure)
+        self.check_gradients([p.grad for p in self.parameters()])
+        for g, group in enumerate(self.param_groups):
+            rule = self.rule(group)
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    layout = Layout.whole(self.layer_name(g, i), p.shape)
+                    bind(rule, layout).step(p, p.grad, self.state_of(p, rule))
+        return loss
+
+    def parameters(self) -> Iterator[Tensor]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def state_of(self, p: Tensor, rule: DenseOptimizer) -> State:
+        """Made on the first step: the rule's own state, with zeros in the parameter's shape and type."""
+        state: State = self.state[p]
+        if not state:
+            fresh = rule.init(0).items()
+            state.update({key: value if value.ndim == 0 else torch.zeros_like(p) for key, value in fresh})
+        return state
+
+    def layer_name(self, g: int, i: int) -> str:
+        names = self.param_groups[g].get("param_names")
+        return names[i] if names else f"group {g}, parameter {i}"
+
+    def check_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """One per parameter; before anything is changed."""
+        places = [
+            (self.layer_name(g, i), p)
+            for g, group in enumerate(self.param_groups)
+            for i, p in enumerate(group["params"])
+        ]
+        for (place, p), gradient in zip(places, gradients, strict=True):
+            if gradient is not None and gradient.layout != torch.strided:
+                raise UserError(
+                    f"{type(self).__name__} takes no sparse gradients, and that of {place} is one: make the layer "
+                    "with sparse=False, or give it an optimizer of its own, such as torch.optim.SparseAdam"
+                )
+            if gradient is not None and gradient.shape != p.shape:
+                raise UserError(
+                    f"the gradient of {place} is {list(gradient.shape)}, the parameter {list(p.shape)}: give one "
+                    "gradient for each parameter, in the order of the optimizer's groups"
+                )
+
+
+def evaluate(closure: Closure | None) -> Any:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

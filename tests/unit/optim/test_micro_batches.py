@@ -1,0 +1,228 @@
+"""VR in a user's own loop: where the gradients come from does not matter, and what it does is told."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
+
+from gearshift.dense import DenseParameters
+from gearshift.errors import UserError
+from gearshift.optim import VRLAMB, VRLARS, VRSGD, Layout, VRAdam, VRMomentum, build, spread_of
+
+KINDS: dict[Any, str] = {
+    VRSGD: "vr_sgd",
+    VRMomentum: "vr_momentum",
+    VRAdam: "vr_adam",
+    VRLARS: "vr_lars",
+    VRLAMB: "vr_lamb",
+}
+BASES: list[tuple[Any, Any]] = [
+    (VRSGD, lambda p: torch.optim.SGD(p, 0.05, weight_decay=0.01)),
+    (VRMomentum, lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01)),
+    (VRAdam, lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01)),
+]
+every = pytest.mark.parametrize("kind", KINDS)
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def data(seed: int, n: int = 96) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=generator)
+    chance = torch.sigmoid(x @ torch.linspace(-2, 2, 6))
+    return x, (torch.rand(n, generator=generator) < chance).float()[:, None]
+
+
+def pieces(seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Micro-batches that differ in size: ten of 9 examples and one of 6."""
+    return list(zip(*(t.split(9) for t in data(seed)), strict=True))
+
+
+def gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss_of(model(x), y), list(model.parameters())))
+
+
+def collect_step(model: nn.Module, optimizer: Any, seed: int) -> None:
+    with optimizer.micro_batches() as collect:
+        for x, y in pieces(seed):
+            loss_of(model(x), y).backward()
+            collect(examples=len(x))
+    optimizer.step()
+
+
+@every
+def test_micro_batches_equal_devices_equal_the_servers_pushes(kind: Any) -> None:
+    """k micro-batches in one loop, k devices' gradients handed over, and the flat buffer with k pushes."""
+    collected, devices, served = make_model(), make_model(), make_model()
+    one, other = kind(collected.parameters(), lr=0.05), kind(devices.parameters(), lr=0.05)
+    dense = DenseParameters(served)
+    layout = Layout.of(dense.names, dense.shapes, dense.offsets)
+    rule: Any = build(KINDS[kind], lr=0.05).on(layout)  # type: ignore[attr-defined]
+    state = rule.init(len(dense))
+    for seed in range(5):
+        collect_step(collected, one, seed)
+        lists = [gradients(devices, x, y) for x, y in pieces(seed)]
+        other.step(gradients=lists, weights=[len(x) for x, _ in pieces(seed)])
+        pushes = []
+        for x, y in pieces(seed):
+            dense.zero_grad()
+            loss_of(served(x), y, reduction="sum").backward()
+            pushes.append((dense.grad.clone(), float(len(x)), 1.0))
+        ratio = rule.gsnr.ratios(spread_of(pushes), layout).values
+        assert ratio is not None
+        gradient = torch.stack([push for push, _, _ in pushes]).sum(0) / 96
+        rule.step(dense.flat, gradient, state, ratio=ratio)
+    for a, b, c in zip(collected.parameters(), devices.parameters(), served.parameters(), strict=True):
+        assert torch.equal(a, b), "the same sums in the same order"
+        torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "base"), BASES)
+def test_floor_one_equals_torch_on_the_mean_gradient(kind: Any, base: Any) -> None:
+    mine, theirs = make_model(), make_model()
+    optimizer, plain = (
+        kind(mine.parameters(), lr=0.05, weight_decay=0.01, floor=1.0),
+        base(theirs.parameters()),
+    )
+    for seed in range(10):
+        collect_step(mine, optimizer, seed)
+        plain.zero_grad()
+        loss_of(theirs(data(seed)[0]), data(seed)[1]).backward()
+        plain.step()
+    for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_floor_one_equals_the_base_bit_for_bit(kind: Any) -> None:
+    """The same optimizer with r = 1 for want of gradients is the base: `min_gradients` beyond reach."""
+    one, other = make_model(), make_model()
+    reduced = kind(one.parameters(), lr=0.05, floor=1.0)
+    plain = kind(other.parameters(), lr=0.05, min_gradients=1e9)
+    with pytest.warns(UserWarning, match="as without VR"):
+        for seed in range(6):
+            collect_step(one, reduced, seed)
+            collect_step(other, plain, seed)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert (reduced.plain_steps, plain.plain_steps) == (0, 6)
+
+
+@every
+@pytest.mark.parametrize("control", ["none", "norm_matched", "layer_mean", "permuted"])
+def test_a_logistic_problem_is_learned(kind: Any, control: Any) -> None:
+    model = make_model()
+    rate = {VRSGD: 1.0, VRMomentum: 0.2, VRAdam: 0.02, VRLARS: 5.0, VRLAMB: 0.02}[kind]
+    optimizer = kind(
+        [{"params": [p], "lr": rate if p.ndim > 1 else min(rate, 0.1)} for p in model.parameters()],
+        control=control,
+    )
+    x, y = data(1000, 2000)
+    before = loss_of(model(x), y).item()
+    for seed in range(60):
+        collect_step(model, optimizer, seed)
+    assert loss_of(model(x), y).item() < 0.42 < 0.6 < before
+
+
+def test_after_the_block_grad_is_the_mean_and_may_be_clipped() -> None:
+    model = make_model()
+    optimizer = VRSGD(model.parameters(), lr=1.0, floor=1.0)
+    x, y = data(5)
+    wanted = gradients(model, x, y)
+    loss_of(model(x + 1), y).backward()  # left over from something else
+    with optimizer.micro_batches() as collect:
+        for a, b in zip(x.split(12), y.split(12), strict=True):
+            loss_of(model(a), b).backward()
+            collect()
+    for p, g in zip(model.parameters(), wanted, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, g, rtol=1e-4, atol=1e-6)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
+    assert optimizer.collected is None, "used once"
+
+
+def test_a_parameter_that_some_micro_batches_lack_has_zeros_there() -> None:
+    a, b, never = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    one, other = VRSGD([a, never], lr=0.1), VRSGD([b], lr=0.1)
+    lists: list[list[Tensor | None]] = []
+    for i in range(10):
+        lists.append([torch.tensor([1.0, i - 3.0]) if i in (2, 3, 7) else None, None])
+    one.step(gradients=lists)
+    other.step(gradients=[[torch.zeros(2) if g is None else g] for g, _ in lists])
+    torch.testing.assert_close(a, b)
+    assert torch.equal(never.detach(), torch.ones(2))
+
+
+def test_a_gradient_scaler_changes_nothing_and_may_skip_a_step() -> None:
+    plain, mixed = make_model(), make_model()
+    one, other = VRAdam(plain.parameters(), lr=0.05), VRAdam(mixed.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for seed in range(4):
+        with other.micro_batches() as collect:
+            for x, y in pieces(seed):
+                broken = float("inf") if seed == 1 else 1.0
+                scaler.scale(broken * loss_of(mixed(x), y)).backward()
+                collect(examples=len(x))
+        scaler.step(other)
+        scaler.update()
+        if seed != 1:
+            collect_step(plain, one, seed)
+    for a, b in zip(plain.parameters(), mixed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_and_names() -> None:
+    model = make_model()
+    optimizer = VRAdam(model.named_parameters(), lr=0.01)
+    assert optimizer.statistics() == ()
+    collect_step(model, optimizer, 1)
+    lines = optimizer.statistics()
+    assert [line.layer for line in lines] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(0.1 <= line.mean_ratio <= 1 and 0 <= line.at_floor < 1 for line in lines)
+    assert lines[0].noise_scale is not None and lines[0].noise_scale > 1
+
+
+def test_a_plain_step_is_said_once_and_counted() -> None:
+    model = make_model()
+    optimizer = VRAdam(model.parameters())
+    loss_of(model(data(1)[0]), data(1)[1]).backward()
+    with pytest.warns(UserWarning, match="VRAdam: the step has one gradient: r = 1, as without VR") as told:
+        optimizer.step()
+        optimizer.step()
+    assert len(told) == 1 and optimizer.plain_steps == 2
+    assert told[0].filename == __file__, "points at the user's line"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collect_step(model, optimizer, 1)
+    assert optimizer.plain_steps == 2
+
+
+def test_mistakes_are_told_in_words() -> None:
+    optimizer = VRSGD([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))])
+    with pytest.raises(UserError, match="no micro-batch was collected"), optimizer.micro_batches():
+        pass
+    with pytest.raises(UserError, match="1 gradients for 2 parameters"):
+        optimizer.step(gradients=[[torch.ones(2)]])
+    with pytest.raises(UserError, match="2 weights for the gradients of 1 devices"):
+        optimizer.step(gradients=[[torch.ones(2), None]], weights=[1, 2])
+    with pytest.raises(UserError, match="more than 0 examples, not 0"):
+        optimizer.step(gradients=[[torch.ones(2), None]], weights=[0])
+    with pytest.raises(UserError, match=r"gradient of group 0, parameter 1 is \[1\], the parameter \[2\]"):
+        optimizer.step(gradients=[[torch.ones(2), torch.ones(1)]])
+    with pytest.raises(UserError, match="takes no sparse gradients"):
+        optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
+    with pytest.raises(ZeroDivisionError), optimizer.micro_batches() as collect:
+        collect()
+        raise ZeroDivisionError
+    assert optimizer.collected is None
