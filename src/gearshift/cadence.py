@@ -40,12 +40,26 @@ class When:
     seconds: float | None = None
     day: int | None = None  # 1 is the first
 
+    def __str__(self) -> str:
+        if self.share is not None:
+            return f"{100 * self.share:g}%"
+        if self.seconds is not None:
+            return f"{self.seconds:g} s"
+        return f"day {self.day}" if self.day is not None else f"{self.examples:,} examples"
+
+    def after(self, other: When) -> bool:
+        """Whether it comes later, as far as the two can be compared: both in the same unit."""
+        pairs = zip(self._amounts(), other._amounts(), strict=True)
+        return all(mine is None or theirs is None or mine > theirs for mine, theirs in pairs)
+
     def reached(self, examples: int, share: float, seconds: float, day: int) -> bool:
-        wanted = (self.examples, self.share, self.seconds, self.day)
         return any(
             want is not None and have >= want
-            for want, have in zip(wanted, (examples, share, seconds, day), strict=True)
+            for want, have in zip(self._amounts(), (examples, share, seconds, day), strict=True)
         )
+
+    def _amounts(self) -> tuple[float | None, ...]:
+        return self.examples, self.share, self.seconds, self.day
 
 
 def _crossed(interval: float | None, before: float, now: float) -> bool:

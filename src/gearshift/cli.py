@@ -203,7 +203,12 @@ def compare(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
     settings: Settings = None,
     strategies: Annotated[
-        str, typer.Option(metavar="NAMES", help="With commas; the first is what the others are held against.")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With commas, settings so: gba:max_lag=2, own ones module:Class; the first is what the others are "
+            "held against.",
+        ),
     ] = "sync,gba,async",
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
     slow: Annotated[
@@ -240,7 +245,10 @@ def simulate(
     workers: Annotated[str, typer.Option(metavar="N")] = "8",
     global_batch: Annotated[str, typer.Option(metavar="N", help="Examples of a step.")] = "8192",
     strategies: Annotated[
-        str, typer.Option(metavar="NAMES", help="With commas; settings so: gba:max_lag=2.")
+        str,
+        typer.Option(
+            metavar="NAMES", help="With commas; settings so: gba:max_lag=2; own ones: module:Class."
+        ),
     ] = "sync,gba,async",
     switch: Annotated[
         list[str] | None, typer.Option(metavar="WHEN=NAME", help="50%=gba, 500k=gba or 60s=gba.")

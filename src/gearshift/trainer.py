@@ -28,6 +28,7 @@ from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.run import Callback, CheckpointPolicy, Result, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
+from gearshift.sync.registry import not_a_name
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
 
@@ -66,6 +67,8 @@ class Trainer:
         threads: int | None = None,
         name: str = "run",
     ) -> None:
+        if not isinstance(strategy, str | Mapping):
+            raise not_a_name(strategy)
         chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
@@ -194,5 +197,11 @@ class Trainer:
 
 def _last_of(resume: Path) -> Path:
     """The checkpoint to go on from: the last of a run's folder, or the one that is named."""
-    is_run = (resume / run_folder.RUN).is_file()
-    return (resume / run_folder.CHECKPOINTS / run_folder.LAST).resolve() if is_run else resume
+    if not (resume / run_folder.RUN).is_file():
+        return resume
+    last = resume / run_folder.CHECKPOINTS / run_folder.LAST
+    if not last.exists():
+        raise UserError(
+            f"run {resume} saved no checkpoint before it ended; start it again with gearshift train CONFIG"
+        )
+    return last.resolve()

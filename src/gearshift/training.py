@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from numbers import Integral
 from typing import Any, Literal, Protocol
 
 from gearshift.cadence import Every, Moment, When
@@ -90,6 +91,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.best not in ("auc", "logloss"):
             raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
+        check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
         for name in ("batch", "epochs", "workers"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: at least 1")
@@ -206,6 +208,7 @@ class Training:
         self.strategy = self.make(plan.strategy, plan.strategy_settings)
         self.automatic = self._automatic(plan.strategy, plan.strategy_settings)
         for planned in plan.switches:  # refused now rather than in the middle of the night
+            self._check_same_batch(planned.settings)
             self.make(planned.strategy, planned.settings)
             if planned.at.day is not None and train.schema.time is None:
                 raise UserError(
@@ -261,13 +264,22 @@ class Training:
     ) -> SwitchAsked:
         if name == "auto":
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
+        self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
         asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked
 
+    def _check_same_batch(self, settings: dict[str, Any]) -> None:
+        if "global_batch" in settings:
+            raise UserError(
+                f"a switch keeps the global batch, {self.strategy.global_batch:,}, and with it the learning rates; "
+                "leave global_batch out (batch, what a worker takes at a time, may change)"
+            )
+
     def ask_resize(self, workers: int) -> ResizeAsked:
         """From any thread: so many workers from the next step on. The global batch stays what it was."""
+        check_whole(workers=workers)
         if not 1 <= workers <= MOST_WORKERS:
             raise UserError(f"workers={workers}: at least 1, at most {MOST_WORKERS:,} threads")
         if self.pacer is not None:
@@ -337,6 +349,8 @@ class Training:
                 return
             self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
             self.evaluate(observer)
+        for planned in self.plan.switches[self.progress.switched :]:
+            observer.tell(f"the switch to {planned.strategy} at {planned.at} never came")
 
     def out_of_patience(self) -> bool:
         stopping = self.plan.early_stopping
@@ -433,6 +447,12 @@ class Training:
         if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest is as good as any
             return True
         return value > best if self.plan.best == "auc" else value < best
+
+
+def check_whole(**numbers: object) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, Integral) or isinstance(number, bool):
+            raise UserError(f"{name}={number!r}: a whole number")
 
 
 def add_to(counts: dict[str, int], key: object, amount: int = 1) -> None:

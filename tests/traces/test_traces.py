@@ -21,5 +21,12 @@ def test_every_strategy_has_a_story():
 
 
 def test_what_is_no_line_of_a_story_is_said():
-    with pytest.raises(ValueError, match="not a line of a story: 0 sleeps"):
+    with pytest.raises(ValueError, match="line 2, `> 0 sleeps`: this is not a line of a story"):
         retell("> start async global_batch=1 batch=1\n> 0 sleeps\n")
+
+
+@pytest.mark.parametrize("worker", ["0", "1"])  # one that has no lease, and one that nobody knows
+def test_who_has_no_lease_cannot_deliver(worker):
+    story = f"> start async global_batch=1 batch=1\n> 0 joins\n> {worker} delivers\n"
+    with pytest.raises(ValueError, match=f"line 3, `> {worker} delivers`: worker {worker} holds 0 leases"):
+        retell(story)

@@ -48,14 +48,18 @@ from tests.unit.sync.ledger import Ledger
 def retell(story: str) -> str:
     told: list[str] = []
     ledger: Ledger | None = None
-    for line in story.splitlines():
+    for number, line in enumerate(story.splitlines(), 1):
         if not line.startswith("  "):
             told.append(line)
         if line.startswith("> start "):
             ledger = Ledger(*_strategy(line.removeprefix("> start ")))
         elif line.startswith("> "):
             assert ledger is not None, "a story begins with `> start STRATEGY setting=value ...`"
-            told += [f"  {answer}" for answer in _answers(ledger, line.removeprefix("> "))] or ["  -"]
+            try:
+                answers = _answers(ledger, line.removeprefix("> "))
+            except ValueError as error:
+                raise ValueError(f"line {number}, `{line}`: {error}") from error
+            told += [f"  {answer}" for answer in answers] or ["  -"]
     assert ledger is not None
     ledger.check_replay()
     return "\n".join(told) + "\n"
@@ -91,11 +95,14 @@ def _events(ledger: Ledger, line: str) -> Iterator[Event]:
                 yield GradientArrived(worker, _lease_of(ledger, worker))
                 yield WorkRequested(worker)
         case _:
-            raise ValueError(f"not a line of a story: {line}")
+            raise ValueError("this is not a line of a story")
 
 
 def _lease_of(ledger: Ledger, worker: int) -> int:
-    (lease,) = ledger.work.flights_of[worker]
+    held = ledger.work.flights_of.get(worker, ())
+    if len(held) != 1:
+        raise ValueError(f"worker {worker} holds {len(held)} leases; only who holds one delivers or fails")
+    (lease,) = held
     return int(lease)
 
 

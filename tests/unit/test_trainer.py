@@ -18,6 +18,7 @@ from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
 from gearshift.errors import UserError
+from gearshift.sync.asynchronous import Async
 
 
 def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
@@ -356,3 +357,26 @@ def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="boom"):
         run.wait(60)
     assert run.status().phase == "failed"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"strategy": Async},
+            r'write its name, "gba" or "gearshift\.sync\.asynchronous:Async", and settings beside',
+        ),
+        ({"strategy": Async(80, 20)}, r"the strategy is Async\(global_batch=80, batch=20\); write its name"),
+        ({"strategy": None}, "the strategy is None; write its name"),
+        ({"workers": "4"}, "^workers='4': a whole number$"),
+        ({"workers": 2.5}, r"^workers=2\.5: a whole number$"),
+        ({"epochs": True}, "^epochs=True: a whole number$"),
+    ],
+)
+def test_what_a_trainer_cannot_take_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        gs.Trainer(**settings)
+
+
+def test_numbers_of_numpy_are_whole_too() -> None:
+    assert gs.Trainer(workers=np.int64(2)).plan.workers == 2

@@ -12,6 +12,7 @@ from gearshift import run_folder
 from gearshift.commands import terminal
 from gearshift.comparison import Arm, compare
 from gearshift.config import Config, check_files, load_config
+from gearshift.config.strategy_words import parse_strategy
 from gearshift.errors import UserError
 
 _HEADS = ("strategy", "AUC (95 %)", "vs {}, paired", "verdict", "ex/s", "x {}", "of possible", "staleness", "lag",
@@ -60,10 +61,12 @@ def compare_command(asked: Asked) -> None:
 
 
 def _config(asked: Asked, strategy: str, seed: int) -> Config:
+    name, written = parse_strategy(strategy)
     words = [
         *asked.settings,
         *asked.inject,
-        f"strategy={strategy}",
+        f"strategy={name}",
+        *(f"strategy.{key}={value}" for key, value in written.items()),
         f"train.seed={seed}",
         "train.baseline=false",
     ]

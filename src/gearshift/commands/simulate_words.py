@@ -17,6 +17,7 @@ from gearshift.config.cluster_words import (
     parse_slow,
 )
 from gearshift.config.quantities import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
+from gearshift.config.strategy_words import parse_strategy
 from gearshift.engine.cluster_model import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.engine.simulated import Switch
 from gearshift.errors import UserError
@@ -125,7 +126,7 @@ def arms_of(asked: Asked, workers: int, examples: int) -> list[Arm]:
 
 
 def _arm(word: str, asked: Asked, workers: int) -> Arm:
-    name, written = _split(word)
+    name, written = parse_strategy(word)
     if name != "auto":
         return Arm(word, make_strategy(*_named(word, asked, workers)))
     check_auto_names(written)
@@ -133,21 +134,9 @@ def _arm(word: str, asked: Asked, workers: int) -> Arm:
     return Arm(word, make_strategy(*_named("sync", asked, workers)), auto=auto)
 
 
-def _split(word: str) -> tuple[str, dict[str, str]]:
-    """`gba:max_lag=2` as the name and the settings, as they are written."""
-    name, *pairs = word.split(":")
-    written: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"strategy `{word}`: settings are written {name}:max_lag=2")
-        written[key] = value
-    return name, written
-
-
 def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
     """The name and the settings, with its batch."""
-    name, written = _split(word)
+    name, written = parse_strategy(word)
     kind = check_names(name, written)
     settings = {key: _setting(word, kind, key, value) for key, value in written.items()}
     global_batch = read_count("--global-batch", asked.global_batch)
@@ -165,7 +154,7 @@ def _setting(word: str, kind: type[Any], key: str, value: str) -> Any:
         meant = TypeAdapter(get_type_hints(kind)[key]).validate_python(value)
     except ValidationError as error:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; {error.errors()[0]['msg']}") from None
-    if not isinstance(meant, str) and meant < 0:
+    if kind in (*STRATEGIES.values(), Auto) and not isinstance(meant, str) and meant < 0:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; it cannot be below 0")
     return meant
 

@@ -243,6 +243,11 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
             resolve(name, settings, config.train.global_batch, config.cluster.workers, config.train.batch)
         except UserError as error:
             yield Misfit(path, str(error))
+    for i, switch in enumerate(strategy.switch):
+        for before in strategy.switch[:i]:
+            if not switch.at.after(before.at):
+                say = f"the switch to {switch.to} at {switch.at} stands after the one at {before.at}"
+                yield Misfit(("strategy", "switch", i, "at"), f"{say}; write switches in the order they come")
     if config.cluster.inject is not None:
         try:
             config.cluster.inject.cluster(config.cluster.workers)

@@ -35,6 +35,17 @@ class WrittenFloat(float, Written):
     pass
 
 
+def plain(value: Any) -> Any:
+    """A value without the memory of how its numbers were written."""
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, Written):
+        return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+    return value
+
+
 def _amount(value: Any) -> tuple[float, str] | None:
     if isinstance(value, bool):
         return None

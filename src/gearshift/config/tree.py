@@ -7,23 +7,37 @@ A `Config` is a frozen value. It opens no file and builds nothing; `train.py` do
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
     PlainValidator,
     PrivateAttr,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 from gearshift.cadence import Every
 from gearshift.config import checks, cluster_words, document
 from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
-from gearshift.config.quantities import Count, MaybeEvery, Number, Point, Seconds, Share, Size, Text
+from gearshift.config.quantities import (
+    Count,
+    MaybeEvery,
+    Number,
+    Point,
+    Seconds,
+    Share,
+    Size,
+    Text,
+    plain,
+)
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
@@ -236,14 +250,22 @@ class Training(Section):
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 
+_PLACE = "^.+:.+$"  # module:Class
 StrategyName = Annotated[
     Text,
-    WithJsonSchema({"anyOf": [{"enum": [*STRATEGIES, "auto"]}, {"type": "string", "pattern": "^.+:.+$"}]}),
+    WithJsonSchema({"anyOf": [{"enum": [*STRATEGIES, "auto"]}, {"type": "string", "pattern": _PLACE}]}),
 ]
 
 
 class StrategySettings(Named):
-    """Settings that are not given are the strategy's own defaults."""
+    """Settings that are not given are the strategy's own defaults.
+
+    A strategy of one's own (`module:Class`) has the fields of its class: any key is taken here, and `make_strategy`
+    says which there are.
+    """
+
+    model_config = ConfigDict(extra="allow")  # as far as `_own_settings` lets it
+    about_itself: ClassVar[tuple[str, ...]]  # the keys that are no settings of the strategy
 
     max_lag: Number | None = Field(
         default=None, ge=0, description="gba: steps behind schedule up to which a gradient counts in full."
@@ -274,22 +296,58 @@ class StrategySettings(Named):
     )
     window: Count | None = Field(default=None, ge=2, description="auto: batches of each worker it looks at.")
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _own_settings(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Those of `module:Class` pass by the fields here, which might mean something else by the same name."""
+        if not isinstance(given, dict):
+            return read(given)
+        name, own = given.get(cls.main_key), dict[str, Any]()
+        if isinstance(name, str) and ":" in name:
+            own = {key: plain(value) for key, value in given.items() if key not in cls.about_itself}
+            given = {key: value for key, value in given.items() if key in cls.about_itself}
+        section = read(given)
+        assert section.model_extra is not None
+        if section.model_extra:
+            raise ValidationError.from_exception_data(cls.__name__, _unknown(section.model_extra))
+        section.model_extra.update({key: value for key, value in own.items() if value is not None})
+        return section
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        name, known = super().__get_pydantic_json_schema__(core, handler)["anyOf"]
+        about = {key: known["properties"][key] for key in cls.about_itself}
+        del known["additionalProperties"]
+        place = {**about[cls.main_key], "anyOf": [{"type": "string", "pattern": _PLACE}]}
+        required = sorted({cls.main_key, *known.get("required", ())})
+        own = {**known, "properties": {**about, cls.main_key: place}, "required": required}
+        return {"anyOf": [name, own, {**known, "additionalProperties": False}]}
+
     def settings(self) -> dict[str, Any]:
         """What the user set, as keyword arguments for the strategy."""
         names = StrategySettings.model_fields
-        return {key: value for key in names if (value := getattr(self, key)) is not None}
+        known = {key: value for key in names if (value := getattr(self, key)) is not None}
+        return {**known, **(self.model_extra or {})}
+
+
+def _unknown(keys: dict[str, Any]) -> list[InitErrorDetails]:
+    return [InitErrorDetails(type="extra_forbidden", loc=(key,), input=value) for key, value in keys.items()]
 
 
 class PlannedSwitch(StrategySettings):
     main_key: ClassVar[str] = "to"
+    about_itself: ClassVar[tuple[str, ...]] = ("to", "at")
 
     to: StrategyName = Field(description="The strategy to change to.")
     at: Point = Field(description="When: after examples (500k), a share (50%), a time (10min) or at `day 3`.")
 
 
 class Strategy(StrategySettings):
+    about_itself: ClassVar[tuple[str, ...]] = ("name", "switch")
+
     name: StrategyName = Field(
-        default="sync", description="How workers synchronise; one of your own by its place, `module:Class`."
+        default="sync",
+        description="How workers synchronise; one of your own by its place, `module:Class`, with its own settings.",
     )
     switch: tuple[PlannedSwitch, ...] = Field(
         default=(), description="Changes on the way, such as [{at: 50%, to: gba}]."

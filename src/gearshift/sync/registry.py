@@ -38,7 +38,12 @@ def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
     for key, field in {field.name: field for field in fields(kind)}.items():
         if key not in settings and field.default is MISSING and field.default_factory is MISSING:
             raise UserError(f"strategy {name} needs the setting `{key}`")
-    strategy: Strategy = kind(**settings)
+    try:
+        strategy: Strategy = kind(**settings)
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:  # as somebody's own class may say it
+        raise UserError(f"strategy {name}: {error}") from error
     return strategy
 
 
@@ -54,6 +59,8 @@ def check_names(name: str, settings: Iterable[str]) -> type[Any]:
 
 
 def _find(name: str) -> type[Any]:
+    if not isinstance(name, str):
+        raise not_a_name(name)
     if ":" in name:
         return _load(name)
     if name not in STRATEGIES:
@@ -63,16 +70,31 @@ def _find(name: str) -> type[Any]:
     return STRATEGIES[name]
 
 
+def not_a_name(given: object) -> UserError:
+    """For who gives a class, an object or a mapping where the name is wanted."""
+    kind = given if isinstance(given, type) else type(given)
+    own = f"{kind.__module__}:{kind.__qualname__}" if is_dataclass(kind) else "module:Class"
+    return UserError(
+        f'the strategy is {given!r}; write its name, "gba" or "{own}", and settings beside it: '
+        'Trainer(strategy={"name": "gba", "max_lag": 2}), run.switch("gba", max_lag=2)'
+    )
+
+
 def _load(path: str) -> type[Any]:
     module, _, attribute = path.partition(":")
+    if not module.strip(".") or not attribute:
+        raise UserError(
+            f"strategy `{path}`: write module:Class, such as mine:LateBus for that class in mine.py"
+        )
     try:
         kind = getattr(import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
-        raise UserError(
-            f"strategy `{path}`: there is no module `{module}`; is its folder on PYTHONPATH?"
-        ) from error
+    except Exception as error:  # whatever somebody's file does when it is read
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"strategy `{path}`: there is no module `{module}`; is its folder on PYTHONPATH?"
+            ) from error
+        said = f"{type(error).__name__}: {error}"
+        raise UserError(f"strategy `{path}`: importing `{module}` failed: {said}") from error
     wanted = ("name", "start", "form", "refuse")
     if not (isinstance(kind, type) and is_dataclass(kind) and all(hasattr(kind, w) for w in wanted)):
         raise UserError(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pyarrow import csv as arrow_csv
 
 from gearshift import cli
+from gearshift.config import load_config
 
 from .conftest import Shell
 
@@ -150,6 +152,34 @@ def test_resume_looks_where_the_config_puts_its_runs(gearshift: Shell) -> None:
         "no run `nix` in apart/ or runs/; newest: far-"
         in (gearshift("train", "shop.yaml", "checkpoint.path=apart", "--resume", "nix")[2])
     )
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(gearshift: Shell) -> None:
+    gearshift("train", "shop.yaml", "checkpoint.path=killed", "name=early")
+    run = next(Path("killed").glob("early-*"))
+    shutil.rmtree(run / "checkpoints")  # as it is while the first is not yet written
+    (run / "checkpoints").mkdir()
+    (run / "run.json").write_text((run / "run.json").read_text().replace('"ended"', '"failed"', 1))
+    code, _, err = gearshift("train", "--resume", str(run))
+    said = f"run {run} saved no checkpoint before it ended; start it again with gearshift train CONFIG\n"
+    assert (code, err) == (2, said)
+
+
+def test_compare_takes_settings_and_strategies_of_ones_own(gearshift: Shell) -> None:
+    own = "gearshift.sync.global_batch:GlobalBatch"
+    names = ["sync", "gba:max_lag=1", own, f"{own}:max_lag=1:divisor=kept"]
+    where = ("checkpoint.path=compared", "--seeds", "1", "--out", "compared")
+    code, _, err = gearshift("compare", "shop.yaml", "--strategies", ",".join(names), *where)
+    assert (code, err) == (0, "")
+    assert list(json.loads(Path("compared/compare.json").read_text())["reports"]) == names
+    folders = [folder for folder in Path("compared").glob("shop-*") if not folder.is_symlink()]
+    made = [load_config(folder / "config.yaml").strategy for folder in folders]
+    assert sorted((strategy.name, strategy.settings()) for strategy in made if strategy.settings()) == [
+        ("gba", {"max_lag": 1}),
+        (own, {"max_lag": 1, "divisor": "kept"}),
+    ]
+    code, _, err = gearshift("compare", "shop.yaml", "--strategies", "sync,gba:lag=1", *where)
+    assert code == 2 and err.startswith("strategy.lag=1: unknown key `lag` in strategy.")
 
 
 def with_bad_lines(name: str) -> None:

@@ -47,6 +47,16 @@ def test_strategies_have_settings(shell: Shell) -> None:
     assert list(table(out))[:3] == ["sync", "gba:decay=inverse:max_lag=2", "backup_workers:backups=4"]
 
 
+def test_a_strategy_of_ones_own(shell: Shell) -> None:
+    own = "gearshift.sync.global_batch:GlobalBatch"
+    strategies = f"gba:max_lag=2,{own}:max_lag=2,{own}"
+    code, out, err = shell("simulate", "--strategies", strategies, "--switch", f"50%={own}:max_lag=2")
+    assert (code, err) == (0, "")
+    rows = table(out)
+    assert list(rows)[:4] == [*strategies.split(","), f"gba:max_lag=2, {own}:max_lag=2 from 50%"]
+    assert rows[f"{own}:max_lag=2"][1:] == rows["gba:max_lag=2"][1:]
+
+
 def test_several_that_lose_theirs_are_counted(shell: Shell) -> None:
     out = shell("simulate", "--workers", "16", "--slow", "0-4=20x")[1]
     assert "gba: workers 0, 1, 2 and 2 more lose up to 100 % of the examples" in out
@@ -91,8 +101,11 @@ def test_json(shell: Shell) -> None:
         ("--slow 3=5", "slow `3=5` is not understood; write it like 3=5x, 0-3=2x or 3=5x@60s-120s"),
         ("--slow 8=5x", "there is no worker 8: the 8 workers are 0 to 7"),
         ("--strategies sync,gbaa", "unknown strategy `gbaa`. Did you mean gba?"),
+        ("--strategies mine:LateBus", "strategy `mine:LateBus`: there is no module `mine`; is its folder on"),
+        ("--strategies :", "strategy `:`: write module:Class, such as mine:LateBus"),
+        ("--switch 50%=gba:2", "strategy `gba:2`: settings are written gba:key=value"),
         ("--strategies gba:lag=2", "strategy gba has no setting `lag`: it has max_lag, decay, divisor"),
-        ("--strategies gba:max_lag", "strategy `gba:max_lag`: settings are written gba:max_lag=2"),
+        ("--strategies gba:max_lag", "strategy `gba:max_lag`: settings are written gba:key=value"),
         (
             "--strategies gba:max_lag=x",
             "strategy `gba:max_lag=x`: max_lag is `x`; Input should be a valid number",

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 (tables of whole sentences)
 import dataclasses
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -288,3 +290,101 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SMALL, encoding="utf-8-sig")
     assert load_config(tmp_path / "a.yaml").name == "a"
+
+
+LATEBUS = """\
+from dataclasses import dataclass
+from gearshift.sync.asynchronous import Async
+
+@dataclass(frozen=True)
+class LateBus(Async):
+    seats: int = 1
+    decay: float = 0.5
+"""
+
+
+@pytest.fixture
+def latebus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A strategy of one's own, whose `decay` is not that of gba."""
+    (tmp_path / "latebus.py").write_text(LATEBUS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield "latebus:LateBus"
+    sys.modules.pop("latebus", None)
+
+
+class TestAStrategyOfOnesOwn:
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            ['strategy={name: "latebus:LateBus", seats: 2, decay: 0.25}'],
+            ["strategy=latebus:LateBus", "strategy.seats=2", "strategy.decay=0.25"],
+        ],
+    )
+    def test_it_has_the_settings_of_its_class(self, load: Load, latebus: str, overrides: list[str]) -> None:
+        config = load(SMALL, *overrides)
+        assert config.strategy.settings() == {"seats": 2, "decay": 0.25}
+        assert type(config.strategy.settings()["seats"]) is int
+        again = load(config.to_yaml())
+        assert again.strategy == config.strategy
+        assert config_from(config.values()).strategy == config.strategy
+        assert load(SMALL, "strategy=latebus:LateBus").strategy != config.strategy
+
+    def test_also_in_a_planned_switch(self, load: Load, latebus: str) -> None:
+        config = load(f'{SMALL}strategy: {{switch: [{{at: 50%, to: "{latebus}", seats: 2, decay: null}}]}}')
+        (switch,) = config.strategy.switch
+        assert (switch.to, switch.settings()) == (latebus, {"seats": 2})
+        assert load(config.to_yaml()).strategy == config.strategy
+
+    @pytest.mark.parametrize(
+        ("strategy", "sentence"),
+        [
+            (
+                '{name: "latebus:LateBus", seat: 2}',
+                "latebus:LateBus has no setting `seat`: it has seats, decay",
+            ),
+            (
+                '{switch: [{at: 1, to: "latebus:LateBus", seat: 2}]}',
+                "has no setting `seat`: it has seats, decay",
+            ),
+            ("{name: async, seats: 2}", "unknown key `seats` in strategy. (max_lag, decay, "),
+            (
+                "{name: gba, max_lga: 2}",
+                "unknown key `max_lga` in strategy. Did you mean `max_lag`? (max_lag, ",
+            ),
+            (
+                "{switch: [{at: 50%, to: gba, max_lga: 2}]}",
+                "unknown key `max_lga` in strategy.switch[0]. Did you mean `max_lag`? (max_lag, ",
+            ),
+        ],
+    )
+    def test_what_it_does_not_have(
+        self, complaint: Complain, latebus: str, strategy: str, sentence: str
+    ) -> None:
+        said = complaint(f"{SMALL}strategy: {strategy}")
+        assert said.startswith("clicks.yaml:5: ")
+        assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("points", "at_fault", "sentence"),
+    [
+        (["50%", "40%"], 1, "the switch to gba at 40% stands after the one at 50%; write switches in the order they come"),
+        (["50%", "50%"], 1, "at 50% stands after the one at 50%"),
+        (["1min", "30%", "30s"], 2, "at 30 s stands after the one at 60 s"),
+        (["day 3", "day 2"], 1, "at day 2 stands after the one at day 3"),
+        (["2M", "500k"], 1, "at 500,000 examples stands after the one at 2,000,000 examples"),
+    ],
+)  # fmt: skip
+def test_planned_switches_stand_in_their_order(
+    complaint: Complain, points: list[str], at_fault: int, sentence: str
+) -> None:
+    entries = "".join(f"\n    - {{at: {point}, to: gba}}" for point in points)
+    said = complaint(f"{SMALL}strategy:\n  switch:{entries}")
+    assert said.startswith(f"clicks.yaml:{7 + at_fault}: ")
+    assert sentence in said
+
+
+def test_planned_switches_in_different_units_may_stand_in_any_order(load: Load) -> None:
+    points = ["50%", "1min", "500k", "60%", "day 2", "600k"]
+    entries = ", ".join(f"{{at: {point}, to: gba}}" for point in points)
+    assert len(load(f"{SMALL}strategy: {{switch: [{entries}]}}").strategy.switch) == len(points)

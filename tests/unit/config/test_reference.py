@@ -28,3 +28,11 @@ def test_sections_stand_in_the_order_of_the_file() -> None:
     names = [heading.split()[1].split(".")[0].rstrip(":,") for heading in headings[1:]]
     order = [name for name in Config.model_fields if name in names]
     assert list(dict.fromkeys(names)) == order
+
+
+def test_the_schema_takes_any_setting_of_a_strategy_of_ones_own_and_no_other() -> None:
+    for section, key in (("Strategy", "name"), ("PlannedSwitch", "to")):
+        _, own, known = json.loads(SCHEMA_FILE.read_text())["$defs"][section]["anyOf"]
+        assert key in own["required"] and "additionalProperties" not in own
+        assert [kind["pattern"] for kind in own["properties"][key]["anyOf"]] == ["^.+:.+$"]
+        assert known["additionalProperties"] is False

@@ -265,6 +265,21 @@ def test_a_planned_switch_that_is_on_its_way_is_made_after_a_resume(tmp_path: Pa
     assert trainer(tmp_path, **made).fit(model(), data(), resume=folder).report["strategy"] == "gba"
 
 
+def test_a_planned_switch_keeps_the_global_batch(tmp_path: Path) -> None:
+    planned = (PlannedSwitch(When(share=0.5), "gba", {"global_batch": 40}),)
+    with pytest.raises(UserError, match=r"a switch keeps the global batch, 80, .*; leave global_batch out"):
+        trainer(tmp_path, strategy={"switch": planned}).start(model(), data())
+
+
+def test_a_planned_switch_that_never_came_is_told(tmp_path: Path) -> None:
+    planned = (PlannedSwitch(When(share=0.5), "gba"), PlannedSwitch(When(examples=10**6), "async"))
+    run = trainer(tmp_path, workers=2, strategy={"switch": planned}).start(model(), data())
+    run.wait(60)
+    assert [said for said in run.messages if "never came" in said] == [
+        "the switch to async at 1,000,000 examples never came"
+    ]
+
+
 def test_a_run_that_was_switched_resumes_as_it_was(tmp_path: Path) -> None:
     """gba with 3 workers has leases of 20; sync takes them over, though 80 does not divide by 3."""
 
@@ -297,8 +312,13 @@ def test_auto_is_on_after_a_resume_only_if_it_was_before(tmp_path: Path) -> None
 
 def test_a_refused_request_leaves_auto_as_it_was(tmp_path: Path) -> None:
     run = trainer(tmp_path, workers=2, strategy="auto").start(model(), data(20_000))
-    with pytest.raises(UserError, match="unknown strategy"):
-        run.switch("gbaa")
+    for refused, sentence in (
+        ({"strategy": "gbaa"}, "unknown strategy"),
+        ({"strategy": "gba", "global_batch": 64}, "a switch keeps the global batch, 80, and with it"),
+        ({"strategy": {"name": "gba"}}, 'write its name, "gba" or "module:Class", and settings beside it'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            run.switch(**refused)
     assert run.training.automatic is not None
     run.wait(60)
 
@@ -419,6 +439,8 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     run.resize(3)
     with pytest.raises(UserError, match="workers=0: at least 1"):
         run.resize(0)
+    with pytest.raises(UserError, match=r"^workers=2.5: a whole number$"):
+        run.resize(2.5)
     with pytest.raises(UserError, match="global_batch 60 does not divide among 7 workers"):
         run.resize(7)
     assert run.wait(120).report["workers"] == 3

@@ -28,6 +28,15 @@ class Own(Async):
     name: ClassVar[str] = "own"
 
 
+@dataclass(frozen=True)
+class Choosy(Own):
+    seats: int = 2
+
+    def __post_init__(self) -> None:
+        if self.seats % 2:
+            raise ValueError("seats must be even")
+
+
 class NotOne:
     name = "not one"
 
@@ -84,8 +93,37 @@ class TestMakeStrategy:
     def test_a_module_that_itself_lacks_one_says_which(self, tmp_path, monkeypatch):
         (tmp_path / "lacking.py").write_text("import not_installed_anywhere")
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-        with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        sentence = (
+            "strategy `lacking:Own`: importing `lacking` failed: ModuleNotFoundError: No module named 'not_i"
+        )
+        with pytest.raises(UserError, match=re.escape(sentence)):
             make_strategy("lacking:Own", SIZES)
+
+    def test_a_module_that_fails_is_named_with_the_error(self, tmp_path, monkeypatch):
+        (tmp_path / "failing.py").write_text("1 / 0")
+        (tmp_path / "wrong.py").write_text("class :")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        for module, error in (("failing", "ZeroDivisionError: division by zero"), ("wrong", "SyntaxError: ")):
+            with pytest.raises(UserError, match=f"importing `{module}` failed: {error}"):
+                make_strategy(f"{module}:Own", SIZES)
+
+    @pytest.mark.parametrize("name", [":", ":Own", "own:", ".:Own"])
+    def test_half_a_place_is_refused(self, name):
+        with pytest.raises(UserError, match=re.escape(f"strategy `{name}`: write module:Class")):
+            make_strategy(name, SIZES)
+
+    @pytest.mark.parametrize(
+        ("given", "wanted"),
+        [(Own, f"{__name__}:Own"), (Own(8, 2), f"{__name__}:Own"), ({"name": "gba"}, "module:Class")],
+    )
+    def test_what_is_no_name_is_answered_with_the_name(self, given, wanted):
+        with pytest.raises(UserError, match=re.escape(f'write its name, "gba" or "{wanted}"')):
+            make_strategy(given, SIZES)
+
+    def test_what_a_class_of_ones_own_refuses_is_a_sentence(self):
+        with pytest.raises(UserError, match=f"^strategy {__name__}:Choosy: seats must be even"):
+            make_strategy(f"{__name__}:Choosy", {**SIZES, "seats": 3})
+        assert make_strategy(f"{__name__}:Choosy", SIZES).seats == 2
 
 
 class TestLocalBatch:
