@@ -79,7 +79,7 @@ def test_a_run_of_four_workers_is_switched_live_and_replayed(
     assert process.returncode == 0, out
     examples, strategy, applied, discarded = out.split()[-4:]
     assert (int(examples), strategy) == (EXAMPLES, "async")
-    assert int(applied) + int(discarded) == EXAMPLES / 16
+    assert int(applied) + int(discarded) >= EXAMPLES / 16, "after the resize batches are smaller"
     verdict = gearshift("replay", "last")
     assert verdict.startswith("same decisions: ") and "2 switches, 1 epoch" in verdict
     assert ": to see it" in gearshift("replay", "--show")
