@@ -12,8 +12,8 @@ times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on
 `..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 % interval.
 
 Controls: a switch from sync to sync must be bit-identical; `another_order` is sync on the same days in another order.
-Ablations and the sweep of N/M (three seeds) are DeepFM's unless `--full`. `held_...`: the slowest worker's leases hold all
-that the arm's days have of the day after. The last line is one JSON object: the worst of the cases, and each case.
+Ablations and the sweep of N/M (three seeds) are DeepFM's unless `--full`. `held_...`: the slowest worker's leases hold
+all that the arm's days have of the day after. The last line is one JSON object: the worst of the cases, and each case.
 """
 
 from __future__ import annotations
