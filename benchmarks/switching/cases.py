@@ -47,8 +47,20 @@ def dlrm(schema: gs.Schema) -> nn.Module:
 
 
 CASES = {
-    "deepfm": Case(deepfm, 1e-3, 0.05),
+    "deepfm": Case(
+        deepfm,
+        2e-3,
+        0.02,
+        {"async": 0.25, "bounded_staleness": 0.5, "buffered_async": 1.0, "backup_workers": 1.4},
+    ),
     "din": Case(din, 1e-3, 0.05, sequences=True),
     "dlrm": Case(dlrm, 1e-3, 0.05),
-    "frappe": Case(deepfm, 1e-3, 0.05, epochs=True, row_grid=(0.02, 0.05, 0.1)),
+    "frappe": Case(
+        deepfm,
+        2e-3,
+        0.2,
+        {"async": 0.35, "bounded_staleness": 0.5},
+        epochs=True,
+        row_grid=(0.02, 0.05, 0.1, 0.2, 0.4),
+    ),
 }
