@@ -39,7 +39,7 @@ def measured(name: str, options: argparse.Namespace) -> Case:
         if (name == "deepfm" or options.full) and not case.epochs:
             arms |= ABLATIONS | (SWEEP if seed <= SWEEP_SEEDS else {})
         data = str(options.data.resolve())
-        jobs.append(Job(name, seed, arms, case.dense_lr, case.row_lr, options.per_day, data))
+        jobs.append(Job(name, seed, arms, case.dense_lr, case.row_lr, *sizes(options), data))
     scores, same = [], True
     for job, done in zip(jobs, run_all(jobs, options.jobs), strict=True):
         scores.append(done.scores)
@@ -73,13 +73,21 @@ def main() -> None:
             figures[name] = whole({})
         elif options.tune:
             data = str(options.data.resolve())
-            figures[name] = tuned(name, CASES[name], options.per_day, data, options.jobs)
+            figures[name] = tuned(name, CASES[name], sizes(options), data, options.jobs)
         else:
             found[name] = measured(name, options)
             figures[name] = found[name].figures()
             print("\n".join([f"== {name}: {describe(name)}", *found[name].lines()]), flush=True)
     total = {} if options.tune else whole(found)
-    print(json.dumps({**total, "cases": figures, "per_day": options.per_day}))
+    print(
+        json.dumps(
+            {**total, "cases": figures, "per_day": options.per_day, "base_per_day": options.base_per_day}
+        )
+    )
+
+
+def sizes(options: argparse.Namespace) -> tuple[int, int]:
+    return options.per_day, options.base_per_day
 
 
 def describe(name: str) -> str:

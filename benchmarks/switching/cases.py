@@ -53,8 +53,8 @@ CASES = {
         0.02,
         {"async": 0.25, "bounded_staleness": 0.5, "buffered_async": 1.0, "backup_workers": 1.4},
     ),
-    "din": Case(din, 1e-3, 0.05, sequences=True),
-    "dlrm": Case(dlrm, 2e-3, 0.1, row_grid=(0.02, 0.05, 0.1, 0.2)),
+    "din": Case(din, 2e-3, 0.05, {"async": 0.25, "bounded_staleness": 0.25}, sequences=True),
+    "dlrm": Case(dlrm, 2e-3, 0.1, {"async": 0.25, "bounded_staleness": 0.5}, row_grid=(0.02, 0.05, 0.1, 0.2)),
     "frappe": Case(
         deepfm,
         2e-3,

@@ -1,6 +1,8 @@
 """One seed on the generated log: three days in sync, two days of an arm, a day in sync again.
 
-Every example is measured before it trains. The switch back is made while the run goes on: work in flight is adopted.
+The base's days may be longer, so that it is warm: all arms share it. After it, `per_day` examples of each day are
+taken. Every example is measured before it trains. The switch back is made while the run goes on: work in flight is
+adopted.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import gearshift as gs
+from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.generated import GeneratedExamples
@@ -23,14 +26,12 @@ from switching.cases import Case
 
 
 class Days:
-    def __init__(self, case: Case, seed: int, per_day: int, folder: Path) -> None:
+    def __init__(self, case: Case, seed: int, per_day: int, base_per_day: int, folder: Path) -> None:
         self.per_day, self.seed, days = per_day, seed, BASE + DAYS + BACK
-        log = gs.ClickLog(examples=per_day * days, days=days, seed=seed, sequences=case.sequences)
-        cut = log.day_begin(BASE)
-        base = Dataset(GeneratedExamples(log, 0, cut)).fitted()
-        rest = Dataset(GeneratedExamples(log, cut)).with_schema(base.schema).in_memory()
-        assert isinstance(rest.examples, MemoryExamples)
-        self.rest = rest.examples
+        log = gs.ClickLog(examples=base_per_day * days, days=days, seed=seed, sequences=case.sequences)
+        base = Dataset(GeneratedExamples(log, 0, log.day_begin(BASE))).fitted()
+        rest = Batch.concat([log.read(log.day_begin(day), per_day) for day in range(BASE, days)])
+        self.rest = MemoryExamples(rest.moved(0), base.schema)
         self.base = Base(case, base.schema, seed, folder)
         on = self.base.learner()
         train_in_virtual_time(on, base, self.base.cluster(), make_strategy("sync", SYNC))

@@ -29,6 +29,7 @@ class Job:
     dense_lr: float
     row_lr: float
     per_day: int
+    base_per_day: int
     data: str  # the folder of Frappe
 
     def to_json(self) -> str:
@@ -71,7 +72,7 @@ def run(job: Job) -> Done:
     with tempfile.TemporaryDirectory() as name:
         if case.epochs:
             return _run(job, Epochs(case, job.seed, Path(job.data), Path(name)))
-        return _run(job, Days(case, job.seed, job.per_day, Path(name)))
+        return _run(job, Days(case, job.seed, job.per_day, job.base_per_day, Path(name)))
 
 
 def _run(job: Job, seed: Days | Epochs) -> Done:

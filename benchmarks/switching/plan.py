@@ -54,11 +54,11 @@ SWEEP = {
 }
 
 
-def tuned(name: str, case: Case, per_day: int, data: str, at_once: int) -> dict[str, object]:
+def tuned(name: str, case: Case, sizes: tuple[int, int], data: str, at_once: int) -> dict[str, object]:
     """Prints sync's grid, and at its best the grid of every other strategy's rate; what was best."""
     cells = [(dense, row) for dense in DENSE for row in case.row_grid]
     sync = {"sync": Arm("sync")}
-    jobs = [Job(name, TUNING_SEED, sync, dense, row, per_day, data) for dense, row in cells]
+    jobs = [Job(name, TUNING_SEED, sync, dense, row, *sizes, data) for dense, row in cells]
     found = {}
     for cell, done in zip(cells, run_all(jobs, at_once), strict=True):
         found[cell] = criterion(done, "sync")
@@ -71,7 +71,7 @@ def tuned(name: str, case: Case, per_day: int, data: str, at_once: int) -> dict[
             TUNING_SEED,
             {str(r): Arm(s, rate=r, workers=workers_of(s)) for r in grid},
             *best,
-            per_day,
+            *sizes,
             data,
         )
         for s, grid in RATES.items()
