@@ -55,7 +55,8 @@ def main() -> None:
     )
     parser.add_argument("--only", default=",".join(CASES), help="some of " + ",".join(CASES))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--per-day", type=int, default=50_000)
+    parser.add_argument("--per-day", type=int, default=50_000, help="after the switch")
+    parser.add_argument("--base-per-day", type=int, default=200_000, help="of the three days before")
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data/frappe"), help="a folder with Frappe"
     )
