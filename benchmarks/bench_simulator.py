@@ -6,6 +6,10 @@ seconds are printed too: they count what else runs on the machine). The last lin
 `seconds_10000_workers` is the slowest strategy's, `cost_ratio` the largest ratio of the costs per event.
 
     python benchmarks/bench_simulator.py [--batches 1000000] [--strategies sync,gba,async]
+    python benchmarks/bench_simulator.py --real [--examples 1000000]
+
+`--real` is another question: how long 200 workers with real gradients take (DeepFM, gba, leases of 32 examples, a
+global batch of 200 of them, one pass over the generated log). Its key is `real_seconds`, wall time.
 """
 
 from __future__ import annotations
@@ -15,13 +19,20 @@ import json
 import time
 from dataclasses import dataclass
 
+import torch
+
+import gearshift as gs
 from gearshift.engine.closed_forms import sync_rate
-from gearshift.engine.cluster_model import Cluster, Lognormal
+from gearshift.engine.cluster_model import Cluster, Lognormal, Slow
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
+from gearshift.learner import Learner
+from gearshift.server import RowSettings
 from gearshift.sync.registry import make_strategy
+from gearshift.virtual import train_in_virtual_time
 
 FEW, MANY, BATCH = 100, 10_000, 64
+WORKERS, LEASE = 200, 32  # with real gradients
 
 
 @dataclass(frozen=True)
@@ -52,13 +63,44 @@ def against_arithmetic(outcome: Outcome) -> float:
     return outcome.examples_per_second / outcome.possible
 
 
+def real(examples: int) -> dict[str, float]:
+    """200 workers with real gradients."""
+    data = gs.read(gs.ClickLog(examples, days=3)).fitted()
+    torch.set_num_threads(1)  # a lease is too small for two
+    torch.manual_seed(1)
+    model = gs.models.DeepFM(data.schema, dim=16, hidden=[256, 128])
+    rows = RowSettings(gs.RowAdagrad(lr=0.02))
+    on = Learner(model, data.schema, rows=rows, optimizer=gs.Adam(lr=1e-3))
+    cluster = Cluster(WORKERS, lognormal=(Lognormal(0.3),), slow=(Slow(3.0, (7,)),), seed=1)
+    strategy = make_strategy("gba", {"global_batch": LEASE * WORKERS, "batch": LEASE})
+    cpu, wall = time.process_time(), time.perf_counter()
+    run = train_in_virtual_time(on, data, cluster, strategy)
+    seconds = time.perf_counter() - wall
+    assert run.outcome is not None
+    return {
+        "real_seconds": round(seconds, 1),
+        "real_cpu_seconds": round(time.process_time() - cpu, 1),
+        "workers": WORKERS,
+        "examples": run.measures.examples,
+        "batches": run.outcome.batches,
+        "steps": run.outcome.steps,
+        "virtual_seconds": round(run.outcome.seconds, 1),
+        "auc": round(run.measures.auc, 4),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--batches", type=int, default=1_000_000)
     parser.add_argument("--strategies", default="sync,gba,async")
+    parser.add_argument("--real", action="store_true", help="200 workers with real gradients instead")
+    parser.add_argument("--examples", type=int, default=1_000_000, help="of --real")
     asked = parser.parse_args()
+    if asked.real:
+        print(json.dumps(real(asked.examples)))
+        return
     timed("gba", FEW, 2000)  # warm
     figures: dict[str, dict[str, float]] = {}
     for name in asked.strategies.split(","):

@@ -8,8 +8,10 @@ it trained.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
@@ -35,6 +37,7 @@ class VirtualRun:
 
     measures: Measures = field(default_factory=Measures)  # of every example before it trained
     days: Slices = field(default_factory=Slices)  # the same, by UTC day
+    pieces: Slices = field(default_factory=Slices)  # the same, by position // `piece`, where that is given
     outcome: Outcome | None = None
 
 
@@ -46,9 +49,15 @@ def train_in_virtual_time(
     *,
     switches: Iterable[Switch] = (),
     automatic: Automatic | None = None,
-    lr_scale: float = 1.0,
+    lr_scale: float | Callable[[int], float] = 1.0,
+    shuffle: tuple[int, int] | None = None,
+    piece: int | None = None,
 ) -> VirtualRun:
-    """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size."""
+    """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size.
+
+    `lr_scale` may depend on how many examples are through. `shuffle=(seed, epoch)` is the order of an epoch, as
+    `Dataset.batches` takes it. `piece` examples at a time are measured apart: what a switch did just after it.
+    """
     examples, planned = data.count(), tuple(switches)
     if examples is None:
         raise UserError(
@@ -60,7 +69,9 @@ def train_in_virtual_time(
                 f"the switch to {switch.strategy} takes another batch; virtual time needs one size"
             )
     run = VirtualRun()
-    learning = _Learning(learner, data, strategy.batch, run, lr_scale)
+    scale = lr_scale if callable(lr_scale) else lambda _: lr_scale
+    batches = data.batches(strategy.batch, shuffle=shuffle)
+    learning = _Learning(learner, batches, run, scale, piece)
     try:
         run.outcome = simulate(
             cluster, strategy, examples, switches=planned, automatic=automatic, learning=learning
@@ -73,10 +84,17 @@ def train_in_virtual_time(
 class _Learning:
     """`gearshift.engine.simulated.Learning`, with a replica that computes and the learner's server that applies."""
 
-    def __init__(self, learner: Learner, data: Dataset, batch: int, run: VirtualRun, lr_scale: float) -> None:
-        self.learner, self.run, self.lr_scale = learner, run, lr_scale
+    def __init__(
+        self,
+        learner: Learner,
+        batches: Generator[Batch],
+        run: VirtualRun,
+        lr_scale: Callable[[int], float],
+        piece: int | None,
+    ) -> None:
+        self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
         self._replica = learner.replica(learner.worker.threads)
-        self._batches = prefetched(self._find(data, batch), depth=4)
+        self._batches = prefetched(self._find(batches), depth=4)
         self._found: dict[int, Found] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
 
@@ -107,7 +125,8 @@ class _Learning:
 
     def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
         pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
-        self.learner.server.apply_group(pushes, lr_scale=self.lr_scale, over_kept=over_kept)
+        lr_scale = self.lr_scale(self.run.measures.examples)
+        self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
         for part in parts:
             self._end(part.lease)
 
@@ -118,9 +137,11 @@ class _Learning:
         self.run.measures.update(labels, probabilities, batch.weights_B)
         if batch.times_B is not None:
             self.run.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+        if self.piece is not None:
+            positions = np.arange(first, first + len(batch))
+            self.run.pieces.update(positions // self.piece, labels, probabilities, batch.weights_B)
 
-    def _find(self, data: Dataset, size: int) -> Generator[Found]:
-        batches: Generator[Batch] = data.batches(size)
+    def _find(self, batches: Generator[Batch]) -> Generator[Found]:
         try:
             for batch in batches:
                 yield self.learner.find(batch)

@@ -87,3 +87,42 @@ def test_auto_changes_by_itself_and_trains_every_example() -> None:
     (change,) = run.outcome.automatic
     assert change.strategy == run.outcome.strategy == "gba" and change.realised is not None
     assert run.outcome.staleness.max > 0
+
+
+def test_pieces_are_measured_apart_by_position_and_add_up_to_all() -> None:
+    on = learner("adam")
+    described = Cluster(8, Compute(per_batch=0.1), lognormal=(Lognormal(0.5),), seed=3)
+    run = train_in_virtual_time(on, data(), described, resolve("gba", {}, GLOBAL, 8), piece=300)
+    pieces = run.pieces.measures
+    assert {piece: measures.examples for piece, measures in pieces.items()} == {
+        **dict.fromkeys(range(6), 300),
+        6: 100,
+    }
+    labels = make_batch(PLAIN, EXAMPLES).labels_BT[:, 0]
+    for piece, measures in pieces.items():
+        assert measures.positives == labels[300 * piece : 300 * (piece + 1)].sum()
+
+
+def test_an_epoch_has_the_order_that_its_data_give_it() -> None:
+    by_hand, on = learner(), learner()
+    for batch in data().batches(GLOBAL, shuffle=(7, 2)):
+        by_hand.step(by_hand.find(batch))
+    described = Cluster(8, Compute(per_batch=0.1))
+    train_in_virtual_time(on, data(), described, resolve("sync", {}, GLOBAL, 8), shuffle=(7, 2))
+    for mine, other in zip(state(on), state(by_hand), strict=True):
+        np.testing.assert_allclose(mine, other, atol=2e-6, rtol=0)
+
+
+def test_a_rate_may_depend_on_how_many_examples_are_through() -> None:
+    by_hand, on = learner(), learner()
+    half = 10 * GLOBAL
+
+    def rate(examples: int) -> float:
+        return 0.5 if examples < half else 2.0
+
+    for batch in data().batches(GLOBAL):
+        by_hand.step(by_hand.find(batch), lr_scale=rate(batch.first))
+    described = Cluster(8, Compute(per_batch=0.1))
+    train_in_virtual_time(on, data(), described, resolve("sync", {}, GLOBAL, 8), lr_scale=rate)
+    for mine, other in zip(state(on), state(by_hand), strict=True):
+        np.testing.assert_allclose(mine, other, atol=2e-6, rtol=0)
