@@ -66,7 +66,7 @@ def test_the_order_of_pushes_does_not_matter(weights: list[float], data: st.Data
     order = data.draw(st.permutations(range(len(weights))))
     one, other = summed(gradients, weights), summed(gradients[order], [weights[i] for i in order])
     torch.testing.assert_close(one.mean, other.mean)
-    torch.testing.assert_close(one.variance, other.variance, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(one.variance, other.variance, rtol=1e-4, atol=2e-5)  # of squares of about 25
     assert one.effective == pytest.approx(other.effective)
 
 
