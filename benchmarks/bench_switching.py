@@ -7,10 +7,11 @@
     python benchmarks/bench_switching.py --full --per-day 100000             ablations of every model of the log
 
 Per seed: three days in sync, then every arm goes on from the same parameters and optimizer state for two (shorter)
-days, and back to sync for one; DeepFM, DIN and DLRM on a generated log with drift, scored by progressive AUC; DeepFM on Frappe by
-epochs (three, one and one), scored by test AUC. Arms have the same examples in the same order and the same worker
-times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on seed 100, which is not reported; arms
-`..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 % interval.
+days, and back to sync for one; DeepFM, DIN and DLRM on a generated log with drift, scored by progressive AUC; DeepFM
+on Frappe by epochs (three, one and one), scored by test AUC. Arms have the same examples in the same order and the
+same worker times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on seed 100, which is not
+reported; arms `..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 %
+interval.
 
 Controls: a switch from sync to sync must be bit-identical; `another_order` is sync on the same days in another order.
 Ablations and the sweep of N/M (three seeds) are DeepFM's unless `--full`. `held_...`: the slowest worker's leases hold
