@@ -1,15 +1,17 @@
 """Is gba as good as sync at sync's own settings? Real gradients, virtual time, paired seeds.
 
-    python benchmarks/bench_switching.py --data ../shared/data/frappe        about 25 minutes on two cores
+    python benchmarks/bench_switching.py --data ../shared/data/frappe        about 35 minutes of CPU, on two cores
     python benchmarks/bench_switching.py --only deepfm,din,dlrm,frappe       some of them
-    python benchmarks/bench_switching.py --tune                              the grids, on seed 100, and no more
-    python benchmarks/bench_switching.py --full --per-day 100000             ablations of every model; about 2 hours
+    python benchmarks/bench_switching.py --tune [--base-per-day 50000]       the grids, on seed 100, and no more
+    python benchmarks/bench_switching.py --claim-only --dense-lr 1e-3        does the gap depend on the rate?
+    python benchmarks/bench_switching.py --full --per-day 100000             ablations of every model of the log
 
-Per seed: three days in sync, then every arm goes on from the same parameters and optimizer state for two days, and
-back to sync for one; DeepFM, DIN and DLRM on a generated log with drift, scored by progressive AUC; DeepFM on Frappe by
-epochs (three, one and one), scored by test AUC. Arms have the same examples in the same order and the same worker
-times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on seed 100, which is not reported; arms
-`..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 % interval.
+Per seed: three days in sync, then every arm goes on from the same parameters and optimizer state for two (shorter)
+days, and back to sync for one; DeepFM, DIN and DLRM on a generated log with drift, scored by progressive AUC; DeepFM
+on Frappe by epochs (three, one and one), scored by test AUC. Arms have the same examples in the same order and the
+same worker times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on seed 100, which is not
+reported; arms `..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 %
+interval.
 
 Controls: a switch from sync to sync must be bit-identical; `another_order` is sync on the same days in another order.
 Ablations and the sweep of N/M (three seeds) are DeepFM's unless `--full`. `held_...`: the slowest worker's leases hold
@@ -29,17 +31,22 @@ from switching.plan import ABLATIONS, SWEEP, claim_arms, tuned
 from switching.summary import Case, whole
 
 SWEEP_SEEDS = 3
+CLAIM = ("sync", "itself", "gba", "buffered_async", "async")
 
 
 def measured(name: str, options: argparse.Namespace) -> Case:
     case, began = CASES[name], time.perf_counter()
+    dense_lr = options.dense_lr or case.dense_lr
+    print(f"{name}: dense {dense_lr:g}, rows {case.row_lr:g}; own rates {case.rates}", flush=True)
     jobs = []
     for seed in range(1, options.seeds + 1):
         arms = claim_arms(case)
         if (name == "deepfm" or options.full) and not case.epochs:
             arms |= ABLATIONS | (SWEEP if seed <= SWEEP_SEEDS else {})
+        if options.claim_only:
+            arms = {arm: arms[arm] for arm in CLAIM}
         data = str(options.data.resolve())
-        jobs.append(Job(name, seed, arms, case.dense_lr, case.row_lr, *sizes(options), data))
+        jobs.append(Job(name, seed, arms, dense_lr, case.row_lr, *sizes(options), data))
     scores, same = [], True
     for job, done in zip(jobs, run_all(jobs, options.jobs), strict=True):
         scores.append(done.scores)
@@ -65,6 +72,8 @@ def main() -> None:
         "--full", action="store_true", help="ablations and the sweep for every model of the log"
     )
     parser.add_argument("--tune", action="store_true", help="print the grids instead")
+    parser.add_argument("--claim-only", action="store_true", help="no arms but " + ", ".join(CLAIM))
+    parser.add_argument("--dense-lr", type=float, help="another rate than sync's best, to see what it does")
     options = parser.parse_args()
     found: dict[str, Case] = {}
     figures: dict[str, object] = {}
@@ -78,7 +87,7 @@ def main() -> None:
         else:
             found[name] = measured(name, options)
             figures[name] = found[name].figures()
-            print("\n".join([f"== {name}: {describe(name)}", *found[name].lines()]), flush=True)
+            print("\n".join([f"== {name}", *found[name].lines()]), flush=True)
     total = {} if options.tune else whole(found)
     print(
         json.dumps(
@@ -89,11 +98,6 @@ def main() -> None:
 
 def sizes(options: argparse.Namespace) -> tuple[int, int]:
     return options.per_day, options.base_per_day
-
-
-def describe(name: str) -> str:
-    case = CASES[name]
-    return f"dense {case.dense_lr:g}, rows {case.row_lr:g}; own rates {case.rates or 'not tuned'}"
 
 
 if __name__ == "__main__":
