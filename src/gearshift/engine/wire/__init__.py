@@ -1,0 +1,12 @@
+"""The roles' messages over ZeroMQ: the only package that imports zmq.
+
+    limits.py    how large a message may be
+    frames.py    numbers, text and arrays in the frames of a message
+    kinds.py     each kind of message, written and read
+    codec.py     message <-> frames, and who may say what
+    keys.py      CURVE keys, who has which, and the gate that lets nobody else in
+    endpoint.py  the sockets of one process
+    driver.py    the loop that runs a role
+
+No pickle. Messages may be lost (a full queue drops them, and counts them): the roles say again what must arrive.
+"""
