@@ -46,12 +46,12 @@ works = st.builds(
     st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
-whats = (
+orders = (
     st.builds(Step, numbers, parts, reals, st.booleans())
     | st.builds(Drop, numbers)
     | st.builds(TakeCut, names)
 )
-tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, whats, numbers))
+tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
 pulls = st.builds(m.Pull, numbers, st.just(WORKER.number), numbers, numbers, numbers, st.tuples(ids, ids))
 
 
