@@ -21,7 +21,7 @@ from functools import cache
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.wire.codec import Codec, said_by
+from gearshift.engine.wire.codec import KNOCK, Codec, said_by
 from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC
 from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import WireError
@@ -105,7 +105,7 @@ def noise(rng: random.Random, frames: Frames) -> None:
 
 
 def noise_with_a_head(rng: random.Random, frames: Frames) -> None:
-    kind = rng.choice([*(kind.number for kind in KINDS), rng.randrange(256)])
+    kind = rng.choice([KNOCK, *(kind.number for kind in KINDS), rng.randrange(256)])
     noise(rng, frames)
     head = HEAD.pack(MAGIC, FORMAT, kind, rng.choice([0, 0, 1, 2, 7, 15, 255]), rng.choice([0, 1, 2**40, -1]))
     frames[:1] = [head + rng.randbytes(8 * rng.randint(0, 12))]
@@ -133,7 +133,9 @@ def outcome(reader: To, speaker: To, frames: Frames) -> str:
         message, half = codec.decode(frames, speaker)
     except WireError as error:
         return error.reason
-    again = [bytes(frame) for frame in codec.encode(message, half=half)]
+    again = [
+        bytes(frame) for frame in (codec.encode(message, half=half) if message else codec.knock(half=half))
+    ]
     if half:  # a bfloat16 that is not a number has many forms
         assert len(again) == len(frames) and again[0] == frames[0]
     else:

@@ -30,7 +30,7 @@ def there_and_back(reader: To, message: Message, *, half: bool = False) -> Messa
     codec = Codec(reader, LIMITS)
     frames = [bytearray(frame) for frame in codec.encode(message, half=half)]
     decoded, wants_half = codec.decode(frames, said_by(message))
-    assert wants_half == half
+    assert wants_half == half and decoded is not None
     return decoded
 
 

@@ -142,6 +142,13 @@ def test_a_listener_that_starts_anew_is_found_again(company: Company) -> None:
     assert worker.cut_off(COORDINATOR) == 0.0
 
 
+def test_one_that_connected_can_be_spoken_to_before_it_has_said_a_word(company: Company) -> None:
+    coordinator = listener(company)
+    shard = company(SHARD, bind=LOOPBACK, keys=Keys.make())
+    load = m.Load(1, "start")
+    assert company.hear(shard, lambda: coordinator.send(SHARD, load)) == load
+
+
 def test_a_key_that_becomes_known_later_is_let_in_then(company: Company) -> None:
     coordinator = listener(company)
     worker = Endpoint(To("worker", 0), 1, LIMITS, keys=Keys.make())

@@ -14,6 +14,7 @@ from gearshift.engine.wire.frames import HALF, Buffer, Reader, Writer
 from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import Limits, WireError
 
+KNOCK = 0  # the kind of what has no content: one that connected is there, and can be spoken to
 BY_NUMBER = {kind.number: kind for kind in KINDS}
 BY_TYPE = {kind.type: kind for kind in KINDS}
 
@@ -32,9 +33,17 @@ class Codec:
         kind.write(writer, message)
         return writer.frames()
 
-    def decode(self, frames: Sequence[Buffer], speaker: To) -> tuple[Message, bool]:
-        """The message, and whether its sender wants `half`. Its arrays lie in the frames."""
+    def knock(self, *, half: bool = False) -> list[Buffer]:
+        return Writer(KNOCK, 0, self.limits, HALF if half else 0).frames()
+
+    def decode(self, frames: Sequence[Buffer], speaker: To) -> tuple[Message | None, bool]:
+        """The message (None: a knock), and whether its sender wants `half`. Its arrays lie in the frames."""
         reader = Reader(frames, self.limits)
+        if reader.kind == KNOCK:
+            if reader.flags & ~HALF or reader.incarnation:
+                raise WireError("a flag that the message does not have")
+            reader.end()
+            return None, reader.half
         kind = BY_NUMBER.get(reader.kind)
         if kind is None:
             raise WireError("a kind of message that there is not")

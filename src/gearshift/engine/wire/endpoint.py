@@ -66,6 +66,7 @@ class Line:
     monitor: Socket
     down_since: float | None = field(default_factory=time.monotonic)  # None: it is up
     refused: bool = False  # libzmq does not try again after that
+    knocked: bool = False  # the other can answer only those it has heard of
 
 
 @dataclass
@@ -131,6 +132,8 @@ class Endpoint:
         for line in list(self._lines.values()):
             if line.refused:
                 self._connect(line.contact)
+            elif line.down_since is None and not line.knocked:
+                self._knock(line)
 
     def cut_off(self, who: To) -> float:
         """For how many seconds there has been no connection to this one."""
@@ -191,9 +194,11 @@ class Endpoint:
             except zmq.Again:
                 break
             try:
-                found.append(self._heard(socket, frames))
+                message = self._heard(socket, frames)
             except WireError as error:
                 self.refused[error.reason] += 1
+            else:
+                found += [message] if message is not None else []
         return found
 
     def _frames(self, socket: Socket) -> list[zmq.Frame]:
@@ -205,7 +210,7 @@ class Endpoint:
             frames.append(socket.recv(copy=False))
         return frames
 
-    def _heard(self, socket: Socket, frames: list[zmq.Frame]) -> Message:
+    def _heard(self, socket: Socket, frames: list[zmq.Frame]) -> Message | None:
         if socket is not self._router:
             who = next(who for who, line in self._lines.items() if line.socket is socket)
             return self.codec.decode([frame.buffer for frame in frames], who)[0]
@@ -228,15 +233,20 @@ class Endpoint:
             raise WireError("a name that does not belong to the key")
         return who, int(found[3])
 
-    def _send(self, socket: Socket, frames: list[Buffer]) -> None:
+    def _knock(self, line: Line) -> None:
+        line.knocked = self._send(line.socket, self.codec.knock(half=self.half))
+
+    def _send(self, socket: Socket, frames: list[Buffer]) -> bool:
         try:
             socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            return True
         except zmq.Again:
             self.unsent["the queue was full"] += 1
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self.unsent["the other is gone"] += 1
+        return False
 
     def _watch(self, monitor: Socket) -> None:
         line, said = self._monitors[monitor], recv_monitor_message(monitor)
@@ -247,6 +257,7 @@ class Endpoint:
             self._watch_door(event, int(said["value"]))
         elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
             line.down_since = None
+            self._knock(line)
         else:
             line.refused |= event in FAILURES
             line.down_since = line.down_since or time.monotonic()
