@@ -85,12 +85,13 @@ def a_worker(company: Company, number: int = 0, **how: object) -> Endpoint:
     return company(To("worker", number), keys=Keys.make(), **how)
 
 
-def test_workers_and_shards_talk_over_a_folder(company: Company, tmp_path: Path) -> None:
+def test_workers_and_shards_talk_over_a_folder(company: Company) -> None:
     folder = Path(f"/tmp/gs-{os.getpid()}")
     try:
         shard = company(SHARD, bind=ipc_address(folder, SHARD, 1))
         worker = company(To("worker", 3))
         check_pull_and_push(company, shard, worker)
+        assert len(list(folder.glob("*.ring"))) == 2, "large frames went through shared memory"
     finally:
         for left in folder.iterdir():
             left.unlink()
@@ -317,9 +318,9 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
         liar.send_multipart([b"x" * (LIMITS.text + 1000)])
         liar.send_multipart([b"GSFT"] * 500)
         company.until(lambda: shard.refused["too many frames"] and shard.refused["a head of another size"])
-        left = shard.left
+        left = shard.door.left
         liar.send(bytes(LIMITS.frame_bytes + 10_000))
-        company.until(lambda: shard.left > left)
+        company.until(lambda: shard.door.left > left)
     for name in (b"worker/0/9/0123456789abcdef", b"shard/0/1/0123456789abcdef"):
         before = shard.refused["a name that does not belong to the key"]
         with insider(company, shard, keys, name) as liar:

@@ -1,9 +1,9 @@
 """The sockets of one process: it sends messages to whom they are for, and gives out those that came and hold.
 
 Coordinator and shards listen (ROUTER); workers connect to both, shards to the coordinator (DEALER). Inside a host they
-meet in a folder that only their user may enter; between hosts, and wherever a port is open, by CURVE keys. Queues
-are bounded: what does not fit, or has no way to go, is dropped and counted, and the roles say it again.
-What is refused is counted by its reason. Of one thread, but for `wake`.
+meet in a folder that only their user may enter, and share memory for large frames; between hosts, and wherever a port
+is open, they know each other by CURVE keys. Queues are bounded: what does not fit, or has no way to go, is dropped
+and counted, and the roles say it again. What is refused is counted by its reason. Of one thread, but for `wake`.
 
 A name on the wire is role/number/boot/chance: ZeroMQ ignores whoever comes under a name that it believes connected, so
 no two connections share one; and nobody can guess another's, so a connection that comes back may take over its own.
@@ -27,9 +27,11 @@ from zmq.utils.monitor import recv_monitor_message
 from gearshift.engine.roles.messages import Message, To
 from gearshift.engine.wire.address import check_bind
 from gearshift.engine.wire.codec import Codec
+from gearshift.engine.wire.door import FAILURES, WATCHED, Door
 from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.keys import Contact, Gate, Keys, Register
 from gearshift.engine.wire.limits import Limits, WireError
+from gearshift.engine.wire.shared import Neighbours
 
 CONNECTS = {"coordinator": (), "shard": ("coordinator",), "worker": ("coordinator", "shard")}
 NAME = re.compile(rb"(worker|shard)/([0-9]{1,9})/([0-9]{1,19})/[0-9a-f]{16}")
@@ -45,15 +47,6 @@ OPTIONS = {  # in milliseconds
     zmq.HEARTBEAT_TTL: 10_000,
 }
 ROUND = 64  # messages that are taken from one socket before the others have their turn
-FAILURES = {
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "a handshake that broke off",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "a handshake without the right keys",
-    zmq.Event.HANDSHAKE_FAILED_AUTH: "a handshake with an unknown key",
-}
-WATCHED = zmq.Event.ACCEPTED | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
-for _failure in FAILURES:
-    WATCHED |= _failure
-
 Socket = zmq.Socket[bytes]
 
 
@@ -98,7 +91,7 @@ class Endpoint:
         self.codec, self.limits = Codec(me, limits), limits
         self.refused: Counter[str] = Counter()  # by reason
         self.unsent: Counter[str] = Counter()
-        self.left = 0  # connections to it that ended, also those that libzmq cut for a frame too large
+        self.door = Door(self.refused)
         self._told: Counter[str] = Counter()
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = zmq.Poller()
@@ -106,7 +99,7 @@ class Endpoint:
         self._lines: dict[To, Line] = {}
         self._routes: dict[To, Route] = {}
         self._monitors: dict[Any, Line | None] = {}  # None: of the socket that listens
-        self._at_the_door: dict[int, None] = {}  # connections that have not shaken hands
+        self._neighbours = Neighbours(me, boot, limits)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._poller.register(self._wake, zmq.POLLIN)
         self._gate = Gate(self._context, self._register) if keys else None
@@ -144,9 +137,11 @@ class Endpoint:
 
     def send(self, to: To, message: Message) -> None:
         if (line := self._lines.get(to)) is not None:
-            self._send(line.socket, self.codec.encode(message, half=self.half))
+            frames = self.codec.encode(message, half=self.half)
+            self._send(line.socket, self._packed(frames, line.contact.address))
         elif self._router is not None and (route := self._routes.get(to)) is not None:
-            self._send(self._router, [route.name, *self.codec.encode(message, half=route.half)])
+            frames = self.codec.encode(message, half=route.half)
+            self._send(self._router, [route.name, *self._packed(frames, self.contact.address)])
         else:
             self.unsent["nobody there yet"] += 1
 
@@ -183,6 +178,7 @@ class Endpoint:
             self._router.disable_monitor()
         self._context.destroy(linger=round(linger * 1000))
         os.close(self._wake)
+        self._neighbours.close()
 
     # ---- inside ----
 
@@ -212,15 +208,23 @@ class Endpoint:
 
     def _heard(self, socket: Socket, frames: list[zmq.Frame]) -> Message | None:
         if socket is not self._router:
-            who = next(who for who, line in self._lines.items() if line.socket is socket)
-            return self.codec.decode([frame.buffer for frame in frames], who)[0]
+            line = next(line for line in self._lines.values() if line.socket is socket)
+            who, boot = line.contact.who, line.contact.boot
+            return self.codec.decode(self._unpacked(frames, who, boot), who)[0]
         name, *body = frames
         who, boot = self._speaker(name.bytes, body)
-        message, half = self.codec.decode([frame.buffer for frame in body], who)
+        message, half = self.codec.decode(self._unpacked(body, who, boot), who)
         known = self._routes.get(who)
         if known is None or boot >= known.boot:
             self._routes[who] = Route(boot, name.bytes, half)
         return message
+
+    def _packed(self, frames: list[Buffer], address: str) -> list[Buffer]:
+        """As they travel to this address, or back from it."""
+        return self._neighbours.share(frames) if address.startswith("ipc://") else frames
+
+    def _unpacked(self, frames: list[zmq.Frame], who: To, boot: int) -> list[Buffer]:
+        return self._neighbours.gather([frame.buffer for frame in frames], who, boot)
 
     def _speaker(self, name: bytes, body: list[zmq.Frame]) -> tuple[To, int]:
         found = NAME.fullmatch(name)
@@ -254,28 +258,13 @@ class Endpoint:
         if event in FAILURES:
             self.refused[FAILURES[event]] += 1
         if line is None:
-            self._watch_door(event, int(said["value"]))
+            self.door.saw(event, int(said["value"]))
         elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
             line.down_since = None
             self._knock(line)
         else:
             line.refused |= event in FAILURES
             line.down_since = line.down_since or time.monotonic()
-
-    def _watch_door(self, event: zmq.Event, connection: int) -> None:
-        """libzmq is silent about those who do not even begin a handshake: they come and are gone.
-
-        Nor does it say whose handshake succeeded: the newest is taken, and if it was another's, that one is
-        counted when it leaves.
-        """
-        if event == zmq.Event.ACCEPTED:
-            self._at_the_door[connection] = None
-        elif event == zmq.Event.DISCONNECTED:
-            self.left += 1
-            if self._at_the_door.pop(connection, 0) is None:
-                self.refused["a connection without a handshake"] += 1
-        elif self._at_the_door:
-            self._at_the_door.popitem()
 
     def _listen(self, address: str, open_to_host: bool) -> Socket:
         check_bind(address, keys=self.keys is not None, open_to_host=open_to_host)
@@ -286,6 +275,7 @@ class Endpoint:
         if self.keys:
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.ZAP_DOMAIN, b"gearshift")
+        self._neighbours.meet(address)
         self._monitors[self._monitor(router)] = None
         router.bind(address)
         self._poller.register(router, zmq.POLLIN)
@@ -294,6 +284,7 @@ class Endpoint:
     def _connect(self, contact: Contact) -> None:
         if (old := self._lines.get(contact.who)) is not None:
             self._disconnect(old)
+        self._neighbours.meet(contact.address)
         dealer = self._socket(zmq.DEALER, SMALL if contact.who.role == "coordinator" else BULK)
         name = f"{self.me.role}/{self.me.number}/{self.boot}/{secrets.token_hex(8)}"
         dealer.setsockopt(zmq.IPV6, "[" in contact.address)
