@@ -93,19 +93,19 @@ class ObedientRole(ShardRole):
 
     def handle(self, message: ToShard) -> None:
         super().handle(message)
-        if isinstance(message, Give) and self.shard is not None:
+        if isinstance(message, Give) and self.shard is not None and message.lease in self.shard.waiting:
             step = Step(self.shard.step + 1, ((message.lease, 1.0),))
             self.shard.tell(Order(self.shard.done + 1, step))
 
 
 def serve(folder: Path, kind: str, alone: bool, pipe: Connection) -> None:
     torch.set_num_threads(1)
+    server = Server(torch.zeros(DENSE), (make_store(alone),), SGD(lr=0.1))
     bind = ipc_address(folder, SHARD, 1) if kind == "ipc" else "tcp://127.0.0.1:*"
     keys = Keys.make() if kind.startswith("curve") else None
     endpoint = Endpoint(SHARD, 1, LIMITS, bind=bind, keys=keys, open_to_host=True)
     pipe.send((endpoint.contact.address, endpoint.contact.key))
     endpoint.learn([Contact(WORKER, 1, key=pipe.recv())])
-    server = Server(torch.zeros(DENSE), (make_store(alone),), SGD(lr=0.1))
     role = ObedientRole(0, 1, lambda name: server, lambda name, server: None)
     role.handle(Load(1, "start"))
     role.out.clear()
@@ -121,31 +121,35 @@ class WireSide:
             target=serve, args=(self._folder, kind, alone, theirs), daemon=True
         )
         self._process.start()
+        self._kind, self._trips = kind, 0
+
+    def connect(self) -> None:
+        """Apart from the start, so that the sides start together."""
         address, key = self._pipe.recv()
-        keys = Keys.make() if kind.startswith("curve") else None
-        self._endpoint = Endpoint(WORKER, 1, LIMITS, keys=keys, half=kind.endswith("bf16"))
+        keys = Keys.make() if self._kind.startswith("curve") else None
+        self._endpoint = Endpoint(WORKER, 1, LIMITS, keys=keys, half=self._kind.endswith("bf16"))
         self._pipe.send(keys.public if keys else "")
         self._endpoint.learn([Contact(SHARD, 1, address, key)])
-        self._trips = 0
 
     def trip(self, push: RowPush) -> None:
         self._trips += 1
         number = self._trips
         rows = self._ask(Pull(1, 0, 1, number, 0, (push.ids_U,)))
-        assert isinstance(rows, Rows) and rows.pull == number and rows.rows[0].shape == (ROWS, WIDTH)
+        assert rows.pull == number and rows.rows[0].shape == (ROWS, WIDTH)
         whole = Push((push,), torch.ones(DENSE), 1.0, 1.0, NO_PREDICTIONS)
         taken = self._ask(Give(1, 0, number, whole))
-        assert isinstance(taken, Taken) and taken.lease == number
+        assert taken.lease == number
 
     def _ask(self, message: Pull | Give) -> Any:
-        """Until the connection stands, nothing is sent."""
-        unsent = -1
+        """Says it again if no answer comes, as a role does: until the connection stands, nothing is sent."""
         while True:
-            if unsent != (unsent := self._endpoint.unsent.total()):
-                self._endpoint.send(SHARD, message)
             self._endpoint.mend()
-            if found := self._endpoint.receive(0.05 if self._endpoint.cut_off(SHARD) else 20):
-                return found[0]
+            self._endpoint.send(SHARD, message)
+            until = time.monotonic() + (0.05 if self._endpoint.cut_off(SHARD) else 5.0)
+            while time.monotonic() < until:
+                for found in self._endpoint.receive(until - time.monotonic()):
+                    if isinstance(found, Rows if isinstance(message, Pull) else Taken):
+                        return found
 
     def close(self) -> None:
         self._endpoint.close()
@@ -215,6 +219,9 @@ def measure(rounds: int) -> dict[str, float]:
     """Milliseconds per trip: the median of rounds."""
     data, times = pushes(), dict[str, list[float]]()
     running = {name: make() for name, make in sides().items()}
+    for side in running.values():
+        if isinstance(side, WireSide):
+            side.connect()
     try:
         for _ in range(rounds + 1):
             for name, side in running.items():
