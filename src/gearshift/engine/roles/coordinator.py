@@ -288,9 +288,11 @@ class CoordinatorRole:
                 self.out.append((To("worker", report.worker), session.answer))
             return
         session.request, session.answer = report.request, None
-        if report.lease is not None and report.refused:
+        if report.lease is None or self.epoch.held_by(report.lease) not in (None, report.worker):
+            pass  # nothing yet; or a lease that was given to another, who will report it
+        elif report.refused:
             self.epoch.refused(report.worker, report.lease, report.refused)
-        elif report.lease is not None:
+        else:
             self.epoch.arrived(report.worker, report.lease, report.content, report.seconds, report.version)
         if self.epoch.coordinator.work.flights_of[report.worker]:
             self.epoch.joined(report.worker)  # it knows nothing of a lease that it did not report

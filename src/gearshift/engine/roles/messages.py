@@ -7,8 +7,10 @@ start has a higher one. What is asked is numbered, so that an answer is known by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
@@ -17,6 +19,18 @@ from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
 # ---- to the coordinator ----
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
+
+    loss: float  # summed
+    examples: float  # the sum of their weights
+    labels_BT: Floats
+    probabilities_BT: Floats  # before the gradient was applied
+    weights_B: Floats | None = None
+    times_B: NDArray[np.int64] | None = None  # epoch seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class Report:
     refused: str = ""  # why there is no gradient to give
     version: int = 0  # the oldest step among the shards it pulled from
     seconds: float = 0.0
-    content: Any = None  # what the host wants to know of it
+    content: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gearshift.engine.roles.messages import (
     Alive,
     Give,
     Hello,
+    Measured,
     Out,
     Over,
     Pull,
@@ -92,7 +93,9 @@ class WorkerRole:
             case _:
                 pass  # late, or meant for what this worker was before
 
-    def computed(self, job: Job, parts: Sequence[Push], content: Any, seconds: float = 0.0) -> None:
+    def computed(
+        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0
+    ) -> None:
         """The gradient of this job, by shard."""
         if job is not self.job:
             return  # it had to start anew meanwhile
