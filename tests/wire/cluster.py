@@ -156,7 +156,7 @@ def serve(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
 def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     layout, boots = layout_of(SHARDS), iter(range(boot * 1_000_000, (boot + 1) * 1_000_000))
 
-    def ids(begin: Begin) -> list[tuple[np.ndarray, ...]]:
+    def ids(begin: Begin, epoch: int) -> list[tuple[np.ndarray, ...]]:
         return layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def compute(job: Job) -> Computed | Unusable:
@@ -194,6 +194,7 @@ class CheckedAccount(Account):
 
     def restore(self, facts: dict[str, Any]) -> None:
         self.ends = Counter({int(example): count for example, count in facts["ends"].items()})
+        self.done = facts["done"]
 
 
 class DiskOfFiles:
@@ -219,6 +220,9 @@ class DiskOfFiles:
         known = self._place.read("vault.json")
         if known["incarnation"] == incarnation:
             self._place.write("vault.json", {**known, "name": name, "facts": facts})
+
+    def failed(self, name: str, error: str) -> None:
+        raise AssertionError(error)
 
 
 class Logbook:

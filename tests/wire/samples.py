@@ -44,6 +44,7 @@ works = st.builds(
     numbers,
     numbers,
     st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
+    numbers,
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
@@ -74,20 +75,26 @@ def row_push(draw: st.DrawFn, width: int) -> RowPush:
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
     dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
-    changes = {}
-    if draw(st.booleans()):
-        changes["norm.mean"] = torch.from_numpy(draw(floats_of(3)))
-    if draw(st.booleans()):
-        changes["norm.batches"] = torch.tensor(draw(st.integers(0, 100)))
-    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, changes)
+    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()))
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> m.Rows:
+def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    found = {}
+    if draw(st.booleans()):
+        found["norm.mean"] = torch.from_numpy(draw(floats_of(3)))
+    if draw(st.booleans()):
+        found["norm.batches"] = torch.tensor(draw(st.integers(0, 100)))
+    return found
+
+
+@st.composite
+def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
     dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
-    return m.Rows(draw(numbers), SHARD.number, draw(numbers), draw(numbers), draw(numbers), found, dense)
+    head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
+    return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
 
 
 worker, shard = st.just(WORKER.number), st.just(SHARD.number)
@@ -112,10 +119,11 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Loaded, numbers, shard, numbers),
         st.builds(m.Done, numbers, shard, numbers, numbers),
         st.builds(m.Saved, numbers, shard, numbers, names, names),
+        values(m.Seen),
     ),
     WORKER: st.one_of(
         works,
-        rows(),
+        values(m.Rows),
         st.builds(m.Welcome, numbers, numbers),
         st.builds(m.Rejoin, numbers),
         st.builds(m.Over, numbers),
@@ -127,6 +135,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         gives(),
         st.builds(m.Load, numbers, names),
         st.builds(m.IsSaved, numbers, names),
+        st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
     ),
 }
 

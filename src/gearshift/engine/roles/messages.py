@@ -6,7 +6,7 @@ start has a higher one. What is asked is numbered, so that an answer is known by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +101,19 @@ class Saved:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One shard's answer to a peek."""
+
+    incarnation: int
+    shard: int
+    boot: int
+    number: int
+    rows: tuple[Floats, ...]
+    dense: Tensor
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
 # ---- to a worker ----
 
 
@@ -116,6 +129,7 @@ class Work:
     boot: int
     request: int
     begin: Begin
+    epoch: int = 0  # which pass over the data its examples are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +157,7 @@ class Rows:
     step: int
     rows: tuple[Floats, ...]
     dense: Tensor
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # running ones of the model, from the first shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +207,15 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Peek:
+    """The coordinator measures the model: rows as they are now, and nothing is born."""
+
+    incarnation: int
+    number: int
+    ids: tuple[Ids, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Give:
     """This shard's part of a gradient."""
 
@@ -201,9 +225,9 @@ class Give:
     push: Push
 
 
-ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved
+ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen
 ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken
-ToShard = Load | Tell | IsSaved | Pull | Give
+ToShard = Load | Tell | IsSaved | Pull | Peek | Give
 Message = ToCoordinator | ToWorker | ToShard
 
 

@@ -12,9 +12,11 @@ from gearshift.engine.roles.messages import (
     Load,
     Loaded,
     Out,
+    Peek,
     Pull,
     Rows,
     Saved,
+    Seen,
     ShardHello,
     Taken,
     Tell,
@@ -56,6 +58,10 @@ class ShardRole:
                     self.shard.tell(order)
                     done = Done(self.incarnation, self.number, self.boot, self.shard.done)
                     self.out.append((COORDINATOR, done))
+                case Peek(_, number, ids):
+                    rows, dense, statistics = self.shard.peek(ids)
+                    seen = Seen(self.incarnation, self.number, self.boot, number, rows, dense, statistics)
+                    self.out.append((COORDINATOR, seen))
                 case IsSaved(_, name):
                     if self._saved is not None and self._saved.name == name:
                         self.out.append((COORDINATOR, self._saved))
@@ -91,6 +97,5 @@ class ShardRole:
         for worker, pull in list(self._parked.items()):
             if shard.step >= pull.version:
                 del self._parked[worker]
-                rows, dense = shard.pull(pull.ids)
-                answer = Rows(self.incarnation, self.number, pull.boot, pull.pull, shard.step, rows, dense)
-                self.out.append((To("worker", worker), answer))
+                head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
+                self.out.append((To("worker", worker), Rows(*head, *shard.pull(pull.ids))))

@@ -63,7 +63,7 @@ def said_by(message: Message) -> To:
     match message:
         case m.Hello() | m.Report() | m.Alive() | m.Pull() | m.Give():
             return To("worker", message.worker)
-        case m.ShardHello() | m.Loaded() | m.Done() | m.Saved() | m.Rows() | m.Taken():
+        case m.ShardHello() | m.Loaded() | m.Done() | m.Saved() | m.Seen() | m.Rows() | m.Taken():
             return To("shard", message.shard)
         case _:
             return COORDINATOR

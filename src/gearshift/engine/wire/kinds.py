@@ -14,7 +14,7 @@ from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import WireError
-from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut
+from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut, Values
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
@@ -104,14 +104,15 @@ def read_content(r: Reader) -> m.Measured:
 def write_work(w: Writer, work: m.Work) -> None:
     begin, lease = work.begin, work.begin.lease
     w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
-    w.numbers(lease.number, lease.first, lease.count, lease.attempt)
+    w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
 
 
 def read_work(r: Reader, me: To) -> m.Work:
     boot, request, worker, token, version = r.numbers(5)
     if worker != me.number:
         raise WireError("a message for another worker")
-    return m.Work(r.incarnation, boot, request, Begin(worker, Lease(*r.numbers(4)), token, version))
+    *lease, epoch = r.numbers(5)
+    return m.Work(r.incarnation, boot, request, Begin(worker, Lease(*lease), token, version), epoch)
 
 
 # ---- snapshots ----
@@ -201,19 +202,49 @@ def read_pull(r: Reader, me: To) -> m.Pull:
 
 def write_rows(w: Writer, rows: m.Rows) -> None:
     w.numbers(rows.shard, rows.boot, rows.pull, rows.step)
-    for rows_UW, width in zip(rows.rows, w.limits.widths, strict=True):
-        w.floats(rows_UW, most=w.limits.ids, row=(width,))
-    w.array(rows.dense.numpy(), np.float32, most=w.limits.dense[rows.shard])
+    write_values(w, rows)
 
 
 def read_rows(r: Reader, me: To) -> m.Rows:
     shard, boot, pull, step = r.numbers(4)
+    return m.Rows(r.incarnation, shard, boot, pull, step, *read_values(r, shard))
+
+
+def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
+    for rows_UW, width in zip(values.rows, w.limits.widths, strict=True):
+        w.floats(rows_UW, most=w.limits.ids, row=(width,))
+    w.array(values.dense.numpy(), np.float32, most=w.limits.dense[values.shard])
+    write_statistics(w, values.statistics)
+
+
+def read_values(r: Reader, shard: int) -> Values:
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
     size = r.limits.dense[shard]
     dense = torch.from_numpy(r.array(np.float32, most=size, exact=size))
-    return m.Rows(r.incarnation, shard, boot, pull, step, rows, dense)
+    return rows, dense, read_statistics(r)
+
+
+def write_peek(w: Writer, peek: m.Peek) -> None:
+    w.numbers(peek.number)
+    for ids, _ in zip(peek.ids, w.limits.widths, strict=True):
+        w.array(ids, np.int64, most=w.limits.ids)
+
+
+def read_peek(r: Reader, me: To) -> m.Peek:
+    (number,) = r.numbers(1)
+    return m.Peek(r.incarnation, number, tuple(read_ids(r) for _ in r.limits.widths))
+
+
+def write_seen(w: Writer, seen: m.Seen) -> None:
+    w.numbers(seen.shard, seen.boot, seen.number)
+    write_values(w, seen)
+
+
+def read_seen(r: Reader, me: To) -> m.Seen:
+    shard, boot, number = r.numbers(3)
+    return m.Seen(r.incarnation, shard, boot, number, *read_values(r, shard))
 
 
 def write_give(w: Writer, give: m.Give) -> None:
@@ -225,15 +256,7 @@ def write_give(w: Writer, give: m.Give) -> None:
         w.floats(own.sums_UW, most=w.limits.ids, row=(width,))
         w.array(own.counts_U, np.uint32, most=w.limits.ids)
     w.floats(push.dense.numpy(), most=max(w.limits.dense))
-    present = [one for one in w.limits.statistics if one.name in push.buffer_changes]
-    w.array(
-        np.array([one in present for one in w.limits.statistics], np.uint8),
-        np.uint8,
-        most=len(w.limits.statistics),
-    )
-    for one in present:
-        values = push.buffer_changes[one.name].reshape(-1).numpy()
-        w.array(values, np.int64 if one.counts else np.float32, most=len(values))
+    write_statistics(w, push.buffer_changes)
 
 
 def read_give(r: Reader, me: To) -> m.Give:
@@ -242,7 +265,7 @@ def read_give(r: Reader, me: To) -> m.Give:
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
     size = r.limits.dense[me.number]
     dense = finite(r.floats(most=size, exact=size))
-    changes = read_changes(r)
+    changes = read_statistics(r)
     push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes)
     return m.Give(r.incarnation, worker, lease, push)
 
@@ -253,7 +276,17 @@ def read_row_push(r: Reader, width: int) -> RowPush:
     return RowPush(ids_U, sums_UW, r.array(np.uint32, most=len(ids_U), exact=len(ids_U)))
 
 
-def read_changes(r: Reader) -> dict[str, torch.Tensor]:
+def write_statistics(w: Writer, values: dict[str, torch.Tensor]) -> None:
+    """Of the model, or by how much they changed; those that are there."""
+    known = w.limits.statistics
+    w.array(np.array([one.name in values for one in known], np.uint8), np.uint8, most=len(known))
+    for one in known:
+        if one.name in values:
+            flat = values[one.name].reshape(-1).numpy()
+            w.array(flat, np.int64 if one.counts else np.float32, most=one.size)
+
+
+def read_statistics(r: Reader) -> dict[str, torch.Tensor]:
     statistics = r.limits.statistics
     present = r.array(np.uint8, most=len(statistics), exact=len(statistics))
     if (present > 1).any():
@@ -285,6 +318,7 @@ KINDS: Final = (
     plain(5, m.Loaded, "coordinator"),
     plain(6, m.Done, "coordinator"),
     Kind(7, m.Saved, "coordinator", write_saved, read_saved),
+    Kind(8, m.Seen, "coordinator", write_seen, read_seen),
     plain(16, m.Welcome, "worker"),
     Kind(17, m.Work, "worker", write_work, read_work),
     plain(18, m.Rejoin, "worker"),
@@ -294,6 +328,7 @@ KINDS: Final = (
     plain(32, m.Load, "shard"),
     Kind(33, m.Tell, "shard", write_tell, read_tell),
     plain(36, m.IsSaved, "shard"),
+    Kind(37, m.Peek, "shard", write_peek, read_peek),
     Kind(34, m.Pull, "shard", write_pull, read_pull),
     Kind(35, m.Give, "shard", write_give, read_give),
 )
