@@ -38,6 +38,8 @@ from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
 
+LOADING = 20  # times as long may a shard be silent while it loads its part
+
 
 class Vault(Protocol):
     """What outlives every process."""
@@ -58,8 +60,8 @@ class Vault(Protocol):
 class Book(Host[Any], Protocol):
     """A host whose accounts can be set back to a snapshot's."""
 
-    def facts(self) -> dict[str, Any]: ...
-    def restore(self, facts: dict[str, Any]) -> None: ...
+    def facts(self) -> Any: ...
+    def restore(self, facts: Any) -> None: ...
     def passed(self, first_lease: int) -> bool:
         """The data are done with. True: once more from the beginning; leases go on with this number."""
 
@@ -100,6 +102,7 @@ class CoordinatorRole:
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
+        self._heard = dict.fromkeys(range(shards), 0.0)  # when, of each shard
         self._new_incarnation()
 
     # ---- incarnations ----
@@ -115,6 +118,7 @@ class CoordinatorRole:
         self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
         self._orders: deque[Order] = deque()  # not carried out by all
         self._given = 0
+        self._heard = dict.fromkeys(range(self.shards), self.now)
         self._step_order = 0  # the number of the step under way, 0: none
         self._cut: tuple[str, dict[str, Any]] | None = None  # being written
         self._cut_parts: set[int] = set()
@@ -166,6 +170,8 @@ class CoordinatorRole:
             self._new_incarnation()
 
     def _handle(self, message: ToCoordinator) -> None:
+        if isinstance(message, ShardHello | Loaded | Done | Saved | Seen):
+            self._heard[message.shard] = self.now
         match message:
             case ShardHello(shard, boot):
                 self._shard_started(shard, boot)
@@ -198,14 +204,7 @@ class CoordinatorRole:
                 if shard not in self._loaded:
                     self._send_load(shard)
             return
-        for order in self._orders:
-            for shard, done in self._done.items():
-                if order.number > done:
-                    self._send_order(shard, order)
-        if self._cut is not None:
-            for shard in range(self.shards):
-                if shard not in self._cut_parts:
-                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
+        self._orders_again()
         for worker, session in list(self._workers.items()):
             if now - session.heard > self.patience:
                 del self._workers[worker]
@@ -215,6 +214,13 @@ class CoordinatorRole:
             self._feed()
         except StateLost:
             self._new_incarnation()
+
+    def settle(self, message: Done | Saved) -> None:
+        """In the middle of a step's end, while the host waits for a snapshot: what shards say of it."""
+        self._handle(message)
+
+    def settle_again(self) -> None:
+        self._orders_again()
 
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         """Another strategy decides from here on; nothing under way is lost."""
@@ -230,6 +236,22 @@ class CoordinatorRole:
                 self._leave(worker, session)
 
     # ---- shards ----
+
+    def is_new(self, shard: int, boot: int) -> bool:
+        """Whether a shard of this start is another than the one we know."""
+        return boot > self._boots[shard]
+
+    def silent(self) -> list[int]:
+        """Shards that have something to do and have said nothing for too long; each is named once."""
+        if self.epoch is None:
+            waited_for = [shard for shard in range(self.shards) if shard not in self._loaded]
+            patience = LOADING * self.patience
+        else:
+            waited_for = [shard for shard, done in self._done.items() if done < self._given]
+            patience = self.patience
+        found = [shard for shard in waited_for if self.now - self._heard[shard] > patience]
+        self._heard |= dict.fromkeys(found, self.now)
+        return found
 
     def _shard_started(self, shard: int, boot: int) -> None:
         if boot < self._boots[shard]:
@@ -257,6 +279,9 @@ class CoordinatorRole:
 
     def carry_out(self, what: Step | Drop | TakeCut, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
+        for shard, done in self._done.items():
+            if done == self._given:
+                self._heard[shard] = self.now  # it had nothing to say
         self._given += 1
         order = Order(self._given, what, open_from)
         self._orders.append(order)
@@ -265,6 +290,16 @@ class CoordinatorRole:
         for shard in range(self.shards):
             self._send_order(shard, order)
         return False
+
+    def _orders_again(self) -> None:
+        for order in self._orders:
+            for shard, done in self._done.items():
+                if order.number > done:
+                    self._send_order(shard, order)
+        if self._cut is not None:
+            for shard in range(self.shards):
+                if shard not in self._cut_parts:
+                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
 
     def _send_order(self, shard: int, order: Order) -> None:
         self.out.append((To("shard", shard), Tell(self.incarnation, order)))
@@ -394,6 +429,7 @@ class CoordinatorRole:
         if self.over:
             for worker, session in self._workers.items():
                 self.out.append((To("worker", worker), Over(session.boot)))
+
 
 class _Looking:
     """The book, and a look after each step whether a snapshot is due."""

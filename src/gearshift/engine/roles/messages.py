@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gearshift.data.batch import Floats, Ids
+from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.shard import Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
@@ -31,6 +31,12 @@ class Measured:
     probabilities_BT: Floats  # before the gradient was applied
     weights_B: Floats | None = None
     times_B: NDArray[np.int64] | None = None  # epoch seconds
+
+
+def measured_of(batch: Batch, push: Push) -> Measured:
+    return Measured(
+        push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,9 @@ class Rows:
     step: int
     rows: tuple[Floats, ...]
     dense: Tensor
-    statistics: dict[str, Tensor] = field(default_factory=dict)  # running ones of the model, from the first shard
+    statistics: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # running ones of the model, from the first shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import COORDINATOR, Measured
+from gearshift.engine.roles.messages import COORDINATOR, Measured, Message
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
@@ -73,6 +74,8 @@ class Driver:
         self.endpoint, self.interval, self.look, self.tell = endpoint, tick, look, tell
         self.alone_after, self.hang_after = alone_after, hang_after
         self._posted = queue.SimpleQueue[Callable[[], None]]()
+        self._kept: deque[Message] = deque()  # heard in the middle of a turn
+        self._due = 0.0
         self._stopped = False
 
     def post(self, do: Callable[[], None]) -> None:
@@ -91,31 +94,47 @@ class Driver:
                 assert compute is not None, "a worker computes"
                 seat = WorkerSeat(role, compute, self.post, self.hang_after)
                 try:
-                    self._run(seat)
+                    self.steer(seat)
                 finally:
                     seat.close()
             case CoordinatorRole():
-                self._run(CoordinatorSeat(role, self.interval))
+                self.steer(CoordinatorSeat(role, self.interval))
             case ShardRole():
-                self._run(ShardSeat(role))
+                self.steer(ShardSeat(role))
 
-    def _run(self, seat: Seat) -> None:
-        due = time.monotonic()
-        self._send(seat.role)
+    def steer(self, seat: Seat) -> None:
+        """The loop of this seat, to its end."""
+        self.send(seat.role)
         while not (self._stopped or seat.over()):
-            if time.monotonic() >= due:
-                due = time.monotonic() + self.interval
-                self._look_around()
-                seat.tick()
-                self._send(seat.role)
-            for message in self.endpoint.receive(due - time.monotonic()):
-                seat.handle(message)
-                self._send(seat.role)
-            while not self._posted.empty():
-                self._posted.get()()
-                self._send(seat.role)
+            self._turn(seat)
 
-    def _send(self, role: Role) -> None:
+    def _turn(self, seat: Seat) -> None:
+        while self._kept:  # before the clock: they may have waited for long
+            seat.handle(self._kept.popleft())
+            self.send(seat.role)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + self.interval
+            self._look_around()
+            seat.tick()
+            self.send(seat.role)
+        for message in self.endpoint.receive(self._due - time.monotonic()):
+            seat.handle(message)
+            self.send(seat.role)
+        while not self._posted.empty():
+            self._posted.get()()
+            self.send(seat.role)
+
+    def listen(self, take: Callable[[Message], bool], enough: Callable[[], bool]) -> None:
+        """In the middle of a turn: for one tick, or until it is enough. What is not taken waits for its own turn."""
+        until = time.monotonic() + self.interval
+        while not enough() and (left := until - time.monotonic()) > 0:
+            for message in self.endpoint.receive(left):
+                if not take(message):
+                    self._kept.append(message)
+        if not enough():
+            self._look_around()
+
+    def send(self, role: Role) -> None:
         out, role.out = role.out, []
         for to, message in out:
             self.endpoint.send(to, message)
