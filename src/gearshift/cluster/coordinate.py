@@ -286,6 +286,7 @@ class Engine:
                     patience=self.site.patience,
                     workers=workers,
                     log=training.observe,
+                    tell=observer.tell,
                 )
                 self.driver.steer(RunSeat(self))
         finally:

@@ -142,8 +142,8 @@ class LaunchedRun:
         said = self._ray.answer(self._hub.watch.remote(len(self.messages)))
         if said is not None:
             self._hear(said)
-        elif (state := run_folder.read(self.folder).state) in ("ended", "stopped", "failed"):
-            self._end(None if state != "failed" else (run_folder.read(self.folder).reason, True))
+        elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
+            self._end(None if record.state != "failed" else (record.reason, True))
         elif time.monotonic() - self._heard > LOST_SECONDS:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "

@@ -31,6 +31,8 @@ from gearshift.errors import UserError
 NAMESPACE = "gearshift"
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
+STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+PLACE_SECONDS = 60.0  # in which a first process must be there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
 FAILURES = 3  # of one member, one after the other, that end the run
@@ -129,19 +131,15 @@ class Seat:
 class Process:
     """An actor that is a shard or a worker, from its start on."""
 
-    def __init__(self, run: str, who: To, body: Callable[[Any, Any], None], site: Any) -> None:
-        self._hub_name, self._who, self._body, self._site = (
-            actor_name(run, To("coordinator")),
-            who,
-            body,
-            site,
-        )
+    def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
+        self._hub_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
         hub = ray.get_actor(self._hub_name, namespace=NAMESPACE)
         node = ray.get_runtime_context().get_node_id()
         boot = _patiently(lambda: hub.register.remote(self._who, os.getpid(), node))
+        self._site = _patiently(lambda: hub.site.remote())
         seat = Seat(self._who, boot, _this_host())
         threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
         failure: tuple[str, bool] | None = None
@@ -209,6 +207,23 @@ def _kill(pid: int) -> None:
 # ---- the hub ----
 
 
+class Keeper:
+    """Holds what the run is made of, for the hub and all that start anew.
+
+    It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
+    """
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+
+    def give(self) -> Any:
+        return self._site
+
+
+def keeper_of(run: str) -> Any:
+    return ray.get_actor(f"{run}/keeper", namespace=NAMESPACE)
+
+
 class Hub:
     """The actor of the coordinator. It is also the staff that starts, replaces and ends the others."""
 
@@ -217,19 +232,20 @@ class Hub:
         plan: Plan,
         begin: Callable[[Seat, Any, Hub], Running],
         bodies: dict[str, Callable[[Any, Any], None]],
-        site: Any,
     ) -> None:
-        self._plan, self._begin, self._bodies, self._site = plan, begin, bodies, site
+        self._plan, self._begin, self._bodies = plan, begin, bodies
+        self._site: Any = _patiently(lambda: keeper_of(plan.name).give.remote())
         self._lock = threading.Lock()
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
+        self._started: dict[To, float] = {}
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
         self._over = False
         self._run: Running | None = None
-        first: int = site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
+        first: int = self._site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
         self._boot: int = first
         self._seat = Seat(To("coordinator"), first, _this_host())
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
@@ -253,10 +269,14 @@ class Hub:
 
     # ---- from members ----
 
+    def site(self) -> Any:
+        return self._site
+
     def register(self, who: To, pid: int, node: str) -> int:
         with self._lock:
             self._boot += 1
             self._places[who] = pid, node
+            self._started[who] = time.monotonic()
             return self._boot
 
     def meet(self, contact: Contact | None, sentences: list[str]) -> list[Contact]:
@@ -301,11 +321,12 @@ class Hub:
         if who not in self._actors:
             options = self._plan.options(who) | {"get_if_exists": True}
             make = ray.remote(Process).options(**options)
-            self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role], self._site)
+            self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
 
     def replace(self, who: To, reason: str) -> None:
-        self._seat.tell(f"{reason}: it is started anew")
-        if place := self._places.get(who):
+        age = time.monotonic() - self._started.get(who, 0.0)
+        if (place := self._places.get(who)) and age > STARTING_SECONDS:
+            self._seat.tell(f"{reason}: it is started anew")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
     def failure(self) -> str | None:
@@ -355,6 +376,8 @@ class Hub:
 def connect(address: str) -> None:
     """To a cluster that is there."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
+    setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
     try:
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
@@ -392,7 +415,10 @@ def launch(
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        return ray.remote(Hub).options(**options).remote(plan, begin, bodies, site)
+        kept = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+        keeper: Any = ray.remote(Keeper).options(**kept).remote(site)
+        ray.get(keeper.give.remote(), timeout=PLACE_SECONDS)
+        return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
     except TypeError as error:  # what pickle says of what it cannot take along
         cause = error.__cause__ or error
         raise UserError(
@@ -430,6 +456,8 @@ def end(hub: Any, plan: Plan) -> None:
 
 def leave_place(plan: Plan) -> None:
     """What was reserved is free again; whatever still runs there ends."""
+    with contextlib.suppress(Exception):
+        ray.kill(keeper_of(plan.name), no_restart=True)
     if plan.group is not None:
         with contextlib.suppress(Exception):
             remove_placement_group(plan.group)

@@ -9,6 +9,7 @@ written its part.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -92,6 +93,7 @@ class CoordinatorRole:
         workers: int = 1 << 30,
         cut_every: int = 0,
         log: Log | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never.
 
@@ -99,6 +101,7 @@ class CoordinatorRole:
         """
         self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
         self.patience, self.workers, self.cut_every, self._log = patience, workers, cut_every, log
+        self.tell = tell
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
@@ -209,7 +212,9 @@ class CoordinatorRole:
             if now - session.heard > self.patience:
                 del self._workers[worker]
                 self._given_up[worker] = session.boot
-                self.epoch.lost(worker, f"worker {worker} was silent for {self.patience:g} s")
+                reason = f"worker {worker} was silent for {self.patience:g} s"
+                self.tell(f"{reason}; its examples go to the others")
+                self.epoch.lost(worker, reason)
         try:
             self._feed()
         except StateLost:
@@ -258,6 +263,7 @@ class CoordinatorRole:
             return
         again, self._boots[shard] = boot > self._boots[shard], boot
         if again and self.epoch is not None:
+            self.tell(f"shard {shard} was lost and started anew")
             self._new_incarnation()
         elif self.epoch is None:
             self._loaded.discard(shard)
@@ -361,6 +367,8 @@ class CoordinatorRole:
         if boot <= self._given_up.get(worker, 0):
             self.out.append((To("worker", worker), Rejoin(boot)))
             return
+        if session is not None and boot > session.boot:
+            self.tell(f"worker {worker} started anew; what it had begun is begun again")
         if session is None or boot > session.boot:
             self._workers[worker] = Session(boot, self.now)
             self.epoch.joined(worker)
