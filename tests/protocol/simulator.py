@@ -4,7 +4,8 @@
 
 A schedule follows from its seed alone; in every fourth, messages travel as the wire's bytes. It ends when the
 coordinator says that everything is done; then every example must have ended once in every pass, and every shard must
-hold, bit for bit, what the surviving history of steps makes of the parameters. A violation is an `AssertionError`, or whatever a role raised, with the seed.
+hold, bit for bit, what the surviving history of steps makes of the parameters. A violation is an `AssertionError`, or
+whatever a role raised, with the seed.
 """
 
 from __future__ import annotations
