@@ -23,9 +23,9 @@ from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster.site import Recipe, Site, write_state
 from gearshift.cluster.work import work
+from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.report import closing_lines
-from gearshift.run import Status
 from gearshift.trained import TrainedModel, load
 from gearshift.training import Switch
 

@@ -30,7 +30,7 @@ from gearshift.training import Training
 BAG = 256  # ids of one example in a bag that a message has room for
 
 
-STATE = "cluster.json"  # in the run's folder: what must outlive the coordinator and is in no checkpoint
+STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
 
 
 class Recipe(Protocol):
@@ -119,6 +119,9 @@ class Member(Protocol):
     def tell(self, sentence: str) -> None:
         """To the user."""
 
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        """Its figures go to whoever started it, who shows them."""
+
 
 Body = Callable[[Member, Site], None]  # what a process does, to its end
 
@@ -142,7 +145,9 @@ def endpoint_of(member: Member, site: Site, training: Training) -> Endpoint:
 
 
 def driver_of(member: Member, site: Site, endpoint: Endpoint) -> Driver:
-    return Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+    driver = Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+    member.measured_by(driver.figures)
+    return driver
 
 
 def limits_of(training: Training, shards: int) -> Limits:
