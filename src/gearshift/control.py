@@ -132,7 +132,7 @@ class Server:
         match request:
             case {"do": "status"}:
                 return asdict(run.status())
-            case {"do": "figures"}:
+            case {"do": "metrics"}:
                 return {"status": asdict(run.status()), "processes": run.processes()}
             case {"do": "watch", "seen": int(seen), "process": int(process)}:
                 return _news(run, seen if process == os.getpid() else 0)

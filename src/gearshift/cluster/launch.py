@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 import time
 from dataclasses import replace
@@ -70,7 +71,9 @@ def start(
             settings.threads,
             patience=settings.patience,
             local=local,
+            token=secrets.token_hex(8),
         )
+        write_state(folder, token=site.token)
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
@@ -163,6 +166,8 @@ class LaunchedRun:
         if error is not None:
             self._error = UserError(error[0]) if error[1] else RuntimeError(error[0])
             self._status = replace(self._status, phase="failed")
+            if run_folder.read(self.folder).ended is None:  # it failed before the run was its own
+                run_folder.finish(self.folder, "failed", error[0])
         else:
             state = run_folder.read(self.folder).state
             self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")

@@ -32,7 +32,7 @@ def metrics(run: str, port: int | None) -> None:
 
 
 def page(folder: Path) -> str:
-    said = control.ask(folder, "figures")
+    said = control.ask(folder, "metrics")
     return prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
 
 

@@ -10,7 +10,7 @@ from gearshift import run_folder
 from gearshift.commands import terminal
 from gearshift.commands.control import run_of
 from gearshift.commands.progress import progress
-from gearshift.commands.train import QUIT, TERMINATED
+from gearshift.commands.train import QUIT, TERMINATED, introduce
 from gearshift.errors import UserError
 from gearshift.run_folder import RunRecord
 from gearshift.watching import POLL_SECONDS, Watched
@@ -34,10 +34,7 @@ def _follow(watched: Watched) -> RunRecord:
         introduced = False
         while (ended := watched.ending()) is None:
             watched.look()
-            if watched.header and not introduced:
-                introduced = True
-                for line in watched.header:
-                    shown.say(line)
+            introduced = introduced or introduce(watched.header, shown)
             shown.show(watched.status, watched.messages)
             time.sleep(POLL_SECONDS)
     return ended
