@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gearshift.engine import ray_cluster
 
 POLL_SECONDS = 0.2
-LOST_SECONDS = 60.0  # without an answer of the coordinator, after which the run counts as lost
+LOST_SECONDS = 180.0  # without an answer of the coordinator, after which the run counts as lost
 PLACE_SECONDS = 30.0  # in which Ray must find room
 
 
@@ -85,7 +85,7 @@ def start(
         if local is not None:
             local.stop()
         raise
-    return LaunchedRun(folder, hub, plan, ray, local, model)
+    return LaunchedRun(site, hub, plan, ray, model)
 
 
 def _ray() -> Any:
@@ -107,17 +107,16 @@ def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shard
 class LaunchedRun:
     """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
 
-    def __init__(
-        self, folder: Path, hub: Any, plan: Any, ray: Any, local: LocalRay | None, model: nn.Module | None
-    ) -> None:
-        self.folder = folder
+    def __init__(self, site: Site, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
+        self.folder, self._site = site.folder, site
         self.messages: list[str] = []
         self.header: tuple[str, ...] = ()
-        self._hub, self._plan, self._ray, self._local, self._model = hub, plan, ray, local, model
+        self._hub, self._plan, self._ray, self._model = hub, plan, ray, model
         self._status = Status(0, 0, 1, 0.0, 0.0, float("nan"), float("nan"), None, "starting")
         self._said: dict[str, Any] = {}
         self._asked_at = 0.0
         self._heard = time.monotonic()
+        self._watchdog = ray.Watchdog(site)
         self._error: BaseException | None = None
         self._over = False
         self._result: ClusterResult | None = None
@@ -147,7 +146,9 @@ class LaunchedRun:
             self._hear(said)
         elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
             self._end(None if record.state != "failed" else (record.reason, True))
-        elif time.monotonic() - self._heard > LOST_SECONDS:
+        elif time.monotonic() - self._heard < LOST_SECONDS:
+            self._watchdog.silent()
+        else:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
                 f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
@@ -156,6 +157,7 @@ class LaunchedRun:
 
     def _hear(self, said: dict[str, Any]) -> None:
         self._heard, self._said = time.monotonic(), said
+        self._watchdog.heard()
         self.header = self.header or tuple(said.get("header", ()))
         self.messages += said.get("messages", ())
         self._status = said.get("status", self._status)
@@ -177,8 +179,8 @@ class LaunchedRun:
         self._over = True
         self._ray.end(self._hub, self._plan)
         self._ray.leave()
-        if self._local is not None:
-            self._local.stop()
+        if self._site.local is not None:
+            self._site.local.stop()
 
     # What is asked of it
 

@@ -161,22 +161,36 @@ class Process:
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
     def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
-        heard = time.monotonic()
+        watchdog = Watchdog(self._site)
         while True:
             try:
                 seat.meet(hub)
-                heard = time.monotonic()
+                watchdog.heard()
             except RayError:
-                silent = time.monotonic() - heard
-                if seat.me == To("shard", 0) and silent > self._site.patience:
-                    self._wake_hub(seat)
-                    heard = time.monotonic()
+                if seat.me == To("shard", 0):
+                    watchdog.silent()
             time.sleep(MEET_SECONDS)
 
-    def _wake_hub(self, seat: Seat) -> None:
-        """It has not answered for too long: if it only sleeps, it is ended, and Ray starts another."""
-        place = self._site.hub_place()
-        if place is not None:
+
+class Watchdog:
+    """Ends a hub that is there and does not answer: Ray starts another. One that has just started has more time."""
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+        self._known = self._answered = site.hub_place()
+        self._since = time.monotonic()  # it was heard, first seen, or ended
+
+    def heard(self) -> None:
+        self._since, self._answered = time.monotonic(), self._site.hub_place()
+        self._known = self._answered
+
+    def silent(self) -> None:
+        now, place = time.monotonic(), self._site.hub_place()
+        if place != self._known:
+            self._known, self._since = place, now
+        grace = self._site.patience if place == self._answered else max(STARTING_SECONDS, self._site.patience)
+        if place is not None and now - self._since > grace:
+            self._since = now
             end_process(*place)
 
 
@@ -245,7 +259,7 @@ class Hub:
         self._lock = threading.Lock()
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
-        self._started: dict[To, float] = {}
+        self._boots: dict[To, int] = {}
         self._starts: Counter[To] = Counter()
         self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
@@ -286,8 +300,8 @@ class Hub:
         with self._lock:
             self._boot += 1
             self._places[who] = pid, node
+            self._boots[who] = self._boot
             self._starts[who] += 1
-            self._started[who] = time.monotonic()
             return self._boot
 
     def meet(
@@ -344,9 +358,9 @@ class Hub:
             make = ray.remote(Process).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
 
-    def replace(self, who: To, reason: str) -> None:
-        age = time.monotonic() - self._started.get(who, 0.0)
-        if (place := self._places.get(who)) and age > STARTING_SECONDS:
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """The process of that start; if another has started meanwhile, it is given its time."""
+        if (place := self._places.get(who)) and self._boots[who] == boot:
             self._seat.tell(f"{reason}: it is started anew")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 

@@ -258,15 +258,14 @@ class CoordinatorRole:
         """Whether a shard of this start is another than the one we know."""
         return boot > self._boots[shard]
 
+    def boot_of(self, shard: int) -> int:
+        """The newest start that was heard of."""
+        return self._boots[shard]
+
     def silent(self) -> list[int]:
-        """Shards that have something to do and have said nothing for too long; each is named once."""
-        if self.epoch is None:
-            waited_for = [shard for shard in range(self.shards) if shard not in self._loaded]
-            patience = LOADING * self.patience
-        else:
-            waited_for = [shard for shard, done in self._done.items() if done < self._given]
-            patience = self.patience
-        found = [shard for shard in waited_for if self.now - self._heard[shard] > patience]
+        """Shards that have said nothing for too long; each is named once in that time."""
+        patience = self.patience if self.epoch is not None else LOADING * self.patience
+        found = [shard for shard, heard in self._heard.items() if self.now - heard > patience]
         self._heard |= dict.fromkeys(found, self.now)
         return found
 
@@ -297,9 +296,6 @@ class CoordinatorRole:
 
     def carry_out(self, what: Step | Drop | TakeCut, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
-        for shard, done in self._done.items():
-            if done == self._given:
-                self._heard[shard] = self.now  # it had nothing to say
         self._given += 1
         order = Order(self._given, what, open_from)
         self._orders.append(order)
