@@ -361,6 +361,7 @@ class Hub:
     def replace(self, who: To, boot: int, reason: str) -> None:
         """The process of that start; if another has started meanwhile, it is given its time."""
         if (place := self._places.get(who)) and self._boots[who] == boot:
+            self._boots[who] = 0  # once
             self._seat.tell(f"{reason}: it is started anew")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
