@@ -56,6 +56,9 @@ class Staff(Protocol):
     def failure(self) -> str | None:
         """Why the run cannot go on: a process that fails again and again."""
 
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The newest of each process, by its name."""
+
     def close(self) -> None: ...
 
 
@@ -68,6 +71,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run = site.build(resume=folder if resumed else origin_of(folder))
     run.training.engine = Engine(run, member, site, staff)
     run.make_saver = ClusterSaver
+    run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
     run.start(folder)
     return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 import time
 from dataclasses import replace
@@ -23,9 +24,9 @@ from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster.site import Recipe, Site, write_state
 from gearshift.cluster.work import work
+from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.report import closing_lines
-from gearshift.run import Status
 from gearshift.trained import TrainedModel, load
 from gearshift.training import Switch
 
@@ -70,7 +71,9 @@ def start(
             settings.threads,
             patience=settings.patience,
             local=local,
+            token=secrets.token_hex(8),
         )
+        write_state(folder, token=site.token)
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
@@ -165,6 +168,8 @@ class LaunchedRun:
         if error is not None:
             self._error = UserError(error[0]) if error[1] else RuntimeError(error[0])
             self._status = replace(self._status, phase="failed")
+            if run_folder.read(self.folder).ended is None:  # it failed before the run was its own
+                run_folder.finish(self.folder, "failed", error[0])
         else:
             state = run_folder.read(self.folder).state
             self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -111,6 +112,7 @@ class Seat:
     _contact: Contact | None = None
     _known: dict[To, Contact] = field(default_factory=dict)
     _sentences: list[str] = field(default_factory=list)
+    _measure: Callable[[], dict[str, float]] = dict
 
     def announce(self, contact: Contact) -> None:
         self._contact = contact
@@ -118,13 +120,18 @@ class Seat:
     def contacts(self) -> Iterable[Contact]:
         return list(self._known.values())
 
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        self._measure = measure
+
     def tell(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
     def meet(self, hub: Any) -> None:
         """Tells the hub where we are, and hears where the others are."""
         said, self._sentences = self._sentences, []
-        found = ray.get(hub.meet.remote(self._contact, said), timeout=ANSWER_SECONDS)
+        found = ray.get(
+            hub.meet.remote(self._contact, said, self.me, self._measure()), timeout=ANSWER_SECONDS
+        )
         self._known.update({contact.who: contact for contact in found})
 
 
@@ -253,6 +260,8 @@ class Hub:
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
         self._boots: dict[To, int] = {}
+        self._starts: Counter[To] = Counter()
+        self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
         self._failure: str | None = None
@@ -261,6 +270,7 @@ class Hub:
         self._run: Running | None = None
         first: int = self._site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
         self._boot: int = first
+        self._starts[To("coordinator")] = first // STARTS
         self._seat = Seat(To("coordinator"), first, _this_host())
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
@@ -291,10 +301,14 @@ class Hub:
             self._boot += 1
             self._places[who] = pid, node
             self._boots[who] = self._boot
+            self._starts[who] += 1
             return self._boot
 
-    def meet(self, contact: Contact | None, sentences: list[str]) -> list[Contact]:
+    def meet(
+        self, contact: Contact | None, sentences: list[str], who: To, figures: dict[str, float]
+    ) -> list[Contact]:
         with self._lock:
+            self._figures[who] = figures
             if self._seat._contact is not None:
                 self._contacts[To("coordinator")] = self._seat._contact
             if contact is not None:
@@ -302,7 +316,14 @@ class Hub:
                 if known is None or known.boot <= contact.boot:
                     self._contacts[contact.who] = contact
             self._seat._sentences.extend(sentences)
+            self._pass_on()
             return list(self._contacts.values())
+
+    def _pass_on(self) -> None:
+        """What members have to say, to whoever watches the run."""
+        if self._run is not None:
+            said, self._seat._sentences = self._seat._sentences, []
+            self._run.messages.extend(said)
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
         """A member's work is over, or it cannot do it."""
@@ -347,6 +368,14 @@ class Hub:
     def failure(self) -> str | None:
         return self._failure
 
+    def figures(self) -> dict[str, dict[str, float]]:
+        with self._lock:
+            found = {**self._figures, self._seat.me: self._seat._measure()}
+            return {
+                f"{who.role}-{who.number}": {**own, "restarts": max(0, self._starts[who] - 1)}
+                for who, own in sorted(found.items())
+            }
+
     def close(self) -> None:
         for who in list(self._actors):
             self._end(who)
@@ -355,6 +384,7 @@ class Hub:
         actor = self._actors.pop(who, None)
         with self._lock:
             self._contacts.pop(who, None)
+            self._figures.pop(who, None)
         if actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
@@ -368,9 +398,8 @@ class Hub:
         run = self._run
         said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
         if run is not None:
-            if self._seat._sentences:
-                run.messages.extend(self._seat._sentences)
-                self._seat._sentences = []
+            with self._lock:
+                self._pass_on()
             said |= {"status": run.status(), "messages": list(run.messages[since:])}
             said["header"] = getattr(run, "header", ())
         return said

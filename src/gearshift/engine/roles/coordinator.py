@@ -221,6 +221,18 @@ class CoordinatorRole:
         except StateLost:
             self._new_incarnation()
 
+    def figures(self) -> dict[str, float]:
+        """Who is here, and what is under way. From any thread."""
+        found = {
+            "workers": len(self._workers),
+            "orders_open": len(self._orders),
+            "incarnation": self.incarnation,
+        }
+        if (epoch := self.epoch) is not None:
+            work = epoch.coordinator.work
+            found |= {"leases_open": len(work.flying), "gradients_waiting": len(work.waiting)}
+        return dict(found)
+
     def settle(self, message: Done | Saved) -> None:
         """In the middle of a step's end, while the host waits for a snapshot: what shards say of it."""
         self._handle(message)

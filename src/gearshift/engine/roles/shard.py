@@ -73,6 +73,11 @@ class ShardRole:
         else:
             self._say_done(self.shard)
 
+    def figures(self) -> dict[str, float]:
+        """What waits here. From any thread."""
+        waiting = len(self.shard.waiting) if self.shard is not None else 0
+        return {"parked_pulls": len(self._parked), "gradients_waiting": waiting}
+
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
         """The cut of this name is written, or could not be."""
         if incarnation == self.incarnation:
