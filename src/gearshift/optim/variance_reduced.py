@@ -11,7 +11,7 @@ A user's own PyTorch loop takes `gearshift.optim.VRAdam` and its like.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,16 @@ class VarianceReduced:
         if ratio is not None:
             kept.add_((ratio - 1).to(kept.dtype), alpha=1 - self.beta3)
         return kept.div(1 - self.beta3 ** (int(state["step"]) + 1)).add_(1)
+
+
+def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:
+    """The same optimizer at another rate."""
+    if isinstance(optimizer, VarianceReduced):
+        return replace(optimizer, base=with_lr(optimizer.base, lr))
+    if not is_dataclass(optimizer):
+        raise UserError(f"{type(optimizer).__name__} is no dataclass with a field lr, so its rate cannot be changed")
+    changed: DenseOptimizer = replace(optimizer, lr=lr)  # type: ignore[type-var]
+    return changed
 
 
 # The base rule of each, and its memory of r.
