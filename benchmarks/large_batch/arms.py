@@ -1,7 +1,7 @@
 """What is trained: an arm is a dense optimizer, that of the rows, and where both rates are first looked for.
 
-`vr_adam/row_wise` gives rows an r too, `vr_sgd/norm_matched` is a control (docs/large_batches.md). VR-x has the rates of x
-to begin with, and is x where a step has one gradient: at the smallest batch.
+`vr_adam/row_wise` gives rows an r too, `vr_sgd/norm_matched` is a control (docs/large_batches.md). VR-x has the rates
+of x to begin with, and is x where a step has one gradient: at the smallest batch.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Arm:
 
 
 _PLAIN = {
-    "sgd": Arm("sgd", 0.1, RowSGD(20.0), rule="linear"),
-    "momentum": Arm("momentum", 0.02, RowSGD(20.0), rule="linear"),
-    "lars": Arm("lars", 1.0, RowSGD(20.0), rule="linear"),
+    "sgd": Arm("sgd", 0.1, RowSGD(1.0), rule="linear"),
+    "momentum": Arm("momentum", 0.02, RowSGD(1.0), rule="linear"),
+    "lars": Arm("lars", 1.0, RowSGD(1.0), rule="linear"),
     "adam": Arm("adam", 1e-3, RowAdagrad(0.02)),  # rows as Gearshift's default
     "lamb": Arm("lamb", 2e-3, RowAdagrad(0.02)),
     "row_adam": Arm("adam", 1e-3, RowAdam(1e-3)),  # what CowClip is without clipping
@@ -64,4 +64,6 @@ def arm(name: str) -> Arm:
             return replace(ARMS[plain], trust=more)
         case "norm_matched" | "layer_mean" | "permuted":
             return replace(ARMS[plain], control=more)
-    raise SystemExit(f"no arm {name}: write {plain}, {plain}/touched, /row_wise, /norm_matched, /layer_mean or /permuted")
+    raise SystemExit(
+        f"no arm {name}: write {plain}, {plain}/touched, /row_wise, /norm_matched, /layer_mean or /permuted"
+    )

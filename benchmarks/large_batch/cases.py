@@ -55,7 +55,9 @@ def load(case: str, seed: int, share: float, examples: int, frappe: Path) -> Dat
     """`share` is of the training examples, from the first."""
     if case == "frappe":
         whole = gs.read(frappe / "train.libfm.zst").fitted().in_memory()
-        valid, test = (gs.read(frappe / f"{name}.libfm.zst", whole.schema).in_memory() for name in ("valid", "test"))
+        valid, test = (
+            gs.read(frappe / f"{name}.libfm.zst", whole.schema).in_memory() for name in ("valid", "test")
+        )
         return Data(whole.head(round(whole.counted() * share)).in_memory(), test, valid)
     log = gs.ClickLog(examples=examples // DAYS * (DAYS + 1), days=DAYS + 1, seed=seed)
     end = log.day_begin(DAYS)

@@ -1,4 +1,4 @@
-"""How large may the batch be? Optimizers at growing batches, each at its own best rates, against the small batch's best.
+"""How large may the batch be? Optimizers at growing batches, each at its best rates, against the small batch's best.
 
 At each batch an optimizer's two rates, of the dense parameters and of the rows, are searched downhill on a lattice of
 factors, on one seed that is not reported and on a share of the data; the winner alone is trained on all of them with
@@ -49,12 +49,21 @@ Run = Callable[[Trial], Score | None]  # None: it diverged
 
 @dataclass(frozen=True)
 class Search:
-    """Where rates are looked for: factors of `step`, from `strides` apart to the nearest."""
+    """Where rates are looked for: factors of `step`, from `strides` apart to the nearest.
+
+    On `share` of the `examples`, or more where that would be fewer than `steps` steps: they would say little.
+    """
+
+    examples: int
 
     step: float = 1.5
     strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
     share: float = 0.25
+    steps: int = 200
     rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
+
+    def share_at(self, batch: int) -> float:
+        return min(1.0, max(self.share, self.steps * batch / self.examples))
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Line:
 
     optimizer: str
     batch: int
-    point: tuple[int, int]  # exponents of the search's step: dense, rows
+    dense: float  # factors of the optimizer's own rates
+    rows: float
     scores: tuple[Score | None, ...]
 
     @property
@@ -72,7 +82,8 @@ class Line:
         return [0.5 if score is None else score.auc for score in self.scores]
 
     def mean(self, figure: str) -> float:
-        return mean([getattr(score, figure) for score in self.scores if score is not None] or [math.nan])
+        found = [float(getattr(score, figure)) for score in self.scores if score is not None]
+        return mean(found) if found else math.nan
 
     @property
     def seconds(self) -> float:
@@ -83,7 +94,6 @@ class Line:
 class Sweep:
     """What is known so far."""
 
-    search: Search
     tolerance: float
     lines: tuple[Line, ...] = ()
 
@@ -133,8 +143,8 @@ class Sweep:
         return {
             "optimizer": line.optimizer,
             "batch": line.batch,
-            "dense_factor": self.search.step ** line.point[0],
-            "row_factor": self.search.step ** line.point[1],
+            "dense_factor": line.dense,
+            "row_factor": line.rows,
             "auc": bounds(interval(line.aucs)),
             "difference": bounds(self.difference(line)),
             "within": self.within(line),
@@ -148,10 +158,10 @@ def sweep(
     optimizers: Sequence[str],
     batches: Sequence[int],
     run: Run,
+    search: Search,
     *,
     seeds: int = 5,
     tolerance: float = 0.001,
-    search: Search | None = None,
     rules: Mapping[str, str] | None = None,
     to_the_end: bool = False,
     each: Each = map,
@@ -161,9 +171,8 @@ def sweep(
     An optimizer that is not within the tolerance any more is not tried at larger batches, unless `to_the_end`.
     `rules` are of optimizers whose rates grow by another rule than the search's; `each` may work in parallel.
     """
-    search = search or Search()
     points: dict[str, tuple[int, int]] = {}
-    found = Sweep(search, tolerance)
+    found = Sweep(tolerance)
     alive = list(optimizers)
     for i, batch in enumerate(batches):
 
@@ -176,10 +185,11 @@ def sweep(
             point = _tuned(optimizer, batch, run, search, start, strides)
             points[optimizer] = point
             trials = [_trial(optimizer, batch, point, search, seed, 1.0) for seed in range(1, seeds + 1)]
-            return Line(optimizer, batch, point, tuple(run(trial) for trial in trials))
+            scores = tuple(run(trial) for trial in trials)
+            return Line(optimizer, batch, trials[0].dense, trials[0].rows, scores)
 
         for done in each(line, alive):
-            found = Sweep(search, tolerance, (*found.lines, done))
+            found = Sweep(tolerance, (*found.lines, done))
             yield found
         if not to_the_end:
             alive = [x.optimizer for x in found.lines if x.batch == batch and found.within(x)]
@@ -192,7 +202,7 @@ def _tuned(
 
     def loss(point: tuple[int, int]) -> float:
         if point not in known:
-            score = run(_trial(optimizer, batch, point, search, TUNING_SEED, search.share))
+            score = run(_trial(optimizer, batch, point, search, TUNING_SEED, search.share_at(batch)))
             known[point] = math.inf if score is None or math.isnan(score.tuning_loss) else score.tuning_loss
         return known[point]
 
@@ -201,7 +211,9 @@ def _tuned(
     return start
 
 
-def downhill(loss: Callable[[tuple[int, int]], float], start: tuple[int, int], stride: int) -> tuple[int, int]:
+def downhill(
+    loss: Callable[[tuple[int, int]], float], start: tuple[int, int], stride: int
+) -> tuple[int, int]:
     """Along one axis and then the other, as far as it goes down, until neither does."""
     best, still, axis = start, 0, 0
     while still < 2:

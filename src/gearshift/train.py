@@ -183,5 +183,6 @@ def _rates(config: Config) -> list[str]:
     if base is None:
         return []
     growth = scaled(rule, Rates(1.0, 1.0, 1.0), batch / base)
-    said = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: dense x{growth.dense_lr:.4g}, rows x{growth.row_lr:.4g}"
-    return [said + (f", L2 of rows x{growth.row_l2:.4g}" if growth.row_l2 != 1 else "")]
+    factors = {"dense": growth.dense_lr, "rows": growth.row_lr, "L2 of rows": growth.row_l2}
+    moved = ", ".join(f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1)
+    return [f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {moved or 'as they are'}"]

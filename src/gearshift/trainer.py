@@ -97,7 +97,9 @@ class Trainer:
             plateau=plateau,
             bad_batches=bad_batches,
         )
-        self.optimizer = optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
+        self.optimizer = (
+            optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
+        )
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.row_trust: RowTrust = row_trust
         self.rows = RowSettings(

@@ -42,6 +42,10 @@ DAY = 86_400  # seconds
 MOST_WORKERS = 1000
 
 
+class NotFinite(UserError):
+    """A loss or gradient that is no number ended the run: most often the rates are too high."""
+
+
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when the validation measure has not improved for `patience` evaluations."""
@@ -422,7 +426,7 @@ class Training:
         where = shuffled if self.plan.shuffle else self.train.locate(first, count)
         found = f"{what} at step {self.step + 1} ({where})"
         if self.progress.discarded.get(kind, 0) >= self.plan.bad_batches:
-            raise UserError(
+            raise NotFinite(
                 f"{found}. Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1; "
                 f"train.bad_batches='{{skip: 10}}' leaves out as many"
             )

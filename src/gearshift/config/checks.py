@@ -250,7 +250,9 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
     for path, name, settings in asked:
         try:
-            resolve(name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches)
+            resolve(
+                name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches
+            )
         except UserError as error:
             yield Misfit(path, str(error))
     for i, switch in enumerate(strategy.switch):

@@ -77,8 +77,10 @@ def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:
     if isinstance(optimizer, VarianceReduced):
         return replace(optimizer, base=with_lr(optimizer.base, lr))
     if not is_dataclass(optimizer):
-        raise UserError(f"{type(optimizer).__name__} is no dataclass with a field lr, so its rate cannot be changed")
-    changed: DenseOptimizer = replace(optimizer, lr=lr)  # type: ignore[type-var]
+        raise UserError(
+            f"{type(optimizer).__name__} is no dataclass with a field lr, so its rate cannot be changed"
+        )
+    changed: DenseOptimizer = replace(optimizer, lr=lr)
     return changed
 
 

@@ -169,8 +169,9 @@ def local_batch(
 ) -> int:
     """The examples of one lease, decided before a run: `batch` if given, else what cuts the global batch best.
 
-    `micro_batches` cuts a worker's share into so many leases, each with a gradient of its own. In sync and backup_workers every worker of a round has the same share. The others need only leases that make up
-    a global batch, at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
+    `micro_batches` cuts a worker's share into so many leases, each with a gradient of its own. In sync and
+    backup_workers every worker of a round has the same share. The others need only leases that make up a global batch,
+    at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
     """
     in_round = workers - backups
     if in_round < 1:
