@@ -59,17 +59,18 @@ class VarianceReduced:
         *,
         ratio: Tensor | None = None,
         lr_scale: float = 1.0,
+        spare: Tensor | None = None,
     ) -> None:
-        """`ratio` None: r is 1."""
-        factor = ratio if not self.beta3 else self._smoothed(ratio, state)
-        reduced = grad if factor is None else grad * factor.to(grad.dtype)
+        """`ratio` None: r is 1. `spare` is a buffer like `grad` to compute in."""
+        factor = ratio if not self.beta3 else self._smoothed(ratio, state, spare)
+        reduced = grad if factor is None else torch.mul(grad, factor.to(grad.dtype), out=spare)
         self.base.step(flat, reduced, state, lr_scale=lr_scale)
 
-    def _smoothed(self, ratio: Tensor | None, state: State) -> Tensor:
-        kept = state["ratio"].mul_(self.beta3)
+    def _smoothed(self, ratio: Tensor | None, state: State, spare: Tensor | None) -> Tensor:
+        kept, fresh = state["ratio"].mul_(self.beta3), 1 - self.beta3
         if ratio is not None:
-            kept.add_((ratio - 1).to(kept.dtype), alpha=1 - self.beta3)
-        return kept.div(1 - self.beta3 ** (int(state["step"]) + 1)).add_(1)
+            kept.add_(ratio.to(kept.dtype), alpha=fresh).sub_(fresh)
+        return torch.div(kept, 1 - self.beta3 ** (int(state["step"]) + 1), out=spare).add_(1)
 
 
 def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:
