@@ -420,11 +420,15 @@ def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: st
 
 def test_micro_batches_are_the_gradients_that_a_step_is_formed_from(tmp_path: Path) -> None:
     vr = {"optimizer": optim.build("vr_sgd", lr=0.1), "eval_every": None}
-    one = trainer(tmp_path / "a", **vr, micro_batches=10).start(model(), data())
-    four = trainer(tmp_path / "b", **vr, batch=10).start(model(), data())
-    for run in (one, four):
+    cut = trainer(tmp_path / "a", **vr, micro_batches=10).start(model(), data())
+    sized = trainer(tmp_path / "b", **vr, batch=10).start(model(), data())
+    for run in (cut, sized):
         run.wait()
         assert run.training.strategy.batch == 10 and run.training.step == 20
         assert run.training.learner.server.trust.spread.gradients == 10
-    for name, values in state(one.folder).items():
-        np.testing.assert_array_equal(values, state(four.folder)[name], err_msg=name)
+    for name, values in state(cut.folder).items():
+        np.testing.assert_array_equal(values, state(sized.folder)[name], err_msg=name)
+    more = gs.Trainer(global_batch=96, workers=2, micro_batches=4).prepare(model(), data()).training
+    assert more.strategy.batch == 12 and more.recut(4).batch == 6, (
+        "a resize keeps the number of micro-batches"
+    )
