@@ -261,12 +261,13 @@ def sweep_batch(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json and sweep.md go.")] = Path(),
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
-    from gearshift.commands.sweep_batch import Asked, sweep_batch_command
+    from gearshift.commands.sweep_batch import factor, sweep_batch_command
+    from gearshift.sweep import Asked
 
-    asked = Asked(
-        config, settings or [], _listed(optimizers), _listed(batches), seeds, tolerance, tune_share, out
-    )
-    sweep_batch_command(asked)
+    factors = tuple(factor(word) for word in _listed(batches))
+    names = tuple(_listed(optimizers))
+    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, tune_share)
+    sweep_batch_command(asked, out)
 
 
 @app.command(rich_help_panel=LAB)

@@ -55,7 +55,6 @@ class Search:
     """
 
     examples: int
-
     step: float = 1.5
     strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
     share: float = 0.25

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from gearshift import models, optim
+from gearshift import models
 from gearshift.cadence import Moment
 from gearshift.config import Config, load_config
 from gearshift.config.optimizer_words import parse_optimizer
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
-from gearshift.embedding.store import ROW_OPTIMIZERS
+from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
@@ -51,56 +51,65 @@ def sweep_batch(
     `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
     `vr_adam:row_trust=row_wise`, the config's own if none is given.
     """
-    swept = BatchSweep(config, settings, optimizers, factors, seeds, tolerance, tune_share, tell)
-    *_, last = swept
+    asked = Asked(config, tuple(settings), tuple(optimizers), tuple(factors), seeds, tolerance, tune_share)
+    *_, last = BatchSweep(asked, tell)
     return last
 
 
-class BatchSweep:
-    """The same, to be looked at while it goes on: `for found in BatchSweep(...)`, one line more each time."""
+@dataclass(frozen=True)
+class Asked:
+    config: str | Path
+    settings: tuple[str, ...] = ()  # over the file's
+    optimizers: tuple[str, ...] = ()  # none: the config's own
+    factors: tuple[int, ...] = FACTORS
+    seeds: int = 3
+    tolerance: float = 0.001
+    tune_share: float = 0.1
 
-    def __init__(
-        self,
-        config: str | Path,
-        settings: Sequence[str],
-        optimizers: Sequence[str],
-        factors: Sequence[int],
-        seeds: int,
-        tolerance: float,
-        tune_share: float,
-        tell: Told,
-    ) -> None:
-        self.path, self.settings, self.tell = config, list(settings), tell
-        self.config = load_config(config, self.settings)
-        self.optimizers = list(optimizers) or [self.config.optimizer.dense.name]
-        self.factors, self.seeds, self.tolerance, self.share = list(factors), seeds, tolerance, tune_share
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"seeds is {self.seeds}; at least 1, and 5 for an interval that says something")
+        if not 0 < self.tune_share <= 1:
+            said = f"the share to search rates on is {self.tune_share:g}"
+            raise UserError(f"{said}; above 0 and at most 1, such as 0.1")
+        if not self.tolerance > 0:
+            raise UserError(f"the tolerance is {self.tolerance:g}; an AUC above 0, such as .001")
+        if not self.factors or min(self.factors) < 1 or list(self.factors) != sorted(set(self.factors)):
+            raise UserError("batches are factors of train.global_batch that rise, such as 1,4,16,64")
+        if len(set(self.optimizers)) < len(self.optimizers):
+            raise UserError("optimizers names each once, such as adam,lamb,vr_adam")
+
+
+class BatchSweep:
+    """A sweep to be looked at while it goes on: `for found in BatchSweep(...)`, one line more each time."""
+
+    def __init__(self, asked: Asked, tell: Told) -> None:
+        self.asked, self.tell = asked, tell
+        self.config = load_config(asked.config, asked.settings)
         self._head: tuple[float, Dataset] | None = None  # the last share that was searched on
-        _check(self)
-        self.arms = {word: _arm(self, word) for word in self.optimizers}
+        words = asked.optimizers or (self.config.optimizer.dense.name,)
+        self.arms = {word: _arm(asked, self.config, word) for word in words}
+        self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
         for batch in self.batches:  # refused now rather than after an hour
-            for word in self.optimizers:
+            for word in words:
                 self._config(Trial(word, batch, 1.0, 1.0, 1))
 
-    @property
-    def batches(self) -> list[int]:
-        return [self.config.train.global_batch * factor for factor in self.factors]
-
     def __iter__(self) -> Iterator[Sweep]:
-        search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.share)
+        search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.asked.tune_share)
         return sweep(
-            self.optimizers,
+            list(self.arms),
             self.batches,
             self.run,
             search,
-            seeds=self.seeds,
-            tolerance=self.tolerance,
+            seeds=self.asked.seeds,
+            tolerance=self.asked.tolerance,
             rules={word: arm.rule for word, arm in self.arms.items()},
         )
 
     def rates(self, line: Line) -> tuple[float, float]:
         """Of the dense parameters and the rows."""
         arm = self.arms[line.optimizer]
-        return arm.dense_lr * line.dense, arm.row_lr * line.rows
+        return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
 
     def chosen(self, line: Line) -> list[str]:
         """The settings that make a run like this line's."""
@@ -136,7 +145,9 @@ class BatchSweep:
         """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
         auc, logloss = valid.measures.auc, valid.measures.logloss
         if math.isnan(auc):
-            raise UserError(f"{self.path}: the AUC is undefined, the validation data have one class only")
+            raise UserError(
+                f"{self.asked.config}: the AUC is undefined, the validation data have one class only"
+            )
         gap = math.nan if tuning else evaluate(training.learner, self._sample).measures.auc - auc
         once = training.plan.epochs == 1
         by = training.progress.measures.logloss if once else logloss
@@ -144,24 +155,20 @@ class BatchSweep:
 
     def _config(self, trial: Trial) -> Config:
         quiet = ["train.eval_every=none", "train.baseline=false", f"train.seed={trial.seed}"]
-        return load_config(self.path, [*self.settings, *self._words(trial), *quiet])
+        return load_config(self.asked.config, [*self.asked.settings, *self._words(trial), *quiet])
 
     def _words(self, trial: Trial) -> list[str]:
         arm, factor = self.arms[trial.optimizer], trial.batch / self.config.train.global_batch
-        rates = scaled(arm.rule, Rates(arm.dense_lr, arm.row_lr, arm.row_l2, arm.warmup), factor)
-        words = [
-            f"train.global_batch={trial.batch}",
-            *arm.words,
-            *([] if self.config.optimizer.base_batch is None else UNSCALED),
-            f"optimizer.dense.lr={arm.dense_lr * trial.dense:.6g}",
-            f"optimizer.embeddings.lr={arm.row_lr * trial.rows:.6g}",
-        ]
-        if arm.linear_lr is not None:
-            words.append(f"optimizer.linear.lr={arm.linear_lr * trial.rows:.6g}")
-        if rates.row_l2 != arm.row_l2:
-            words.append(f"optimizer.embeddings.l2={rates.row_l2:.6g}")
-        if rates.warmup != arm.warmup:
-            words.append(f"optimizer.schedule.warmup={rates.warmup:g}")
+        growth = scaled(arm.rule, Rates(1.0, 1.0, 1.0, arm.warmup), factor)
+        words = [f"train.global_batch={trial.batch}", *arm.words]
+        words += [] if self.config.optimizer.base_batch is None else UNSCALED
+        words.append(f"optimizer.dense.lr={arm.dense_lr * trial.dense:.6g}")
+        for part, rows in arm.rows.items():
+            words.append(f"optimizer.{part}.lr={rows.lr * trial.rows:.6g}")
+            if rows.l2:
+                words.append(f"optimizer.{part}.l2={rows.l2 * growth.row_l2:.6g}")
+        if growth.warmup:
+            words.append(f"optimizer.schedule.warmup={growth.warmup:g}")
         return words
 
     # What is read once
@@ -171,7 +178,7 @@ class BatchSweep:
         data = datasets(self.config)
         if data.valid is None:
             raise UserError(
-                f"{self.path}: sweep-batch compares on validation data: set data.valid or data.split "
+                f"{self.asked.config}: sweep-batch compares on validation data: set data.valid or data.split "
                 "(data.synthetic: days of 2 or more)"
             )
         train = data.train.fitted()
@@ -203,58 +210,30 @@ class BatchSweep:
 
 @dataclass(frozen=True)
 class _Arm:
-    """An optimizer as words for the config, and the rates that factors are of."""
+    """An optimizer as words for the config, and what it has at the config's own batch."""
 
     words: tuple[str, ...]
     rule: str
     dense_lr: float
-    row_lr: float
-    row_l2: float
-    linear_lr: float | None
+    rows: dict[str, RowOptimizer]  # embeddings, and linear if that has its own
     warmup: float
 
 
-def _arm(swept: BatchSweep, word: str) -> _Arm:
+def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
-    own, train = swept.config.optimizer, swept.config.train
+    own, train = config.optimizer, config.train
     rule = written.pop("batch_rule", own.batch_rule)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
     if name.startswith("vr_") and train.batch is None and train.micro_batches == 1:
-        words.append(f"train.micro_batches={math.ceil(GRADIENTS / swept.config.cluster.workers)}")
-    config = load_config(swept.path, [*swept.settings, *words]).optimizer
-    grown = Rates(1.0, 1.0, 1.0)
-    if own.base_batch is not None:
-        grown = scaled(own.batch_rule, grown, train.global_batch / own.base_batch)
-    rows = ROW_OPTIMIZERS[config.embeddings.name](**config.embeddings.settings())
-    linear = config.linear and ROW_OPTIMIZERS[config.linear.name](**config.linear.settings())
-    dense = optim.build(config.dense.name, **config.dense.settings())
-    return _Arm(
-        tuple(words),
-        "square_root" if rule == "constant" else rule,
-        dense.lr * grown.dense_lr,
-        rows.lr * grown.row_lr,
-        rows.l2 * grown.row_l2,
-        linear.lr * grown.row_lr if linear else None,
-        max(config.schedule.warmup, grown.warmup),
-    )
-
-
-def _check(swept: BatchSweep) -> None:
-    if swept.seeds < 1:
-        raise UserError(f"seeds is {swept.seeds}; at least 1, and 5 for an interval that says something")
-    if not 0 < swept.share <= 1:
-        raise UserError(
-            f"the share to search rates on is {swept.share:g}; above 0 and at most 1, such as 0.1"
-        )
-    if not swept.tolerance > 0:
-        raise UserError(f"the tolerance is {swept.tolerance:g}; an AUC above 0, such as .001")
-    rising = all(a < b for a, b in zip(swept.factors, swept.factors[1:], strict=False))
-    if not swept.factors or min(swept.factors) < 1 or not rising:
-        raise UserError("batches are factors of train.global_batch that rise, such as 1,4,16,64")
-    if len(set(swept.optimizers)) < len(swept.optimizers):
-        raise UserError("optimizers names each once, such as adam,lamb,vr_adam")
+        words.append(f"train.micro_batches={math.ceil(GRADIENTS / config.cluster.workers)}")
+    trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
+    rows = {"embeddings": trainer.rows.embeddings}
+    if trainer.rows.linear is not None:
+        rows["linear"] = trainer.rows.linear
+    rule = "square_root" if rule == "constant" else rule
+    return _Arm(tuple(words), rule, trainer.optimizer.lr, rows, trainer.plan.schedule.warmup)
 
 
 class _Quiet:

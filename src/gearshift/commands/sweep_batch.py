@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gearshift import run_folder
 from gearshift.commands import terminal
@@ -14,69 +15,43 @@ from gearshift.config import check_files, load_config
 from gearshift.errors import UserError
 from gearshift.largest_batch import Line, Sweep
 
+if TYPE_CHECKING:
+    from gearshift.sweep import Asked, BatchSweep
+
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "AUC (95 %)", "vs best at {:,}", "within", "log loss", "gap",
           "steps", "time")  # fmt: skip
-
-
 RatesOf = Callable[[Line], tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Asked:
-    config: str
-    settings: list[str]
-    optimizers: list[str]
-    batches: list[str]
-    seeds: int
-    tolerance: float
-    tune_share: float
-    out: Path
-
-
-def sweep_batch_command(asked: Asked) -> None:
-    config = load_config(asked.config, asked.settings)
-    check_files(config)
-    factors = [_factor(word) for word in asked.batches]
+def sweep_batch_command(asked: Asked, out: Path) -> None:
+    check_files(load_config(asked.config, asked.settings))
 
     from gearshift.sweep import BatchSweep  # imports torch
 
-    swept = BatchSweep(
-        asked.config,
-        asked.settings,
-        asked.optimizers,
-        factors,
-        asked.seeds,
-        asked.tolerance,
-        asked.tune_share,
-        terminal.say,
-    )
+    swept = BatchSweep(asked, terminal.say)
     terminal.say(
-        f"{', '.join(swept.optimizers)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
+        f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
         f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {asked.seeds} seeds each."
     )
     found = None
     try:
         for found in swept:
-            _keep(asked, found)
+            _keep(found, swept, out)
             terminal.say(_sentence(found, found.lines[-1]))
     except KeyboardInterrupt:
         if found is not None:
             terminal.say(table(found, swept.rates))
-            terminal.say(f"Interrupted; what is done is in {asked.out / 'sweep.json'}.")
+            terminal.say(f"Interrupted; what is done is in {out / 'sweep.json'}.")
         raise
     assert found is not None
     terminal.say(table(found, swept.rates))
-    for sentence in _notes(found, asked):
+    for sentence in _notes(found, swept):
         terminal.say(sentence)
-    best = found.recommended
-    if best is not None:
-        chosen = " ".join(f"'{word}'" if "{" in word else word for word in swept.chosen(best))
-        terminal.say(f"Train so: gearshift train {asked.config} {chosen}")
-    run_folder.write_text(asked.out / "sweep.md", markdown(found, swept.rates) + "\n")
-    terminal.say(f"Wrote {asked.out / 'sweep.json'}, {asked.out / 'sweep.md'}.")
+    run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
+    terminal.say(f"Wrote {out / 'sweep.json'}, {out / 'sweep.md'}.")
 
 
-def _factor(word: str) -> int:
+def factor(word: str) -> int:
     """16 or 16x"""
     number = word.removesuffix("x")
     if not number.isdecimal():
@@ -85,9 +60,11 @@ def _factor(word: str) -> int:
 
 
 def _sentence(found: Sweep, line: Line) -> str:
-    place = "within" if found.within(line) else "NOT within"
+    """Whether the smallest batch is within is not known before all optimizers had it."""
+    place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
     auc = interval_text(interval(line.aucs))
-    return f"{line.optimizer} at {line.batch:,}: AUC {auc}, {line.mean('steps'):,.0f} steps, {place} the tolerance"
+    said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {line.mean('steps'):,.0f} steps"
+    return said + (place if line.batch > found.reference.batch else "")
 
 
 def table(found: Sweep, rates: RatesOf) -> str:
@@ -119,9 +96,9 @@ def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
     ]
 
 
-def _notes(found: Sweep, asked: Asked) -> list[str]:
-    tolerance, best = terminal.figure(asked.tolerance), found.recommended
-    bound = "the difference" if asked.seeds == 1 else "the lower 95 % bound of the paired difference"
+def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
+    tolerance, best, seeds = terminal.figure(found.tolerance), found.recommended, swept.asked.seeds
+    bound = "the difference" if seeds == 1 else "the lower 95 % bound of the paired difference"
     said = [
         f'"within" = {bound} to the best of the smallest batch is at least -{tolerance} (--tolerance); gap = AUC on '
         "training data minus AUC held out."
@@ -130,14 +107,19 @@ def _notes(found: Sweep, asked: Asked) -> list[str]:
         f"{optimizer}: largest batch {'none' if batch is None else f'{batch:,}'}."
         for optimizer, batch in found.largest_batch().items()
     ]
-    if asked.seeds == 1:
+    if seeds == 1:
         said.append("One seed gives no interval; --seeds 5 does.")
     if best is not None:
+        words = shlex.join(swept.chosen(best))
         said.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
+        said.append(f"Train so: gearshift train {swept.asked.config} {words}")
     return said
 
 
-def _keep(asked: Asked, found: Sweep) -> None:
+def _keep(found: Sweep, swept: BatchSweep, out: Path) -> None:
     """What is known so far, should the rest not come."""
-    asked.out.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(asked.out / "sweep.json", found.as_json())
+    told = found.as_json()
+    for line, one in zip(found.lines, told["lines"], strict=True):
+        one["settings"] = swept.chosen(line)
+    out.mkdir(parents=True, exist_ok=True)
+    run_folder.write_json(out / "sweep.json", told)

@@ -43,7 +43,7 @@ class ShiftedSums:
             torch.empty(shift.shape, dtype=dtype, device=shift.device) for _ in range(2)
         )
         self._packed = torch.empty(2 * n + 3, dtype=dtype, device=shift.device)  # one buffer, one all-reduce
-        self.first, self.second = (part.view(shift.shape) for part in self._packed[: 2 * n].split(n))
+        self.first, self.second = (self._packed[i * n : i * n + n].view(shift.shape) for i in range(2))
         self.restart(shift)
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ import pytest
 import gearshift as gs
 from gearshift import cli, train
 from gearshift.largest_batch import Line, Score, Trial
-from gearshift.sweep import BatchSweep
+from gearshift.sweep import Asked, BatchSweep
 
 CONFIG = """\
 data: {synthetic: {examples: 3000, days: 3, seed: 3}}
@@ -29,7 +29,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...] = (1, 4)) -> BatchSweep:
-    return BatchSweep("clicks.yaml", words, optimizers, factors, 2, 0.01, 0.2, lambda _: None)
+    return BatchSweep(Asked("clicks.yaml", words, optimizers, factors, seeds=2), lambda _: None)
 
 
 def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,9 +74,10 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
         optimizers=("adam", "lamb", "adam:batch_rule=cowclip"),
     )
     adam, lamb, cowclip = ruled.arms.values()
-    assert (adam.dense_lr, adam.row_lr, adam.rule) == (pytest.approx(0.02), pytest.approx(0.2), "linear")
+    assert adam.dense_lr == pytest.approx(0.02) and adam.rows["embeddings"].lr == pytest.approx(0.2)
+    assert adam.rule == "linear"
     assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
-    words = ruled._words(Trial("adam:batch_rule=cowclip", 512, 1.0, 1.0, 1))
+    words = ruled.chosen(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ()))
     assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=4e-06" in words
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
 
