@@ -1,7 +1,8 @@
 """`gearshift.sweep_batch`: a config trained at growing batches under several optimizers, to see how large it may be.
 
 `largest_batch.py` decides what is trained and what it means; here is what a trial is for a config: its optimizer,
-batch, rates and seed laid over the file, trained without a run folder, measured on the validation data.
+batch, rates and seed laid over the file, trained in threads of this process without a run folder, measured on the
+validation data.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class BatchSweep:
 
     def _trained(self, trial: Trial) -> Score | None:
         config, train = self._config(trial), self._share(trial.share)
+        torch.set_num_threads(config.cluster.threads or torch.get_num_threads())
         torch.manual_seed(trial.seed)
         model = models.build(config.model.name, train.schema, **config.model.settings())
         training = make_trainer(config).prepare(model, train, self._valid).training
