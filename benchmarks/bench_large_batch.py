@@ -45,15 +45,13 @@ TOLERANCE = 0.001
 
 
 def measured(case: str, options: argparse.Namespace, pool: Pool, threads: ThreadPoolExecutor) -> Sweep:
-    began = time.perf_counter()
-    arms = options.arms.split(",")
+    began, arms = time.perf_counter(), options.arms.split(",")
+    folder = str(options.data.resolve()) if case == "frappe" else ""
     found = None
     for found in sweep(
         arms,
         [options.base_batch * factor for factor in options.factors],
-        lambda trial: pool(
-            Job(case, trial, options.examples, options.base_batch, str(options.data.resolve()))
-        ),
+        lambda trial: pool(Job(case, trial, options.examples, options.base_batch, folder)),
         Search(options.examples, share=options.tune_share),
         seeds=options.seeds,
         tolerance=TOLERANCE,

@@ -35,7 +35,7 @@ class Job:
     trial: Trial
     examples: int
     base_batch: int
-    frappe: str
+    frappe: str  # the folder, for that case
 
     def of_the_base(self) -> Job:
         """VR from one gradient is its base, and need not be trained again."""
