@@ -1,13 +1,15 @@
 """How far may the batch grow, and under which optimizer? Each at its own tuned rates, paired seeds, real training.
 
     python benchmarks/bench_large_batch.py                       1 M examples, x1 and x16 of 128, four arms
-    python benchmarks/bench_large_batch.py --full --data ../shared/data/frappe     4 M, x1 to x64, all arms, all cases
+    python benchmarks/bench_large_batch.py --full --data ../shared/data/frappe     4 M, x1 to x64, all arms, all cases:
+                                                                                   about a day on two cores
 
 DeepFM (with `--cases deepfm,dlrm,frappe` also DLRM, and DeepFM on Frappe) is trained once over five days of a generated
 log, in order, and tested on the sixth; on Frappe for three epochs. Rates of dense parameters and rows are searched on a
 grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data (more, where that
 would be fewer than 200 steps); the winner is trained with `--seeds` fresh ones, each a log of its own. Every arm warms
-up over a tenth of the run. VR sees 16 gradients a step, at the smallest batch one, where it is its base.
+up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at the smallest batch one,
+where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on where it was.
 
 `largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
 a lower 95 % bound below -.001 of AUC. `recommended` is the arm with the largest one, by AUC among equals. Steps are
@@ -52,7 +54,7 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
         arms,
         [options.base_batch * factor for factor in options.factors],
         lambda trial: pool(Job(case, trial, options.examples, options.base_batch, folder)),
-        Search(options.examples, share=options.tune_share),
+        Search(CASES[case].examples or options.examples, share=options.tune_share),
         seeds=options.seeds,
         tolerance=TOLERANCE,
         rules={name: arm(name).rule for name in arms},

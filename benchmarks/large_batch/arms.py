@@ -14,7 +14,7 @@ from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.gsnr import Control
 from gearshift.server import RowTrust
 
-GRADIENTS = 16  # of a step, for VR
+GRADIENTS, LEAST = 16, 64  # of a step, for VR; but each of at least 64 examples
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Data:
 class Case:
     build: Callable[[gs.Schema], nn.Module]
     epochs: int = 1
+    examples: int | None = None  # to train on, over all epochs, where the data decide it
 
 
 def deepfm(schema: gs.Schema) -> nn.Module:
@@ -48,7 +49,7 @@ def dlrm(schema: gs.Schema) -> nn.Module:
     return gs.models.DLRM(schema, dim=8, hidden=[64, 32], bottom=[64, 32])
 
 
-CASES = {"deepfm": Case(deepfm), "dlrm": Case(dlrm), "frappe": Case(deepfm, epochs=3)}
+CASES = {"deepfm": Case(deepfm), "dlrm": Case(dlrm), "frappe": Case(deepfm, epochs=3, examples=3 * 202_027)}
 
 
 def load(case: str, seed: int, share: float, examples: int, frappe: Path) -> Data:

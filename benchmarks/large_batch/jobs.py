@@ -23,7 +23,7 @@ from gearshift.learner import Learner
 from gearshift.metrics import Measures
 from gearshift.optim.schedule import Schedule
 from gearshift.server import RowSettings
-from large_batch.arms import GRADIENTS, Arm, arm
+from large_batch.arms import GRADIENTS, LEAST, Arm, arm
 from large_batch.cases import CASES, Data, load
 
 WARMUP = Schedule(warmup=0.1)  # of every arm
@@ -76,7 +76,7 @@ def run(job: Job) -> Score | None:
 def _train(on: Learner, chosen: Arm, data: Data, trial: Trial, epochs: int) -> Measures:
     """In sync: a step is one gradient, for VR that of each of its pieces."""
     progressive, done, total = Measures(), 0, epochs * data.train.counted()
-    piece = trial.batch // GRADIENTS if chosen.reduces else trial.batch
+    piece = max(LEAST, trial.batch // GRADIENTS) if chosen.reduces else trial.batch
     for epoch in range(epochs):
         waiting, waiting_examples = [], 0
         for batch in data.train.batches(piece, shuffle=(trial.seed, epoch) if data.valid else None):

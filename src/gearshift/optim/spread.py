@@ -26,9 +26,7 @@ class Spread:
     weight: float  # sum of a
     effective: float  # the number of gradients, if they had equal weights
     gradients: int
-    spare: tuple[
-        Tensor, ...
-    ] = ()  # buffers like `mean` that whoever goes on from here may use, until `restart`
+    spare: tuple[Tensor, ...] = ()  # buffers like `mean`, free until `restart`: for whoever goes on from here
 
 
 class ShiftedSums:
