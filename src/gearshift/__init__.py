@@ -28,6 +28,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if TYPE_CHECKING:
     from gearshift import models as models
     from gearshift.cadence import Every as Every
+    from gearshift.cluster.settings import ClusterSettings as ClusterSettings
     from gearshift.data.batch import Batch as Batch
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
     "gearshift.cadence": "Every",
+    "gearshift.cluster.settings": "ClusterSettings",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer": "infer_schema",

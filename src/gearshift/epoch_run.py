@@ -6,6 +6,7 @@ Between two steps it measures time, evaluates, switches the strategy if somebody
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -19,12 +20,14 @@ from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
+from gearshift.engine.roles.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
+from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
 if TYPE_CHECKING:
@@ -34,11 +37,98 @@ NOT_FINITE = "not finite"  # a gradient that is none
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
-class EpochRun:
-    """One epoch under way: the host of its engine."""
+class PassHost(ABC):
+    """What every engine's host does between two steps."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
+        self.before = training.moment
+        self.mark = time.perf_counter()
+
+    # What the engine tells
+
+    def rate(self, examples: int) -> float:
+        return self.training.rate(examples)
+
+    def stepped(self) -> bool:
+        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
+        self._tick()
+        progress.position, progress.open = self._position()
+        if every and progress.examples < training.total and every.due(self.before, training.moment):
+            training.evaluate(self.observer)
+        training.ask_planned_switch()
+        if training.automatic is not None:
+            for sentence in training.automatic.new_outcomes():
+                self.observer.tell(sentence)
+        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
+        self.mark, self.before = time.perf_counter(), training.moment
+        return go_on
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.training.progress.seconds += now - self.mark
+        self.mark = now
+
+    def _account(self, leases: Sequence[Ended[Measured]]) -> None:
+        for ended in leases:
+            if ended.part.reason.startswith(NOT_FINITE):
+                self.observer.tell(self.training.bad_batch(ended))
+        self.training.account(leases)
+
+    # What others ask
+
+    def do_what_was_asked(self) -> None:
+        while not self.training.asked.empty():
+            asked = self.training.asked.get()
+            asked.carry_out(self)
+
+    def resize(self, asked: ResizeAsked) -> None:
+        training = self.training
+        before, training.workers = training.workers, asked.workers
+        self._resize(asked.workers)
+        strategy = training.strategy
+        with suppress(UserError):  # it fitted the strategy of when it was asked
+            strategy = training.recut(asked.workers)
+        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
+        if strategy.batch != training.strategy.batch:
+            self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
+            training.strategy = strategy
+        self.observer.tell(
+            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+        )
+        asked.answered.set()
+
+    def switch(self, asked: SwitchAsked) -> None:
+        training = self.training
+        if asked.by == "auto" and training.automatic is not asked.automatic:
+            return  # somebody was faster, and knows better
+        before, adopted = training.strategy.name, self._under_way()
+        self._switch(asked.name, asked.strategy, asked.reason)
+        training.take(asked)
+        self.observer.switched(asked.answer(before, training.step, adopted))
+
+    # What engines differ in
+
+    @abstractmethod
+    def _position(self) -> tuple[int, list[list[int]]]:
+        """The first example that nobody has begun, and the ranges before it that have not ended."""
+
+    @abstractmethod
+    def _under_way(self) -> int:
+        """Leases in flight or waiting."""
+
+    @abstractmethod
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None: ...
+
+    @abstractmethod
+    def _resize(self, workers: int) -> None: ...
+
+
+class EpochRun(PassHost):
+    """One epoch under way in this process: the host of its engine."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        super().__init__(training, observer)
         progress, learner = training.progress, training.learner
         observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
@@ -51,8 +141,6 @@ class EpochRun:
             ranges=[(first, count) for first, count in progress.open],
         )
         self._engine: ThreadsEngine | None = None
-        self.before = training.moment
-        self.mark = time.perf_counter()
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
@@ -63,7 +151,7 @@ class EpochRun:
                 inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
             if not self.epoch.done:
                 self._engine = self._threads_engine(self.training.workers)
-                self._engine.run(self.epoch, self.feed, self._do_what_was_asked)
+                self._engine.run(self.epoch, self.feed, self.do_what_was_asked)
                 torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         self._tick()
         return not self.epoch.stopped
@@ -98,30 +186,18 @@ class EpochRun:
             pacer.pad(worker, begin.lease.count, since)
         return push
 
-    # What the engine tells
-
-    def rate(self, examples: int) -> float:
-        return self.training.rate(examples)
-
     def ended(self, leases: Sequence[Ended[Push]]) -> None:
+        measured = []
         for ended in leases:
-            if ended.part.reason.startswith(NOT_FINITE):
-                self.observer.tell(self.training.bad_batch(ended))
-        self.training.account([(ended, self.feed.drop(ended.lease.first)) for ended in leases])
+            found, push = self.feed.drop(ended.lease.first), ended.report
+            if push is not None:
+                self.training.step_baseline(found)
+            report = None if push is None else measured_of(found.batch, push)
+            measured.append(Ended(ended.worker, ended.lease, report, ended.part))
+        self._account(measured)
 
     def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
-        self._tick()
-        progress.position = self.feed.position
-        progress.open = [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
-        if every and progress.examples < training.total and every.due(self.before, training.moment):
-            training.evaluate(self.observer)
-        training.ask_planned_switch()
-        if training.automatic is not None:
-            for sentence in training.automatic.new_outcomes():
-                self.observer.tell(sentence)
-        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        self.mark, self.before = time.perf_counter(), training.moment
+        go_on = super().stepped()
         if not go_on:
             self._wake()
         return go_on
@@ -131,44 +207,21 @@ class EpochRun:
         if self.training.pacer is not None:
             self.training.pacer.close()
 
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.training.progress.seconds += now - self.mark
-        self.mark = now
-
     def _stays_alone(self) -> bool:
-        self._do_what_was_asked()
+        self.do_what_was_asked()
         return self.training.workers == 1
 
-    def _do_what_was_asked(self) -> None:
-        while not self.training.asked.empty():
-            asked = self.training.asked.get()
-            asked.carry_out(self)
+    def _position(self) -> tuple[int, list[list[int]]]:
+        return self.feed.position, [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
 
-    def resize(self, asked: ResizeAsked) -> None:
-        training = self.training
-        before, training.workers = training.workers, asked.workers
+    def _under_way(self) -> int:
+        work = self.epoch.coordinator.work
+        return len(work.flying) + len(work.waiting)
+
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
+        self.epoch.switch(name, asdict(strategy), reason)
+        self.feed.resize(strategy.batch)
+
+    def _resize(self, workers: int) -> None:
         if self._engine is not None:
-            self._engine.resize(asked.workers)
-        strategy = training.strategy
-        with suppress(UserError):  # it fitted the strategy of when it was asked
-            strategy = training.recut(asked.workers)
-        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
-        if strategy.batch != training.strategy.batch:
-            self.epoch.switch(training.strategy_name, asdict(strategy), f"{said} instead of {before}")
-            training.strategy = strategy
-            self.feed.resize(strategy.batch)
-        self.observer.tell(
-            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
-        )
-        asked.answered.set()
-
-    def switch(self, asked: SwitchAsked) -> None:
-        training, work = self.training, self.epoch.coordinator.work
-        if asked.by == "auto" and training.automatic is not asked.automatic:
-            return  # somebody was faster, and knows better
-        before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
-        self.epoch.switch(asked.name, asdict(asked.strategy), asked.reason)
-        training.take(asked)
-        self.feed.resize(asked.strategy.batch)
-        self.observer.switched(asked.answer(before, training.step, adopted))
+            self._engine.resize(workers)

@@ -85,6 +85,7 @@ class Run:
         self._error: BaseException | None = None
         self._result: Result | None = None
         self.resumed: Path | None = None  # the checkpoint it goes on from
+        self.make_saver: type[Saver] = Saver
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
         self._logged = 0, 0.0  # examples and seconds at the last line of metrics
@@ -94,7 +95,9 @@ class Run:
     def start(self, folder: Path) -> None:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
-        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed)
+        self.saver = self.make_saver(
+            folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
+        )
         if self.resumed is not None:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
         self.training.log = self._events = EventLog(folder, self.tell)
@@ -175,6 +178,7 @@ class Run:
                 plan.seed,
                 __version__,
                 time.time(),
+                training.first_lease,
             )
         )
 
@@ -233,7 +237,7 @@ class Run:
         self._logged = training.progress.examples, training.progress.seconds
         training.run(self)
         self.phase = "saving"
-        self._save(best=not training.plan.keep_best or training.valid is None)
+        self.save_now()
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
@@ -302,6 +306,10 @@ class Run:
 
     # Saving and restoring
 
+    def save_now(self) -> None:
+        """From the run's own thread, between two steps."""
+        self._save(best=not self.training.plan.keep_best or self.training.valid is None)
+
     def _save(self, *, best: bool) -> None:
         training = self.training
         if self.saver.has(training.step):
@@ -337,7 +345,10 @@ class Run:
         training, facts = self.training, checkpoint.facts
         refuse_other_plan(training, checkpoint)
         training.learner.restore(checkpoint)
-        if training.baseline:
+        if training.baseline and not checkpoint.has("baseline-dense"):
+            training.baseline = None
+            self.tell("no logistic regression goes on beside the model: the checkpoint has none")
+        elif training.baseline:
             training.baseline.restore(checkpoint)
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]

@@ -74,6 +74,11 @@ def claim(folder: Path, *, command: str = "") -> None:
     write_json(folder / RUN, said)
 
 
+def hand_over(folder: Path) -> None:
+    """Another process will claim it."""
+    run_owner.unlock(folder)
+
+
 def _clear_leftovers(checkpoints: Path) -> None:
     """What a process that died left half done: it goes, or back to its place if it is the only copy."""
     for path in checkpoints.glob(".*.old"):

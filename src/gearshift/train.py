@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from gearshift import models, optim, run_folder
-from gearshift.config import Config
+from gearshift.cluster.settings import ClusterSettings
+from gearshift.config import Config, load_config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
+from gearshift.data.schema import Schema
 from gearshift.data.split import by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
@@ -23,11 +26,16 @@ from gearshift.run import CheckpointPolicy, Run
 from gearshift.trainer import Trainer
 from gearshift.training import EarlyStopping, PlannedSwitch, Plateau
 
+if TYPE_CHECKING:
+    from gearshift.cluster.launch import LaunchedRun
+
 
 def start(
     config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
-) -> Run:
+) -> Run | LaunchedRun:
     """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
+    if config.cluster.engine == "ray":
+        return _launch(config, command, resume, init_from)
     run = build(config, resume=resume, init_from=init_from)
     needs = estimate(run.training, config.memory)
     refuse_too_large(needs, run.training)
@@ -38,7 +46,66 @@ def start(
     return run
 
 
-def build(config: Config, *, resume: Path | None = None, init_from: Path | None = None) -> Run:
+def _launch(config: Config, command: str, resume: Path | None, init_from: Path | None) -> LaunchedRun:
+    """On a cluster: the folder is made here, everything else by the coordinator."""
+    from gearshift.cluster import launch
+
+    folder = run_folder.open_folder(resume, config.checkpoint.path, config.name or "run", command=command)
+    try:
+        run_folder.write_config(folder, config, command)
+        return launch.start(
+            FromConfig((folder / run_folder.CONFIG).resolve(), init_from and init_from.resolve()),
+            cluster_settings(config),
+            folder=folder,
+            workers=config.cluster.workers,
+            shards=config.cluster.shards,
+            origin=None if resume in (None, folder) else resume,
+        )
+    except BaseException as error:
+        run_folder.finish(folder, "failed", str(error))
+        raise
+
+
+def cluster_settings(config: Config) -> ClusterSettings:
+    asked, needs = config.cluster, config.cluster.resources
+    return ClusterSettings(
+        asked.address,
+        asked.wire,
+        asked.half,
+        asked.patience,
+        asked.placement == "spread",
+        needs.coordinator_cpus,
+        needs.shard_cpus,
+        needs.worker_cpus,
+        needs.worker_gpus,
+        asked.threads or 1,
+    )
+
+
+@dataclass(frozen=True)
+class FromConfig:
+    """How the processes of a cluster build a run that a config describes (`cluster.site.Recipe`)."""
+
+    config: Path
+    init_from: Path | None
+
+    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+        config = load_config(self.config, ["train.baseline=false"])
+        init_from = self.init_from if schema is None and resume is None else None
+        return build(config, resume=resume, init_from=init_from, schema=schema)
+
+    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+        config = load_config(self.config)
+        return header(config, run, folder, estimate(run.training, config.memory).text(run.training))
+
+
+def build(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    init_from: Path | None = None,
+    schema: Schema | None = None,
+) -> Run:
     """All of `start` but the start: looks at the data and checks; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
@@ -46,7 +113,7 @@ def build(config: Config, *, resume: Path | None = None, init_from: Path | None 
     torch.manual_seed(config.train.seed)
     model = models.build(config.model.name, data.train.schema, **config.model.settings())
     run = make_trainer(config).prepare(
-        model, data.train, data.valid, data.test, resume=resume, init_from=init_from
+        model, data.train, data.valid, data.test, resume=resume, init_from=init_from, schema=schema
     )
     return run
 

@@ -7,9 +7,9 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch import nn
 from gearshift import models, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
+from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.embedding.memory import PARTITIONS
@@ -33,6 +34,9 @@ from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
+
+if TYPE_CHECKING:
+    from gearshift.cluster.launch import ClusterResult, LaunchedRun
 
 
 class Trainer:
@@ -70,8 +74,10 @@ class Trainer:
         checkpoint: CheckpointPolicy | None = None,
         callbacks: Sequence[Callback] = (),
         threads: int | None = None,
+        cluster: ClusterSettings | None = None,
         name: str = "run",
     ) -> None:
+        """`cluster` makes workers and shards processes of their own, on Ray: `gs.ClusterSettings()` is this machine."""
         if not isinstance(strategy, str | Mapping):
             raise not_a_name(strategy)
         growth = _growth(batch_rule, base_batch, global_batch)
@@ -110,9 +116,11 @@ class Trainer:
         self.threads = threads or torch.get_num_threads()
         if not 1 <= shards <= PARTITIONS:
             raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
-        self.shards = shards
+        self.shards, self.cluster = shards, cluster
 
-    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
+    def fit(
+        self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any
+    ) -> Result | ClusterResult:
         """Trains to the end: `start` and `wait`."""
         return self.start(model, train, valid, **where).wait()
 
@@ -125,7 +133,7 @@ class Trainer:
         test: Dataset | None = None,
         resume: str | Path | None = None,
         init_from: str | Path | None = None,
-    ) -> Run:
+    ) -> Run | LaunchedRun:
         """Starts training in the background and returns at once.
 
         `resume` is a run that was stopped: it goes on where it was saved. An earlier checkpoint of a run
@@ -134,6 +142,8 @@ class Trainer:
         random ones.
         """
         saved = None if resume is None else run_folder.resume_from(resume, self.checkpoint.path, "runs")
+        if self.cluster is not None:
+            return self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
         run.start(run_folder.open_folder(saved, self.checkpoint.path, self.name))
         return run
@@ -147,12 +157,16 @@ class Trainer:
         *,
         resume: Path | None = None,
         init_from: str | Path | None = None,
+        schema: Schema | None = None,
     ) -> Run:
-        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint."""
+        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint.
+
+        `schema` is what another process has learned from the data.
+        """
         saved = None if resume is None else Checkpoint.open(_last_of(resume))
-        train = (
-            train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
-        )
+        if saved is not None:
+            schema = Schema.from_dict(saved.facts["schema"])
+        train = train.fitted() if schema is None else train.with_schema(schema)
         valid = None if valid is None else valid.with_schema(train.schema)
         test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
@@ -174,6 +188,24 @@ class Trainer:
         elif init_from is not None:
             training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
         return run
+
+    def _launch(self, recipe: Objects, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
+        from gearshift.cluster import launch
+
+        folder = run_folder.open_folder(saved, self.checkpoint.path, self.name)
+        try:
+            return launch.start(
+                recipe,
+                cluster,
+                folder=folder,
+                workers=self.plan.workers,
+                shards=self.shards,
+                origin=None if saved in (None, folder) else saved,
+                model=recipe.model,
+            )
+        except BaseException as error:
+            run_folder.finish(folder, "failed", str(error))
+            raise
 
     def _shuffled(self, train: Dataset) -> bool:
         """By default a log with a time is read once in its order; anything else is shuffled."""
@@ -215,11 +247,32 @@ def _growth(rule: str, base_batch: int | None, global_batch: int) -> Rates:
         )
     if base_batch is not None and base_batch < 1:
         raise UserError(f"base_batch={base_batch}: at least 1")
-    return scaled(rule, Rates(1.0, 1.0, 1.0), global_batch / (base_batch or global_batch))
+    return scaled(rule, Rates(1.0, 1.0, 1.0), 1.0 if base_batch is None else global_batch / base_batch)
 
 
 def _grown(rows: RowOptimizer, growth: Rates) -> RowOptimizer:
     return replace(rows, lr=rows.lr * growth.row_lr, l2=rows.l2 * growth.row_l2)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """How the processes of a cluster build a run that was started from Python (`cluster.site.Recipe`)."""
+
+    trainer: Trainer
+    model: nn.Module
+    train: Dataset
+    valid: Dataset | None
+    test: Dataset | None
+    init_from: str | Path | None
+
+    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+        init_from = self.init_from if schema is None and resume is None else None
+        return self.trainer.prepare(
+            self.model, self.train, self.valid, self.test, resume=resume, init_from=init_from, schema=schema
+        )
+
+    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+        return ()
 
 
 def _last_of(resume: Path) -> Path:

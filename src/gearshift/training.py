@@ -19,14 +19,14 @@ from numbers import Integral
 from typing import Any, Literal, Protocol
 
 from gearshift.cadence import Every, Moment, When
-from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.epoch import Ended, Log
 from gearshift.engine.injected import Pacer
-from gearshift.epoch_run import EpochRun
+from gearshift.engine.roles.messages import Measured
+from gearshift.epoch_run import EpochRun, PassHost
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
@@ -36,7 +36,6 @@ from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.strategy import Strategy
-from gearshift.worker import Push
 
 DAY = 86_400  # seconds
 MOST_WORKERS = 1000
@@ -161,7 +160,7 @@ class SwitchAsked:
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
-    def carry_out(self, run: EpochRun) -> None:
+    def carry_out(self, run: PassHost) -> None:
         run.switch(self)
 
     def answer(self, before: str, step: int, adopted: int) -> Switch:
@@ -178,7 +177,7 @@ class ResizeAsked:
     workers: int
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def carry_out(self, run: EpochRun) -> None:
+    def carry_out(self, run: PassHost) -> None:
         run.resize(self)
 
 
@@ -195,6 +194,32 @@ class Observer(Protocol):
 
     def tell(self, sentence: str) -> None:
         """Something the user should know."""
+
+
+class Engine(Protocol):
+    """Who runs the passes over the data."""
+
+    name: str
+
+    def run(self, training: Training, observer: Observer) -> bool:
+        """From where `progress` stands to the end; False if the observer said stop."""
+
+    def refresh(self) -> None:
+        """The learner is about to be evaluated: it must hold the parameters of this step."""
+
+
+class InThisProcess:
+    name = "threads"
+
+    def run(self, training: Training, observer: Observer) -> bool:
+        while training.goes_on:
+            if not EpochRun(training, observer).run():
+                return False
+            training.next_epoch(observer)
+        return True
+
+    def refresh(self) -> None:
+        pass
 
 
 class Training:
@@ -223,9 +248,11 @@ class Training:
                     f"a switch at day {planned.at.day} needs data.time: the log has no days without it"
                 )
         self.pacer = Pacer(plan.injected) if plan.injected else None
+        self.engine: Engine = InThisProcess()
         self.progress = Progress()
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
+        self.first_lease = 0  # the number with which leases of this epoch begin
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
         self._scale = 1.0  # of the learning rates, in the last step
 
@@ -352,13 +379,20 @@ class Training:
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
-        while self.progress.epoch < self.plan.epochs and not self.out_of_patience():
-            if not EpochRun(self, observer).run():
-                return
-            self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
-            self.evaluate(observer)
+        if not self.engine.run(self, observer):
+            return
         for planned in self.plan.switches[self.progress.switched :]:
             observer.tell(f"the switch to {planned.strategy} at {planned.at} never came")
+
+    def next_epoch(self, observer: Observer) -> bool:
+        """The data are done with; whether there is another pass to make."""
+        self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
+        self.evaluate(observer)
+        return self.goes_on
+
+    @property
+    def goes_on(self) -> bool:
+        return self.progress.epoch < self.plan.epochs and not self.out_of_patience()
 
     def out_of_patience(self) -> bool:
         stopping = self.plan.early_stopping
@@ -375,16 +409,15 @@ class Training:
 
         return prefetched(find(), depth=max(2, self.workers))
 
-    def account(self, leases: Sequence[tuple[Ended[Push], Found]]) -> None:
-        """Measures what ended, each example once, and steps the baseline on it."""
+    def account(self, leases: Sequence[Ended[Measured]]) -> None:
+        """Counts what ended, and measures each example once."""
         progress = self.progress
-        for ended, found in leases:
-            part, push, count = ended.part, ended.report, len(found.batch)
+        for ended in leases:
+            part, count = ended.part, ended.lease.count
             progress.examples += count
             add_to(progress.examples_by_worker, ended.worker, count)
-            if progress.epoch == 0 and push is not None:  # later the model has seen them
-                self._step_baseline(found)
-                self._measure(found.batch, push)
+            if progress.epoch == 0 and ended.report is not None:  # later the model has seen them
+                self._measure(ended.report)
             if part.weight > 0:
                 progress.applied += 1
                 add_to(progress.staleness, part.staleness)
@@ -392,9 +425,9 @@ class Training:
             else:
                 add_to(progress.discarded, _kind(part.reason))
                 add_to(progress.lost_by_worker, ended.worker, count)
-        pushes = [ended.report for ended, _ in leases if ended.report is not None]
-        if pushes:
-            progress.loss = sum(p.loss for p in pushes) / max(sum(p.examples for p in pushes), 1e-12)
+        reports = [ended.report for ended in leases if ended.report is not None]
+        if reports:
+            progress.loss = sum(r.loss for r in reports) / max(sum(r.examples for r in reports), 1e-12)
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""
@@ -402,14 +435,15 @@ class Training:
         self._scale = self.plan.schedule.factor(share) * self.progress.rate_factor
         return self._scale
 
-    def _measure(self, batch: Batch, push: Push) -> None:
-        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
-        self.progress.measures.update(labels, probabilities, batch.weights_B)
-        if batch.times_B is not None:
-            self.progress.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+    def _measure(self, found: Measured) -> None:
+        labels, probabilities = found.labels_BT[:, 0], found.probabilities_BT[:, 0]
+        self.progress.measures.update(labels, probabilities, found.weights_B)
+        if found.times_B is not None:
+            self.progress.days.update(found.times_B // DAY, labels, probabilities, found.weights_B)
 
-    def _step_baseline(self, found: Found) -> None:
-        if self.baseline is None:
+    def step_baseline(self, found: Found) -> None:
+        """In the first pass only, as all that is measured on the way."""
+        if self.baseline is None or self.progress.epoch > 0:
             return
         if not self.baseline.worker.finds_like(self.learner.worker):
             found = self.baseline.find(found.batch)
@@ -418,7 +452,7 @@ class Training:
         except FloatingPointError:
             self.baseline = None  # a yardstick that broke is no reason to stop
 
-    def bad_batch(self, ended: Ended[Push]) -> str:
+    def bad_batch(self, ended: Ended[Measured]) -> str:
         """A batch whose gradient is not finite is left out, and told; one too many ends the run."""
         kind, _, what = ended.part.reason.partition(": ")
         first, count = ended.lease.first, ended.lease.count
@@ -436,6 +470,7 @@ class Training:
         progress = self.progress
         if self.valid is None or progress.evaluated_step == self.step:
             return
+        self.engine.refresh()
         evaluation = evaluate(self.learner, self.valid)
         value = float(getattr(evaluation.measures, self.plan.best))
         gain = self._is_better(value)

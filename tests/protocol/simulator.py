@@ -78,8 +78,9 @@ class Simulation:
         self.cut_every = rng.choice([0, 1, 2, 4])
         self.layout = layout_of(self.shards)
         self.history = History()
-        self.account = Account()
+        self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
+        self.passed = self.account.passed
         self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
@@ -212,7 +213,7 @@ class Simulation:
             role.saved(incarnation, name)
             self._after(at)
 
-    def _ids(self, begin: Begin) -> list[tuple[np.ndarray, ...]]:
+    def _ids(self, begin: Begin, epoch: int = 0) -> list[tuple[np.ndarray, ...]]:
         return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
@@ -303,8 +304,8 @@ class Simulation:
         assert isinstance(coordinator, CoordinatorRole) and coordinator.epoch is not None
         self.counts["incarnations"] += coordinator.incarnation
         self.counts["steps"] += coordinator.epoch.step
-        wanted = Counter(range(self.examples))
-        assert self.account.ends == wanted, "every example is applied or discarded once"
+        wanted = Counter(dict.fromkeys(range(self.examples), self.account.passes))
+        assert self.account.ends == wanted, "every example is applied or discarded once in every pass"
         flat, rows = self.history.after(coordinator.epoch.step)
         velocity = self.history.server.optimizer_state["velocity"]
         for i, own in enumerate(self.layout.dense):

@@ -96,12 +96,21 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 def _version_misfits(config: Config) -> Iterator[Misfit]:
     """What later versions bring; refused now rather than ignored."""
     cluster = config.cluster
-    if cluster.engine != "threads":
-        say = f"engine `{cluster.engine}` is not in this version; it has one: threads"
+    if cluster.engine not in ENGINES:
+        say = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
         yield Misfit(("cluster", "engine"), say)
+    if cluster.engine != "ray":
+        for name in ("address", "wire", "half", "patience", "placement", "resources"):
+            if name in cluster.model_fields_set:
+                yield Misfit(
+                    ("cluster", name), f"cluster.{name} is for engine: ray; engine is {cluster.engine}"
+                )
     if config.log:
         say = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
         yield Misfit(("log",), say)
+
+
+ENGINES = ("threads", "ray")
 
 
 def _source_misfits(config: Config) -> Iterator[Misfit]:

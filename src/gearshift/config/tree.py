@@ -382,8 +382,20 @@ class Inject(Section):
         )
 
 
+class Resources(Section):
+    """What Ray reserves for each process."""
+
+    coordinator_cpus: Number = Field(default=1.0, ge=0, description="CPUs of the coordinator.")
+    shard_cpus: Number = Field(default=1.0, ge=0, description="CPUs of a shard.")
+    worker_cpus: Number = Field(default=1.0, ge=0, description="CPUs of a worker.")
+    worker_gpus: Number = Field(default=0.0, ge=0, description="GPUs of a worker. Not tried by us.")
+
+
 class Cluster(Section):
-    engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
+    engine: Text = Field(
+        default="threads",
+        description="Where workers run: threads of this process, or ray: processes on one machine or many.",
+    )
     workers: Count = Field(default=1, ge=1, description="How many compute at the same time.")
     shards: Count = Field(
         default=1, ge=1, le=256, description="Over how many servers rows and dense parameters are spread."
@@ -392,6 +404,22 @@ class Cluster(Section):
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )
     inject: Inject | None = Field(default=None, description="Slow workers down on purpose, for experiments.")
+    address: Text = Field(
+        default="local",
+        description="Of a Ray cluster, as 10.0.0.5:6379; auto: the one of this machine; local: one for the run.",
+    )
+    wire: Literal["auto", "ipc", "curve"] = Field(
+        default="auto",
+        description="How processes talk: ipc inside a machine, curve (encrypted) between machines.",
+    )
+    half: bool = Field(default=False, description="Send rows and gradients as bfloat16, half the bytes.")
+    patience: Seconds = Field(
+        default=30.0, gt=0, description="A process that is silent for so long is lost; others do its work."
+    )
+    placement: Literal["pack", "spread"] = Field(
+        default="pack", description="Processes on few machines, or over many."
+    )
+    resources: Resources = Field(default=Resources(), description="What Ray reserves for each process.")
 
 
 class Checkpoints(Section):
