@@ -101,7 +101,8 @@ def main() -> None:
             rate = LEASE * found["leases"]
             table[f"{workers}/{shards}"] = {"examples_per_second": rate, "of_linear": linear}
             print(
-                f"{workers:7,} {shards:7,} {rate:12,.0f} {linear:11.2f} {found['coordinator']:12.2f} {found['shards']:12.2f}",
+                f"{workers:7,} {shards:7,} {rate:12,.0f} {linear:11.2f} "
+                f"{found['coordinator']:12.2f} {found['shards']:12.2f}",
                 flush=True,
             )
     print(json.dumps({"cpu_ms_per_lease": {k: 1000 * v for k, v in cost.items()}, "scale": table}))
