@@ -165,7 +165,7 @@ def test_a_listener_that_starts_anew_is_found_again(company: Company) -> None:
 def test_one_that_connected_can_be_spoken_to_before_it_has_said_a_word(company: Company) -> None:
     coordinator = listener(company)
     shard = company(SHARD, bind=LOOPBACK, keys=Keys.make())
-    load = m.Load(1, "start")
+    load = m.Load(1, 1, "start")
     assert company.hear(shard, lambda: coordinator.send(SHARD, load)) == load
 
 

@@ -129,7 +129,8 @@ class CoordinatorRole:
             self._send_load(shard)
 
     def _send_load(self, shard: int) -> None:
-        self.out.append((To("shard", shard), Load(self.incarnation, self._snapshot)))
+        if boot := self._boots[shard]:  # else nobody has said that it is there
+            self.out.append((To("shard", shard), Load(self.incarnation, boot, self._snapshot)))
 
     def _begin(self) -> None:
         facts = self._facts
@@ -282,7 +283,7 @@ class CoordinatorRole:
 
     def _is_known(self, shard: int, boot: int) -> bool:
         """A shard that has started anew, unheard, holds another state than we believe: all begin anew."""
-        if boot > self._boots[shard] and self.epoch is not None:
+        if boot > self._boots[shard]:
             self._shard_started(shard, boot)
             return False
         return boot == self._boots[shard]

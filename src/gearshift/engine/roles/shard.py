@@ -91,7 +91,7 @@ class ShardRole:
         self.out.append((COORDINATOR, Done(self.incarnation, self.number, self.boot, shard.done)))
 
     def _take_snapshot(self, load: Load) -> None:
-        if load.incarnation < self.incarnation:
+        if load.incarnation < self.incarnation or load.boot != self.boot:
             return
         if load.incarnation > self.incarnation:
             server = self._load(load.name)
