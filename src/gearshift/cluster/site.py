@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -103,6 +104,8 @@ class Site:
         """The run has ended: so does a cluster that was started for it alone."""
         if self.local is not None:
             self.local.stop_soon()
+        elif self.sockets:
+            shutil.rmtree(self.sockets, ignore_errors=True)
 
 
 class Member(Protocol):

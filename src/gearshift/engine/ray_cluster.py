@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -29,9 +30,11 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError
 
 NAMESPACE = "gearshift"
+HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
@@ -261,8 +264,8 @@ class Hub:
             self._error = traceback.format_exc(), False
         with contextlib.suppress(Exception):
             self.close()
-        self._over = True
         self._site.over()
+        self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
         leave_place(self._plan)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
@@ -378,9 +381,12 @@ def connect(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
+    host, _, port = address.rpartition(":")
     try:
+        if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
+            socket.create_connection((host, int(port)), REACH_SECONDS).close()
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         if ray.is_initialized():
             raise
         raise UserError(
@@ -415,7 +421,8 @@ def launch(
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        kept = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+        kept: dict[str, Any] = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached"}
+        kept |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
         keeper: Any = ray.remote(Keeper).options(**kept).remote(site)
         ray.get(keeper.give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
