@@ -2,8 +2,8 @@
 
     kill WHO      SIGKILL to a worker, a shard or the coordinator
     kill node     SIGKILL to a raylet: Ray ends all that it had started; another node joins for it
-    freeze WHO    SIGSTOP for longer than the run is patient, then SIGCONT. Also the stand-in for a cut link: to block one
-                  process's connections takes rights that a test has not, and nobody can tell the two apart from outside
+    freeze WHO    SIGSTOP for longer than the run is patient, then SIGCONT. Also the stand-in for a cut link: to block
+                  one process's connections takes rights that a test has not, and others cannot tell the two apart
 
 Whom and when is drawn from a seed.
 """

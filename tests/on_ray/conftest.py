@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def cluster(ray_here: LocalRay, temporary: Path) -> Iterator[gs.ClusterSettings]
     until = time.monotonic() + 30
     while (left := processes(own, "ray::Process", "ray::Hub", "ray::Keeper")) and time.monotonic() < until:
         time.sleep(0.2)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)  # the next test shall not suffer for it
     assert not left, f"processes that outlived their run: {left}"
     assert folders(temporary) == {own.name}
 

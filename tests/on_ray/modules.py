@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 
@@ -23,6 +25,17 @@ class Normed(nn.Module):
 
     def forward(self, x: gs.Inputs) -> torch.Tensor:
         return self.net(torch.cat([x.numeric, x.fields.flatten(1)], 1)).squeeze(1)
+
+
+class Slow(Normed):
+    """A step takes its time: whoever watches can ask something of a live run."""
+
+    pause = 0.05  # seconds
+
+    def forward(self, x: gs.Inputs) -> torch.Tensor:
+        if self.training:
+            time.sleep(self.pause)
+        return super().forward(x)
 
 
 class Broken(Normed):

@@ -14,15 +14,14 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift import run_folder
+from gearshift import event_log, run_folder
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.cluster_model import Cluster, Compute
 from gearshift.replay import replay
 from gearshift.sync.registry import STRATEGIES
 from tests.ledger import Ledger
-from tests.on_ray.modules import Broken, Normed
+from tests.on_ray.modules import Broken, Normed, Slow
 
 DATA = gs.read(gs.ClickLog(examples=12_000, days=2))
 VALID = gs.read(gs.ClickLog(examples=2_000, days=1, seed=7))
@@ -111,36 +110,45 @@ def test_sync_equals_threads(tmp_path: Path, cluster: gs.ClusterSettings) -> Non
     np.testing.assert_allclose(there.predict(VALID), here.predict(VALID), rtol=1e-3, atol=1e-5)
 
 
-def test_every_strategy_in_one_live_run(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+def test_every_strategy_in_one_live_run(
+    tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Switched and resized while it trains, stopped, and resumed on threads: no example is lost or trained twice."""
-    slowly = Cluster(4, Compute(per_batch=0.05))
-    settings: dict[str, Any] = {"inject": slowly, "shuffle": False, "strategy": {"name": "sync", "batch": 64}}
-    data = gs.read(gs.ClickLog(examples=300_000, days=2))
-    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(), data)
+    settings: dict[str, Any] = {"shuffle": False, "strategy": {"name": "sync", "batch": 64}}
+    data = gs.read(gs.ClickLog(examples=200_000, days=2))
+    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(Slow), data)
     assert isinstance(run, LaunchedRun)
     until(run, lambda: run.status().step >= 3)
+    with pytest.raises(gs.UserError, match=r"^unknown strategy `synk`"):
+        run.switch("synk")
     for number, name in enumerate([*list(STRATEGIES)[1:], "sync"]):
         before = run.status().step
         switch = run.switch(name)
         assert switch.strategy == name and switch.step >= before
-        if number == 2:
+        if number == 0:
             run.resize(3)
-        if number == 4:
+            until(run, lambda: '"join":[2]' in log_of(run))
+        if number == 2:
             run.resize(2)
         until(run, lambda step=switch.step: run.status().step >= step + 3)
-    assert {who.number for who in run.processes() if who.role == "worker"} == {0, 1, 2}
     run.stop()
     until_over(run)
     assert run_folder.read(run.folder).state == "stopped"
     assert sum("3 workers instead of 2" in line for line in run.messages) == 1
 
     stopped_at = Checkpoint.open((run.folder / "checkpoints" / "last").resolve()).facts["step"]
-    settings["inject"] = None
-    result = trainer(tmp_path, shards=3, **(settings | {"workers": 4})).fit(normed(), data, resume=run.folder)
+    monkeypatch.setattr(Slow, "pause", 0.0)
+    there = trainer(tmp_path, shards=3, workers=4, **settings)
+    result = there.fit(normed(Slow), data, resume=run.folder)
     assert result.report["global_steps"] > stopped_at
-    ledger = assert_exact(run.folder, 300_000)
+    ledger = assert_exact(run.folder, 200_000)
     assert ledger.again == 0
     assert replay(run.folder).switches >= len(STRATEGIES)
+    assert result.report["examples_by_worker"]["2"] > 0
+
+
+def log_of(run: LaunchedRun) -> str:
+    return "".join(file.read_text() for file in event_log.files(run.folder))
 
 
 def until_over(run: LaunchedRun) -> None:

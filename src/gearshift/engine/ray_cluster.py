@@ -33,7 +33,7 @@ NAMESPACE = "gearshift"
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
-STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+STARTING_SECONDS = 60.0  # in which a process that has just started need not listen yet
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
@@ -111,6 +111,7 @@ class Seat:
     me: To
     boot: int
     host: str
+    place: tuple[int, str]  # pid and node
     _contact: Contact | None = None
     _known: dict[To, Contact] = field(default_factory=dict)
     _sentences: list[str] = field(default_factory=list)
@@ -127,7 +128,7 @@ class Seat:
     def meet(self, hub: Any) -> None:
         """Tells the hub where we are, and hears where the others are."""
         said, self._sentences = self._sentences, []
-        found = ray.get(hub.meet.remote(self._contact, said), timeout=ANSWER_SECONDS)
+        found = ray.get(hub.meet.remote(self._contact, self.place, said), timeout=ANSWER_SECONDS)
         self._known.update({contact.who: contact for contact in found})
 
 
@@ -140,10 +141,10 @@ class Process:
 
     def _live(self) -> None:
         hub = ray.get_actor(self._hub_name, namespace=NAMESPACE)
-        node = ray.get_runtime_context().get_node_id()
-        boot = _patiently(lambda: hub.register.remote(self._who, os.getpid(), node))
+        place = _this_place()
+        boot = _patiently(lambda: hub.register.remote(self._who, place))
         self._site = _patiently(lambda: hub.site.remote())
-        seat = Seat(self._who, boot, _this_host())
+        seat = Seat(self._who, boot, _this_host(), place)
         threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
         failure: tuple[str, bool] | None = None
         try:
@@ -198,6 +199,10 @@ def _this_host() -> str:
     return address
 
 
+def _this_place() -> tuple[int, str]:
+    return os.getpid(), ray.get_runtime_context().get_node_id()
+
+
 def _cpus(of: Callable[[], dict[str, float]]) -> float:
     return of().get("CPU", 0)
 
@@ -242,15 +247,17 @@ class Hub:
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
         self._started: dict[To, float] = {}
+        self._newest: dict[To, int] = {}  # start of each
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
         self._over = False
         self._run: Running | None = None
-        first: int = self._site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
+        place = _this_place()
+        first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
-        self._seat = Seat(To("coordinator"), first, _this_host())
+        self._seat = Seat(To("coordinator"), first, _this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
@@ -275,21 +282,23 @@ class Hub:
     def site(self) -> Any:
         return self._site
 
-    def register(self, who: To, pid: int, node: str) -> int:
+    def register(self, who: To, place: tuple[int, str]) -> int:
         with self._lock:
             self._boot += 1
-            self._places[who] = pid, node
+            self._newest[who] = self._boot
+            self._places[who] = place
             self._started[who] = time.monotonic()
+            self._contacts.pop(who, None)
             return self._boot
 
-    def meet(self, contact: Contact | None, sentences: list[str]) -> list[Contact]:
+    def meet(self, contact: Contact | None, place: tuple[int, str], sentences: list[str]) -> list[Contact]:
         with self._lock:
             if self._seat._contact is not None:
                 self._contacts[To("coordinator")] = self._seat._contact
-            if contact is not None:
-                known = self._contacts.get(contact.who)
-                if known is None or known.boot <= contact.boot:
-                    self._contacts[contact.who] = contact
+            if contact is not None and contact.boot >= self._newest.get(contact.who, 0):
+                self._newest[contact.who] = contact.boot
+                self._contacts[contact.who] = contact
+                self._places[contact.who] = place  # it may have registered with a hub that is gone
             self._seat._sentences.extend(sentences)
             return list(self._contacts.values())
 
@@ -327,8 +336,10 @@ class Hub:
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
 
     def replace(self, who: To, reason: str) -> None:
-        age = time.monotonic() - self._started.get(who, 0.0)
-        if (place := self._places.get(who)) and age > STARTING_SECONDS:
+        starts = who not in self._contacts and (
+            time.monotonic() - self._started.get(who, 0.0) < STARTING_SECONDS
+        )
+        if (place := self._places.get(who)) and not starts:
             self._seat.tell(f"{reason}: it is started anew")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
@@ -438,10 +449,8 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS) -> Any:
     """What an actor says, or None if it does not: it is starting anew, or Ray is gone."""
     try:
         return ray.get(reference, timeout=seconds)
-    except UserError:
-        raise
     except RayError as error:
-        cause = getattr(error, "cause", None)
+        cause = getattr(error, "cause", None)  # what was raised there, without Ray's account of where
         if isinstance(cause, UserError | TimeoutError):
             raise cause from None
         return None
