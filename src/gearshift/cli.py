@@ -127,6 +127,27 @@ def runs(
 
 
 @app.command(rich_help_panel=ON_A_RUN)
+def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Show a live run of another process until it ends; Ctrl-C leaves the run alone."""
+    from gearshift.commands.watch import watch
+
+    raise typer.Exit(watch(run))
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def metrics(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve them on this port of 127.0.0.1 until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Print the figures of a live run and of each of its processes as Prometheus text."""
+    from gearshift.commands.metrics import metrics
+
+    metrics(run, port)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
 def switch(
     words: Annotated[list[str], typer.Argument(metavar="[RUN] STRATEGY [KEY=VALUE]...")],
     reason: Annotated[str, typer.Option(help="Why; it stands in the event log.")] = "",

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,14 @@ import torch
 from gearshift import __version__, control, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.control import Status
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
+from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines, report
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.saver import Saver
@@ -52,21 +54,6 @@ class Callback:
     def on_switch(self, run: Run, switch: Switch) -> None: ...
 
 
-@dataclass(frozen=True)
-class Status:
-    """Where a run stands, for whoever watches."""
-
-    step: int
-    examples: int
-    total: int
-    seconds: float
-    examples_per_second: float
-    loss: float
-    auc_so_far: float
-    day: str | None
-    phase: str  # starting, training, evaluating, saving, done, stopped or failed
-
-
 class Run:
     def __init__(
         self,
@@ -86,6 +73,7 @@ class Run:
         self._result: Result | None = None
         self.resumed: Path | None = None  # the checkpoint it goes on from
         self.make_saver: type[Saver] = Saver
+        self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
         self._logged = 0, 0.0  # examples and seconds at the last line of metrics
@@ -377,6 +365,7 @@ class Run:
             "examples_per_second": self._speed_since_logged(),
             "strategy": self.training.strategy.name,
             **trust_figures(self.training.learner),
+            **figures_by_role(self.processes()),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)

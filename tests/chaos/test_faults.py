@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from tests.chaos.faults import KINDS, PATIENCE, Chaos, Nodes, settings_for
+from tests.chaos.faults import Chaos
 from tests.on_ray.conftest import cluster, ray_here, temporary  # noqa: F401 (fixtures)
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]

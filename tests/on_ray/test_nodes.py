@@ -48,8 +48,6 @@ def test_a_strategy_trains_as_on_threads(tmp_path: Path, raylets: Nodes, strateg
     assert there.auc == pytest.approx(here.auc, abs=1e-4 if strategy == "sync" else 0.02)
 
 
-
-
 @pytest.mark.parametrize("strategy", ["sync", "gba"])
 def test_a_lost_machine_does_not_end_the_run(tmp_path: Path, raylets: Nodes, strategy: str) -> None:
     chaos = Chaos(settings_for(raylets.address), tmp_path, seed=5, raylets=raylets)

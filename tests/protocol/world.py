@@ -114,7 +114,9 @@ class Disk:
         self.incarnation = 0
         start = {"step": 0, "position": 0, "leased": [], "unbegun": []}
         start |= {"strategy": strategy, "settings": settings}
-        self.snapshots: list[tuple[str, dict[str, Any]]] = [("start", {**start, "book": {"ends": {}, "done": 0}})]
+        self.snapshots: list[tuple[str, dict[str, Any]]] = [
+            ("start", {**start, "book": {"ends": {}, "done": 0}})
+        ]
         self.parts: dict[tuple[str, int], SavedPart] = {}
 
     def new_incarnation(self) -> int:

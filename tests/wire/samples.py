@@ -133,7 +133,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         tells,
         pulls,
         gives(),
-        st.builds(m.Load, numbers, names),
+        st.builds(m.Load, numbers, numbers, names),
         st.builds(m.IsSaved, numbers, names),
         st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
     ),

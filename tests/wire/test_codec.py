@@ -117,7 +117,7 @@ def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
 
 
 def test_what_is_not_of_this_protocol_is_refused() -> None:
-    load = m.Load(1, "x")
+    load = m.Load(1, 1, "x")
     (head,) = frames_of(load)
     assert refusal(SHARD, [], COORDINATOR) == "no frames"
     assert refusal(SHARD, [b"GET / HTTP/1.1\r\n\r\n"], COORDINATOR) == "not of this protocol"

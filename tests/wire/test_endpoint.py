@@ -92,6 +92,7 @@ def test_workers_and_shards_talk_over_a_folder(company: Company) -> None:
         worker = company(To("worker", 3))
         check_pull_and_push(company, shard, worker)
         assert len(list(folder.glob("*.ring"))) == 2, "large frames went through shared memory"
+        check_traffic(shard, worker)
     finally:
         for left in folder.iterdir():
             left.unlink()
@@ -100,7 +101,9 @@ def test_workers_and_shards_talk_over_a_folder(company: Company) -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 def test_workers_and_shards_talk_by_keys(company: Company, half: bool) -> None:
-    check_pull_and_push(company, listener(company, SHARD), a_worker(company, 3, half=half), half)
+    shard, worker = listener(company, SHARD), a_worker(company, 3, half=half)
+    check_pull_and_push(company, shard, worker, half)
+    check_traffic(shard, worker)
 
 
 def check_pull_and_push(company: Company, shard: Endpoint, worker: Endpoint, half: bool = False) -> None:
@@ -119,6 +122,22 @@ def check_pull_and_push(company: Company, shard: Endpoint, worker: Endpoint, hal
     assert isinstance(give, m.Give) and give.lease == 5
     np.testing.assert_allclose(give.push.rows[0].sums_UW, rows, rtol=2**-8 if half else 0)
     assert not shard.refused and not worker.refused
+
+
+def check_traffic(shard: Endpoint, worker: Endpoint) -> None:
+    """At least one pull, its answer and one gradient went; what the shard has heard, the worker has sent."""
+    said, heard = worker.figures(), shard.figures()
+    assert 2 <= heard["received_messages"] <= said["sent_messages"] + 1, (
+        "the knock is counted where it is heard"
+    )
+    assert 20_000 * 8 < heard["received_bytes"] <= said["sent_bytes"] + 100
+    width = 2 if worker.half else 4
+    assert 20_000 * 4 * width < said["received_bytes"] <= heard["sent_bytes"]
+    assert said["refused"] == heard["refused"] == 0
+    before = said["sent_messages"]
+    shard.send(To("worker", 77), m.Taken(1, 1, 5))
+    assert shard.figures()["unsent"] == heard["unsent"] + 1
+    assert worker.figures()["sent_messages"] == before
 
 
 def test_a_worker_that_starts_anew_is_answered_under_its_new_name_and_key(company: Company) -> None:
@@ -146,7 +165,7 @@ def test_a_listener_that_starts_anew_is_found_again(company: Company) -> None:
 def test_one_that_connected_can_be_spoken_to_before_it_has_said_a_word(company: Company) -> None:
     coordinator = listener(company)
     shard = company(SHARD, bind=LOOPBACK, keys=Keys.make())
-    load = m.Load(1, "start")
+    load = m.Load(1, 1, "start")
     assert company.hear(shard, lambda: coordinator.send(SHARD, load)) == load
 
 

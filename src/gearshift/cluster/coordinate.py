@@ -50,11 +50,14 @@ class Staff(Protocol):
 
     def begin(self, site: Site, workers: int) -> None: ...
     def resize(self, workers: int) -> None: ...
-    def replace(self, who: To, reason: str) -> None:
-        """It does not answer: it is ended for good, and another is started in its place."""
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """The process of that start does not answer: it is ended, and another is started in its place."""
 
     def failure(self) -> str | None:
         """Why the run cannot go on: a process that fails again and again."""
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The newest of each process, by its name."""
 
     def close(self) -> None: ...
 
@@ -68,6 +71,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run = site.build(resume=folder if resumed else origin_of(folder))
     run.training.engine = Engine(run, member, site, staff)
     run.make_saver = ClusterSaver
+    run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
     run.start(folder)
     return run
@@ -349,8 +353,12 @@ class Engine:
             role.settle_again()
             self.driver.send(role)
             for shard in role.silent():
-                self.staff.replace(To("shard", shard), "it did not answer")
+                self.replace_shard(shard)
                 raise StateLost
+
+    def replace_shard(self, shard: int) -> None:
+        reason = f"shard {shard} was silent for {self.site.patience:g} s"
+        self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     # ---- the learner's view of the shards ----
 
@@ -384,7 +392,7 @@ class Engine:
             self.driver.listen(take, lambda: len(answers) == self.site.shards)
             if time.monotonic() - began > self.site.patience:
                 for shard in set(range(self.site.shards)) - answers.keys():
-                    self.staff.replace(To("shard", shard), "it did not answer")
+                    self.replace_shard(shard)
                 raise StateLost
         self._take_dense(answers)
         return tuple(self._gathered(i, ids[i], places[i], answers) for i in range(len(ids)))
@@ -449,9 +457,7 @@ class RunSeat(CoordinatorSeat):
             raise UserError(reason)
         super().tick()
         for shard in engine.role.silent():
-            engine.staff.replace(
-                To("shard", shard), f"shard {shard} was silent for {engine.site.patience:g} s"
-            )
+            engine.replace_shard(shard)
         engine.books.do_what_was_asked()
 
     def over(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -24,9 +25,9 @@ from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster.site import Recipe, Site, write_state
 from gearshift.cluster.work import work
+from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.report import closing_lines
-from gearshift.run import Status
 from gearshift.trained import TrainedModel, load
 from gearshift.training import Switch
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gearshift.engine import ray_cluster
 
 POLL_SECONDS = 0.2
-LOST_SECONDS = 60.0  # without an answer of the coordinator, after which the run counts as lost
+LOST_SECONDS = 180.0  # without an answer of the coordinator, after which the run counts as lost
 PLACE_SECONDS = 30.0  # in which Ray must find room
 
 
@@ -72,7 +73,9 @@ def start(
             settings.threads,
             patience=settings.patience,
             local=local,
+            token=secrets.token_hex(8),
         )
+        write_state(folder, token=site.token)
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
@@ -88,7 +91,7 @@ def start(
         elif sockets:
             shutil.rmtree(sockets, ignore_errors=True)
         raise
-    return LaunchedRun(folder, hub, plan, ray, local, model)
+    return LaunchedRun(site, hub, plan, ray, model)
 
 
 def _ray() -> Any:
@@ -110,17 +113,16 @@ def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shard
 class LaunchedRun:
     """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
 
-    def __init__(
-        self, folder: Path, hub: Any, plan: Any, ray: Any, local: LocalRay | None, model: nn.Module | None
-    ) -> None:
-        self.folder = folder
+    def __init__(self, site: Site, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
+        self.folder, self._site = site.folder, site
         self.messages: list[str] = []
         self.header: tuple[str, ...] = ()
-        self._hub, self._plan, self._ray, self._local, self._model = hub, plan, ray, local, model
+        self._hub, self._plan, self._ray, self._model = hub, plan, ray, model
         self._status = Status(0, 0, 1, 0.0, 0.0, float("nan"), float("nan"), None, "starting")
         self._said: dict[str, Any] = {}
         self._asked_at = 0.0
         self._heard = time.monotonic()
+        self._watchdog = ray.Watchdog(site)
         self._error: BaseException | None = None
         self._over = False
         self._result: ClusterResult | None = None
@@ -150,7 +152,9 @@ class LaunchedRun:
             self._hear(said)
         elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
             self._end(None if record.state != "failed" else (record.reason, True))
-        elif time.monotonic() - self._heard > LOST_SECONDS:
+        elif time.monotonic() - self._heard < LOST_SECONDS:
+            self._watchdog.silent()
+        else:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
                 f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
@@ -159,6 +163,7 @@ class LaunchedRun:
 
     def _hear(self, said: dict[str, Any]) -> None:
         self._heard, self._said = time.monotonic(), said
+        self._watchdog.heard()
         self.header = self.header or tuple(said.get("header", ()))
         self.messages += said.get("messages", ())
         self._status = said.get("status", self._status)
@@ -169,6 +174,8 @@ class LaunchedRun:
         if error is not None:
             self._error = UserError(error[0]) if error[1] else RuntimeError(error[0])
             self._status = replace(self._status, phase="failed")
+            if run_folder.read(self.folder).ended is None:  # it failed before the run was its own
+                run_folder.finish(self.folder, "failed", error[0])
         else:
             state = run_folder.read(self.folder).state
             self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")
@@ -178,8 +185,8 @@ class LaunchedRun:
         self._over = True
         self._ray.end(self._hub, self._plan)
         self._ray.leave()
-        if self._local is not None:
-            self._local.stop()
+        if self._site.local is not None:
+            self._site.local.stop()
 
     # What is asked of it
 

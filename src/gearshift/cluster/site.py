@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +25,16 @@ from gearshift.engine.wire.driver import Driver
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
+from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.run import Run
 from gearshift.shard import Layout
 from gearshift.training import Training
 
 BAG = 256  # ids of one example in a bag that a message has room for
+SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
 
-
-STATE = "cluster.json"  # in the run's folder: what must outlive the coordinator and is in no checkpoint
+STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
 
 
 class Recipe(Protocol):
@@ -71,14 +74,28 @@ class Site:
     patience: float = 30.0  # seconds that a worker may be silent
     schema: dict[str, Any] | None = None  # None until the coordinator has fitted it
     local: LocalRay | None = None  # the cluster that was started for this run
+    token: str = ""  # stands in the run's folder since the start, for all to see
 
     def enter(self) -> None:
-        """A process finds files and modules as the one that started the run."""
+        """A process finds files and modules as the one that started the run, or the run ends with a sentence."""
+        self._check_shared()
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
             if self.cwd not in sys.path:
                 sys.path.insert(0, self.cwd)
         torch.set_num_threads(self.threads)
+
+    def _check_shared(self) -> None:
+        """A shard that writes its part of a checkpoint where nobody finds it would be noticed too late."""
+        until = time.monotonic() + SHARED_SECONDS
+        while read_state(self.folder).get("token", "") != self.token:
+            if time.monotonic() >= until:
+                raise UserError(
+                    f"{platform.node()} does not see the run's folder {self.folder}, or another folder of that name: "
+                    "all machines of a run must share it (NFS, Lustre, a volume); set checkpoint.path to a folder "
+                    "that they share"
+                )
+            time.sleep(0.2)
 
     def build(self, resume: Path | None = None) -> Run:
         return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)
@@ -92,7 +109,8 @@ class Site:
     def new_start(self, pid: int, node: str) -> int:
         """The coordinator's process starts, here; which time it is."""
         number = int(read_state(self.folder).get("start", 0)) + 1
-        write_state(self.folder, start=number, pid=pid, node=node)
+        if self.folder.is_dir():  # if not, `enter` will say so
+            write_state(self.folder, start=number, pid=pid, node=node)
         return number
 
     def hub_place(self) -> tuple[int, str] | None:
@@ -122,6 +140,9 @@ class Member(Protocol):
     def tell(self, sentence: str) -> None:
         """To the user."""
 
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        """Its figures go to whoever started it, who shows them."""
+
 
 Body = Callable[[Member, Site], None]  # what a process does, to its end
 
@@ -145,7 +166,9 @@ def endpoint_of(member: Member, site: Site, training: Training) -> Endpoint:
 
 
 def driver_of(member: Member, site: Site, endpoint: Endpoint) -> Driver:
-    return Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+    driver = Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+    member.measured_by(driver.figures)
+    return driver
 
 
 def limits_of(training: Training, shards: int) -> Limits:

@@ -101,7 +101,9 @@ def _version_misfits(config: Config) -> Iterator[Misfit]:
         yield Misfit(("cluster", "engine"), say)
     if cluster.engine != "ray":
         for name in ("address", "wire", "half", "patience", "placement", "resources"):
-            if name in cluster.model_fields_set:
+            if (
+                getattr(cluster, name) != type(cluster).model_fields[name].default
+            ):  # a saved config has them all
                 yield Misfit(
                     ("cluster", name), f"cluster.{name} is for engine: ray; engine is {cluster.engine}"
                 )

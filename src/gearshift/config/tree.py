@@ -406,7 +406,9 @@ class Cluster(Section):
     placement: Literal["pack", "spread"] = Field(
         default="pack", description="Processes on few machines, or over many."
     )
-    resources: Resources = Field(default=Resources(), description="What Ray reserves for each process.")
+    resources: Resources = Field(
+        default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."
+    )
 
 
 class Checkpoints(Section):

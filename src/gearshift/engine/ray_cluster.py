@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,7 +34,7 @@ NAMESPACE = "gearshift"
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
-STARTING_SECONDS = 60.0  # in which a process that has just started need not listen yet
+STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
@@ -115,6 +116,7 @@ class Seat:
     _contact: Contact | None = None
     _known: dict[To, Contact] = field(default_factory=dict)
     _sentences: list[str] = field(default_factory=list)
+    _measure: Callable[[], dict[str, float]] = dict
 
     def announce(self, contact: Contact) -> None:
         self._contact = contact
@@ -122,13 +124,18 @@ class Seat:
     def contacts(self) -> Iterable[Contact]:
         return list(self._known.values())
 
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        self._measure = measure
+
     def tell(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
     def meet(self, hub: Any) -> None:
         """Tells the hub where we are, and hears where the others are."""
         said, self._sentences = self._sentences, []
-        found = ray.get(hub.meet.remote(self._contact, self.place, said), timeout=ANSWER_SECONDS)
+        found = ray.get(
+            hub.meet.remote(self._contact, self.place, said, self.me, self._measure()), timeout=ANSWER_SECONDS
+        )
         self._known.update({contact.who: contact for contact in found})
 
 
@@ -158,22 +165,36 @@ class Process:
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
     def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
-        heard = time.monotonic()
+        watchdog = Watchdog(self._site)
         while True:
             try:
                 seat.meet(hub)
-                heard = time.monotonic()
+                watchdog.heard()
             except RayError:
-                silent = time.monotonic() - heard
-                if seat.me == To("shard", 0) and silent > self._site.patience:
-                    self._wake_hub(seat)
-                    heard = time.monotonic()
+                if seat.me == To("shard", 0):
+                    watchdog.silent()
             time.sleep(MEET_SECONDS)
 
-    def _wake_hub(self, seat: Seat) -> None:
-        """It has not answered for too long: if it only sleeps, it is ended, and Ray starts another."""
-        place = self._site.hub_place()
-        if place is not None:
+
+class Watchdog:
+    """Ends a hub that is there and does not answer: Ray starts another. One that has just started has more time."""
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+        self._known = self._answered = site.hub_place()
+        self._since = time.monotonic()  # it was heard, first seen, or ended
+
+    def heard(self) -> None:
+        self._since, self._answered = time.monotonic(), self._site.hub_place()
+        self._known = self._answered
+
+    def silent(self) -> None:
+        now, place = time.monotonic(), self._site.hub_place()
+        if place != self._known:
+            self._known, self._since = place, now
+        grace = self._site.patience if place == self._answered else max(STARTING_SECONDS, self._site.patience)
+        if place is not None and now - self._since > grace:
+            self._since = now
             end_process(*place)
 
 
@@ -246,8 +267,9 @@ class Hub:
         self._lock = threading.Lock()
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
-        self._started: dict[To, float] = {}
-        self._newest: dict[To, int] = {}  # start of each
+        self._boots: dict[To, int] = {}
+        self._starts: Counter[To] = Counter()
+        self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
         self._failure: str | None = None
@@ -257,6 +279,7 @@ class Hub:
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
+        self._starts[To("coordinator")] = first // STARTS
         self._seat = Seat(To("coordinator"), first, _this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
@@ -285,22 +308,36 @@ class Hub:
     def register(self, who: To, place: tuple[int, str]) -> int:
         with self._lock:
             self._boot += 1
-            self._newest[who] = self._boot
             self._places[who] = place
-            self._started[who] = time.monotonic()
-            self._contacts.pop(who, None)
+            self._boots[who] = self._boot
+            self._starts[who] += 1
             return self._boot
 
-    def meet(self, contact: Contact | None, place: tuple[int, str], sentences: list[str]) -> list[Contact]:
+    def meet(
+        self,
+        contact: Contact | None,
+        place: tuple[int, str],
+        sentences: list[str],
+        who: To,
+        figures: dict[str, float],
+    ) -> list[Contact]:
         with self._lock:
+            self._figures[who] = figures
             if self._seat._contact is not None:
                 self._contacts[To("coordinator")] = self._seat._contact
-            if contact is not None and contact.boot >= self._newest.get(contact.who, 0):
-                self._newest[contact.who] = contact.boot
+            if contact is not None and contact.boot >= self._boots.get(contact.who, 0):
+                self._boots[contact.who] = contact.boot
                 self._contacts[contact.who] = contact
                 self._places[contact.who] = place  # it may have registered with a hub that is gone
             self._seat._sentences.extend(sentences)
+            self._pass_on()
             return list(self._contacts.values())
+
+    def _pass_on(self) -> None:
+        """What members have to say, to whoever watches the run."""
+        if self._run is not None:
+            said, self._seat._sentences = self._seat._sentences, []
+            self._run.messages.extend(said)
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
         """A member's work is over, or it cannot do it."""
@@ -335,16 +372,23 @@ class Hub:
             make = ray.remote(Process).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
 
-    def replace(self, who: To, reason: str) -> None:
-        starts = who not in self._contacts and (
-            time.monotonic() - self._started.get(who, 0.0) < STARTING_SECONDS
-        )
-        if (place := self._places.get(who)) and not starts:
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """The process of that start; if another has started meanwhile, it is given its time."""
+        if (place := self._places.get(who)) and self._boots[who] == boot:
+            self._boots[who] = 0  # once
             self._seat.tell(f"{reason}: it is started anew")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
     def failure(self) -> str | None:
         return self._failure
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        with self._lock:
+            found = {**self._figures, self._seat.me: self._seat._measure()}
+            return {
+                f"{who.role}-{who.number}": {**own, "restarts": max(0, self._starts[who] - 1)}
+                for who, own in sorted(found.items())
+            }
 
     def close(self) -> None:
         for who in list(self._actors):
@@ -354,6 +398,7 @@ class Hub:
         actor = self._actors.pop(who, None)
         with self._lock:
             self._contacts.pop(who, None)
+            self._figures.pop(who, None)
         if actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
@@ -367,9 +412,8 @@ class Hub:
         run = self._run
         said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
         if run is not None:
-            if self._seat._sentences:
-                run.messages.extend(self._seat._sentences)
-                self._seat._sentences = []
+            with self._lock:
+                self._pass_on()
             said |= {"status": run.status(), "messages": list(run.messages[since:])}
             said["header"] = getattr(run, "header", ())
         return said

@@ -129,7 +129,8 @@ class CoordinatorRole:
             self._send_load(shard)
 
     def _send_load(self, shard: int) -> None:
-        self.out.append((To("shard", shard), Load(self.incarnation, self._snapshot)))
+        if boot := self._boots[shard]:  # else nobody has said that it is there
+            self.out.append((To("shard", shard), Load(self.incarnation, boot, self._snapshot)))
 
     def _begin(self) -> None:
         facts = self._facts
@@ -220,6 +221,18 @@ class CoordinatorRole:
         except StateLost:
             self._new_incarnation()
 
+    def figures(self) -> dict[str, float]:
+        """Who is here, and what is under way. From any thread."""
+        found = {
+            "workers": len(self._workers),
+            "orders_open": len(self._orders),
+            "incarnation": self.incarnation,
+        }
+        if (epoch := self.epoch) is not None:
+            work = epoch.coordinator.work
+            found |= {"leases_open": len(work.flying), "gradients_waiting": len(work.waiting)}
+        return dict(found)
+
     def settle(self, message: Done | Saved) -> None:
         """In the middle of a step's end, while the host waits for a snapshot: what shards say of it."""
         self._handle(message)
@@ -246,15 +259,14 @@ class CoordinatorRole:
         """Whether a shard of this start is another than the one we know."""
         return boot > self._boots[shard]
 
+    def boot_of(self, shard: int) -> int:
+        """The newest start that was heard of."""
+        return self._boots[shard]
+
     def silent(self) -> list[int]:
-        """Shards that have something to do and have said nothing for too long; each is named once."""
-        if self.epoch is None:
-            waited_for = [shard for shard in range(self.shards) if shard not in self._loaded]
-            patience = LOADING * self.patience
-        else:
-            waited_for = [shard for shard, done in self._done.items() if done < self._given]
-            patience = self.patience
-        found = [shard for shard in waited_for if self.now - self._heard[shard] > patience]
+        """Shards that have said nothing for too long; each is named once in that time."""
+        patience = self.patience if self.epoch is not None else LOADING * self.patience
+        found = [shard for shard, heard in self._heard.items() if self.now - heard > patience]
         self._heard |= dict.fromkeys(found, self.now)
         return found
 
@@ -271,7 +283,7 @@ class CoordinatorRole:
 
     def _is_known(self, shard: int, boot: int) -> bool:
         """A shard that has started anew, unheard, holds another state than we believe: all begin anew."""
-        if boot > self._boots[shard] and self.epoch is not None:
+        if boot > self._boots[shard]:
             self._shard_started(shard, boot)
             return False
         return boot == self._boots[shard]
@@ -285,9 +297,6 @@ class CoordinatorRole:
 
     def carry_out(self, what: Step | Drop | TakeCut, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
-        for shard, done in self._done.items():
-            if done == self._given:
-                self._heard[shard] = self.now  # it had nothing to say
         self._given += 1
         order = Order(self._given, what, open_from)
         self._orders.append(order)

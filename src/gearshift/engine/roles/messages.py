@@ -182,9 +182,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Forget everything and take your part of this snapshot; a new incarnation begins."""
+    """Forget everything and take your part of this snapshot; a new incarnation begins.
+
+    For the shard of this start alone: one that started anew must not take the place of what it was, unheard.
+    """
 
     incarnation: int
+    boot: int
     name: str
 
 

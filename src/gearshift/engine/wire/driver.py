@@ -57,6 +57,11 @@ class Seat(Protocol):
     def handle(self, message: Any) -> None: ...
     def tick(self) -> None: ...
     def over(self) -> bool: ...
+    def busy(self) -> bool:
+        """Whether it works while the loop waits."""
+
+    def figures(self) -> dict[str, float]:
+        """From any thread."""
 
 
 class Driver:
@@ -77,6 +82,8 @@ class Driver:
         self._kept: deque[Message] = deque()  # heard in the middle of a turn
         self._due = 0.0
         self._stopped = False
+        self._seat: Seat | None = None
+        self._waited = 0.0  # seconds for others
 
     def post(self, do: Callable[[], None]) -> None:
         """From any thread: to be done between two messages."""
@@ -104,6 +111,7 @@ class Driver:
 
     def steer(self, seat: Seat) -> None:
         """The loop of this seat, to its end."""
+        self._seat = seat
         self.send(seat.role)
         while not (self._stopped or seat.over()):
             self._turn(seat)
@@ -117,18 +125,29 @@ class Driver:
             self._look_around()
             seat.tick()
             self.send(seat.role)
-        for message in self.endpoint.receive(self._due - time.monotonic()):
+        for message in self._receive(seat, self._due - time.monotonic()):
             seat.handle(message)
             self.send(seat.role)
         while not self._posted.empty():
             self._posted.get()()
             self.send(seat.role)
 
+    def _receive(self, seat: Seat | None, seconds: float) -> list[Message]:
+        busy, began = seat is not None and seat.busy(), time.monotonic()
+        found = self.endpoint.receive(seconds)
+        self._waited += 0.0 if busy else time.monotonic() - began
+        return found
+
+    def figures(self) -> dict[str, float]:
+        """What this process did since its start. From any thread."""
+        own = self._seat.figures() if self._seat is not None else {}
+        return {**self.endpoint.figures(), "waited_seconds": self._waited, **own}
+
     def listen(self, take: Callable[[Message], bool], enough: Callable[[], bool]) -> None:
         """In the middle of a turn: for one tick, or until it is enough. What is not taken waits for its own turn."""
         until = time.monotonic() + self.interval
         while not enough() and (left := until - time.monotonic()) > 0:
-            for message in self.endpoint.receive(left):
+            for message in self._receive(self._seat, left):
                 if not take(message):
                     self._kept.append(message)
         if not enough():
@@ -164,6 +183,12 @@ class ShardSeat:
     def over(self) -> bool:
         return False
 
+    def busy(self) -> bool:
+        return False
+
+    def figures(self) -> dict[str, float]:
+        return self.role.figures()
+
 
 class CoordinatorSeat:
     """When the work is done it stays until nobody asks any more, so that every worker hears it."""
@@ -188,6 +213,12 @@ class CoordinatorSeat:
         self._done = self._done or now
         return now - self._done > FAREWELL or now - max(self._heard, self._done) > self._quiet
 
+    def busy(self) -> bool:
+        return False
+
+    def figures(self) -> dict[str, float]:
+        return self.role.figures()
+
 
 class WorkerSeat:
     def __init__(
@@ -200,6 +231,7 @@ class WorkerSeat:
         self.role, self._compute, self._post, self._hang_after = role, compute, post, hang_after
         self._job: Job | None = None
         self._since = 0.0  # it computes
+        self._batches, self._seconds = 0, 0.0  # computed, and in what time
         self._jobs = queue.SimpleQueue[Job | None]()
         self._thread = threading.Thread(target=self._loop, name="gearshift-compute", daemon=True)
         self._thread.start()
@@ -218,6 +250,12 @@ class WorkerSeat:
     def over(self) -> bool:
         return self.role.state == "over"
 
+    def busy(self) -> bool:
+        return self.role.job is not None
+
+    def figures(self) -> dict[str, float]:
+        return {"batches": self._batches, "computing_seconds": self._seconds}
+
     def close(self) -> None:
         self._jobs.put(None)
         self._thread.join(LAST_BATCH)
@@ -234,6 +272,7 @@ class WorkerSeat:
             self._post(partial(self._done, job, result, time.perf_counter() - began))
 
     def _done(self, job: Job, result: Computed | Unusable | BaseException, seconds: float) -> None:
+        self._batches, self._seconds = self._batches + 1, self._seconds + seconds
         match result:
             case Computed(parts, content):
                 self.role.computed(job, parts, content, seconds)

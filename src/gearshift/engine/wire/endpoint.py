@@ -63,6 +63,18 @@ class Line:
 
 
 @dataclass
+class Traffic:
+    """Whole messages, with the bytes of their frames, also of those that went through shared memory."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def count(self, frames: list[Buffer]) -> None:
+        self.messages += 1
+        self.bytes += sum(memoryview(frame).nbytes for frame in frames)
+
+
+@dataclass
 class Route:
     """How one that connected is answered."""
 
@@ -91,6 +103,7 @@ class Endpoint:
         self.codec, self.limits = Codec(me, limits), limits
         self.refused: Counter[str] = Counter()  # by reason
         self.unsent: Counter[str] = Counter()
+        self.sent, self.received = Traffic(), Traffic()
         self.door = Door(self.refused)
         self._told: Counter[str] = Counter()
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -138,12 +151,15 @@ class Endpoint:
     def send(self, to: To, message: Message) -> None:
         if (line := self._lines.get(to)) is not None:
             frames = self.codec.encode(message, half=self.half)
-            self._send(line.socket, self._packed(frames, line.contact.address))
+            gone = self._send(line.socket, self._packed(frames, line.contact.address))
         elif self._router is not None and (route := self._routes.get(to)) is not None:
             frames = self.codec.encode(message, half=route.half)
-            self._send(self._router, [route.name, *self._packed(frames, self.contact.address)])
+            gone = self._send(self._router, [route.name, *self._packed(frames, self.contact.address)])
         else:
             self.unsent["nobody there yet"] += 1
+            return
+        if gone:
+            self.sent.count(frames)
 
     def receive(self, seconds: float) -> list[Message]:
         """What has come; waits this long for something."""
@@ -162,6 +178,17 @@ class Endpoint:
     def wake(self) -> None:
         """From any thread: whoever waits in `receive` waits no longer."""
         os.eventfd_write(self._wake, 1)
+
+    def figures(self) -> dict[str, float]:
+        """Since its start. From any thread."""
+        return {
+            "sent_messages": self.sent.messages,
+            "sent_bytes": self.sent.bytes,
+            "received_messages": self.received.messages,
+            "received_bytes": self.received.bytes,
+            "refused": sum(dict(self.refused).values()),
+            "unsent": sum(dict(self.unsent).values()),
+        }
 
     def news(self) -> list[str]:
         """What was refused since this was asked last, in sentences."""
@@ -224,7 +251,9 @@ class Endpoint:
         return self._neighbours.share(frames) if address.startswith("ipc://") else frames
 
     def _unpacked(self, frames: list[zmq.Frame], who: To, boot: int) -> list[Buffer]:
-        return self._neighbours.gather([frame.buffer for frame in frames], who, boot)
+        found = self._neighbours.gather([frame.buffer for frame in frames], who, boot)
+        self.received.count(found)
+        return found
 
     def _speaker(self, name: bytes, body: list[zmq.Frame]) -> tuple[To, int]:
         found = NAME.fullmatch(name)
