@@ -10,7 +10,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def ray_here(temporary: Path) -> Iterator[LocalRay]:
     local = LocalRay.start(12)
     yield local
     local.stop()
-    assert not processes(Path(local.folder)), "Ray itself is still there"
+    assert not _left(Path(local.folder)), "Ray itself is still there"
 
 
 @pytest.fixture
@@ -67,15 +66,16 @@ def cluster(ray_here: LocalRay, temporary: Path) -> Iterator[gs.ClusterSettings]
         worker_cpus=0.5,
     )
     own = Path(ray_here.folder)
-    until = time.monotonic() + 30
-    while (left := processes(own, "ray::Process", "ray::Hub", "ray::Keeper")) and time.monotonic() < until:
-        time.sleep(0.2)
+    left = _left(own, "ray::Process", "ray::Hub", "ray::Keeper")
     for pid in left:
         os.kill(pid, signal.SIGKILL)  # the next test shall not suffer for it
     assert not left, f"processes that outlived their run: {left}"
     assert folders(temporary) == {own.name}
 
 
-@pytest.fixture
-def curve(cluster: gs.ClusterSettings) -> gs.ClusterSettings:
-    return replace(cluster, wire="curve")
+def _left(folder: Path, *titles: str) -> dict[int, str]:
+    """What is still there when it has had some time to end."""
+    until = time.monotonic() + 30
+    while (left := processes(folder, *titles)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return left
