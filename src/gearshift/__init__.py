@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gearshift.run import CheckpointPolicy as CheckpointPolicy
     from gearshift.run import Result as Result
     from gearshift.run import Run as Run
+    from gearshift.sweep import sweep_batch as sweep_batch
     from gearshift.trained import TrainedModel as TrainedModel
     from gearshift.trained import load as load
     from gearshift.trainer import Trainer as Trainer
@@ -88,6 +89,7 @@ _HOMES = {
     "gearshift.optim.schedule": "Schedule",
     "gearshift.remote": "RemoteRun attach",
     "gearshift.run": "Callback CheckpointPolicy Result Run",
+    "gearshift.sweep": "sweep_batch",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",
     "gearshift.training": "EarlyStopping Plateau Switch",

@@ -257,8 +257,38 @@ def compare(
     inject = []
     if slow or bursts:
         inject = [f"cluster.inject={{step: {step_seconds}, slow: {slow or []}, bursts: {bursts or []}}}"]
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    compare_command(Asked(config, settings or [], names, seeds, inject, margin, price, out))
+    compare_command(Asked(config, settings or [], _listed(strategies), seeds, inject, margin, price, out))
+
+
+@app.command("sweep-batch", rich_help_panel=LAB)
+def sweep_batch(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    settings: Settings = None,
+    optimizers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With commas, the config's own if not given; keys of `optimizer` so: vr_adam:row_trust=row_wise.",
+        ),
+    ] = "",
+    batches: Annotated[
+        str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
+    ] = "1x,2x,4x,8x,16x,32x,64x",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
+    tune_share: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the training data, to search learning rates on.")
+    ] = 0.1,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json and sweep.md go.")] = Path(),
+) -> None:
+    """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
+    from gearshift.commands.sweep_batch import factor, sweep_batch_command
+    from gearshift.sweep import Asked
+
+    factors = tuple(factor(word) for word in _listed(batches))
+    names = tuple(_listed(optimizers))
+    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, tune_share)
+    sweep_batch_command(asked, out)
 
 
 @app.command(rich_help_panel=LAB)
@@ -341,6 +371,10 @@ def simulate(
         seed=seed,
     )
     simulate_command(asked, json_file=json)
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def main() -> None:

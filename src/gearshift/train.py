@@ -20,6 +20,7 @@ from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
 from gearshift.learner import describe
+from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
 from gearshift.trainer import Trainer
@@ -183,6 +184,7 @@ def make_trainer(config: Config) -> Trainer:
             **config.strategy.settings(),
         },
         batch=train.batch,
+        micro_batches=train.micro_batches,
         inject=config.cluster.inject.cluster(config.cluster.workers) if config.cluster.inject else None,
         embedding_reduce=rates.embedding_reduce,
         epochs=train.epochs,
@@ -190,6 +192,8 @@ def make_trainer(config: Config) -> Trainer:
         optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
         embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
         linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
+        batch_rule=rates.batch_rule,
+        base_batch=rates.base_batch,
         row_init=rates.row_init,
         row_trust=rates.row_trust,
         row_clip=CowClip(rates.row_clip.ratio, rates.row_clip.zeta) if rates.row_clip else None,
@@ -217,6 +221,7 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     weights = learner.worker.dense.count / 1e6
     lines = [
         f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   {_how(run)}",
+        *_rates(config),
         f"Data   train: {run.training.train.describe()}",
     ]
     others = {"valid": run.training.valid, "test": run.test}
@@ -232,7 +237,19 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
 def _how(run: Run) -> str:
     """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
     plan, strategy = run.training.plan, run.training.strategy
-    if plan.workers == 1:
+    if plan.workers == 1 and strategy.batch == plan.batch:
         return f"{strategy.name}, 1 worker, global batch {plan.batch:,}"
     pieces = f"{plan.batch // strategy.batch} x {strategy.batch:,}"
-    return f"{strategy.name}, {plan.workers} workers, global batch {plan.batch:,} = {pieces}"
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
+
+
+def _rates(config: Config) -> list[str]:
+    """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule moves them."""
+    rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
+    if base is None:
+        return []
+    growth = scaled(rule, Rates(1.0, 1.0, 1.0), batch / base)
+    factors = {"dense": growth.dense_lr, "rows": growth.row_lr, "L2 of rows": growth.row_l2}
+    moved = ", ".join(f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1)
+    return [f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {moved or 'as they are'}"]

@@ -25,8 +25,10 @@ from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
+from gearshift.optim.variance_reduced import with_lr
 from gearshift.run import Callback, CheckpointPolicy, Result, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
@@ -46,6 +48,7 @@ class Trainer:
         shards: int = 1,
         strategy: str | Mapping[str, Any] = "sync",
         batch: int | None = None,
+        micro_batches: int = 1,
         inject: Cluster | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
         row_trust: RowTrust = "dense_only",
@@ -56,6 +59,8 @@ class Trainer:
         linear: RowOptimizer | None = None,
         row_init: float = 0.01,
         row_clip: CowClip | None = None,
+        batch_rule: str = "constant",
+        base_batch: int | None = None,
         clip_norm: float | None = None,
         schedule: Schedule | None = None,
         loss: Loss = binary_cross_entropy,
@@ -75,6 +80,8 @@ class Trainer:
         """`cluster` makes workers and shards processes of their own, on Ray: `gs.ClusterSettings()` is this machine."""
         if not isinstance(strategy, str | Mapping):
             raise not_a_name(strategy)
+        growth = _growth(batch_rule, base_batch, global_batch)
+        schedule, optimizer = schedule or Schedule(), optimizer or Adam()
         chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
@@ -83,11 +90,12 @@ class Trainer:
             switches=tuple(chosen.pop("switch", ())),
             strategy_settings=chosen,
             local_batch=batch,
+            micro_batches=micro_batches,
             injected=inject,
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),
-            schedule=schedule or Schedule(),
+            schedule=replace(schedule, warmup=max(schedule.warmup, growth.warmup)),
             eval_every=eval_every,
             best=best or "auc",
             keep_best=best is not None and (epochs > 1 or early_stopping is not None),
@@ -95,10 +103,14 @@ class Trainer:
             plateau=plateau,
             bad_batches=bad_batches,
         )
-        self.optimizer = optimizer or Adam()
+        self.optimizer = (
+            optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
+        )
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.row_trust: RowTrust = row_trust
-        self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init, row_clip)
+        self.rows = RowSettings(
+            _grown(embeddings or RowAdagrad(), growth), linear and _grown(linear, growth), row_init, row_clip
+        )
         self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
@@ -225,6 +237,21 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
+
+
+def _growth(rule: str, base_batch: int | None, global_batch: int) -> Rates:
+    """What rates and L2 are multiplied with, and the least warm-up, at this batch."""
+    if base_batch is None and rule != "constant":
+        raise UserError(
+            f'batch_rule="{rule}" scales rates from the batch they were tuned for: give it, such as base_batch=1024'
+        )
+    if base_batch is not None and base_batch < 1:
+        raise UserError(f"base_batch={base_batch}: at least 1")
+    return scaled(rule, Rates(1.0, 1.0, 1.0), 1.0 if base_batch is None else global_batch / base_batch)
+
+
+def _grown(rows: RowOptimizer, growth: Rates) -> RowOptimizer:
+    return replace(rows, lr=rows.lr * growth.row_lr, l2=rows.l2 * growth.row_l2)
 
 
 @dataclass(frozen=True)

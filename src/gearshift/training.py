@@ -41,6 +41,10 @@ DAY = 86_400  # seconds
 MOST_WORKERS = 1000
 
 
+class NotFinite(UserError):
+    """A loss or gradient that is no number ended the run: most often the rates are too high."""
+
+
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when the validation measure has not improved for `patience` evaluations."""
@@ -73,7 +77,8 @@ class Plan:
     workers: int = 1
     strategy: str = "sync"
     strategy_settings: dict[str, Any] = field(default_factory=dict)
-    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch
+    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch,
+    micro_batches: int = 1  # cut into so many
     switches: tuple[PlannedSwitch, ...] = ()
     injected: Cluster | None = None  # slowness on purpose
     epochs: int = 1
@@ -91,11 +96,14 @@ class Plan:
         if self.best not in ("auc", "logloss"):
             raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
         check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
-        for name in ("batch", "epochs", "workers"):
+        check_whole(micro_batches=self.micro_batches)
+        for name in ("batch", "epochs", "workers", "micro_batches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: at least 1")
         if self.bad_batches < 0:
             raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
+        if self.local_batch is not None and self.micro_batches > 1:
+            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
 
 
 @dataclass
@@ -259,7 +267,7 @@ class Training:
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self.plan
-        return resolve(name, settings, plan.batch, self.workers, plan.local_batch)
+        return resolve(name, settings, plan.batch, self.workers, plan.local_batch, plan.micro_batches)
 
     def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
         return Automatic(make_auto(settings), self.plan.batch) if name == "auto" else None
@@ -323,7 +331,7 @@ class Training:
         own = self.strategy_settings
         if self.plan.local_batch is not None or "batch" in own:
             return self.strategy
-        return resolve(self.strategy_name, own, self.plan.batch, workers)
+        return resolve(self.strategy_name, own, self.plan.batch, workers, None, self.plan.micro_batches)
 
     def ask_planned_switch(self) -> None:
         """The next one, if its time has come and none is on its way."""
@@ -452,7 +460,7 @@ class Training:
         where = shuffled if self.plan.shuffle else self.train.locate(first, count)
         found = f"{what} at step {self.step + 1} ({where})"
         if self.progress.discarded.get(kind, 0) >= self.plan.bad_batches:
-            raise UserError(
+            raise NotFinite(
                 f"{found}. Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1; "
                 f"train.bad_batches='{{skip: 10}}' leaves out as many"
             )

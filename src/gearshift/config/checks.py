@@ -223,6 +223,13 @@ def _model_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
+    rates = config.optimizer
+    if rates.batch_rule != "constant" and rates.base_batch is None:
+        say = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
+        yield Misfit(("optimizer", "batch_rule"), f"{say}: name it, such as optimizer.base_batch=1024")
+    if rates.batch_rule == "constant" and rates.base_batch is not None:
+        say = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
+        yield Misfit(("optimizer", "base_batch"), f"{say} (linear, square_root, cowclip), or remove it")
     parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
     for part, table in parts:
         optimizer = getattr(config.optimizer, part)
@@ -244,14 +251,19 @@ def _validation_misfits(config: Config) -> Iterator[Misfit]:
 
 def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     """Each strategy has its own settings, and must be able to cut the global batch among the workers."""
-    strategy = config.strategy
+    strategy, train = config.strategy, config.train
+    if train.batch is not None and train.micro_batches > 1:
+        say = "train.batch and train.micro_batches both say how a worker's share is cut; remove one of them"
+        yield Misfit(("train", "micro_batches"), say)
     asked: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
         (("strategy",), strategy.name, strategy.settings())
     ]
     asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
     for path, name, settings in asked:
         try:
-            resolve(name, settings, config.train.global_batch, config.cluster.workers, config.train.batch)
+            resolve(
+                name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches
+            )
         except UserError as error:
             yield Misfit(path, str(error))
     for i, switch in enumerate(strategy.switch):

@@ -180,6 +180,13 @@ class Optimizers(Section):
     row_clip: RowClip | None = Field(
         default=None, description="cowclip: a row's gradient is clipped by the row's own length."
     )
+    batch_rule: Literal["constant", "linear", "square_root", "cowclip"] = Field(
+        default="constant",
+        description="How rates that were tuned for base_batch grow with train.global_batch (docs/large_batches.md).",
+    )
+    base_batch: Count | None = Field(
+        default=None, ge=1, description="The global batch that the rates here were tuned for."
+    )
     clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
     embedding_reduce: Literal["mean", "touched", "sum"] = Field(
         default="mean",
@@ -222,6 +229,12 @@ class Training(Section):
         default=None,
         ge=1,
         description="Examples a worker takes at a time; global_batch / workers if not set.",
+    )
+    micro_batches: Count = Field(
+        default=1,
+        ge=1,
+        description="Into how many batches a worker's share of a step is cut, each with a gradient of its own; "
+        "vr_* wants 8 over all workers.",
     )
     epochs: Count = Field(default=1, ge=1, description="Passes over the training data.")
     seed: Count = Field(default=1, ge=0, description="The same seed gives the same run, bit for bit.")
