@@ -8,13 +8,22 @@ import pytest
 
 import gearshift as gs
 from tests.chaos.faults import Chaos
-from tests.on_ray.conftest import cluster, ray_here, temporary  # noqa: F401 (fixtures)
+from tests.on_ray.fixtures import ON_RAY
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [ON_RAY, pytest.mark.timeout(900)]
 
 
-def test_one_of_each_is_killed(tmp_path: Path, cluster: gs.ClusterSettings) -> None:  # noqa: F811
+def test_one_of_each_is_killed(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     chaos = Chaos(cluster, tmp_path, seed=1)
     outcome = chaos.harm_a_run("gba", ["kill worker", "kill shard", "kill coordinator"], 12)
+    assert len(outcome.harms) == 3 and outcome.incarnations >= 3
+    assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["sync", "async", "gba"])
+def test_one_of_each_is_frozen(tmp_path: Path, cluster: gs.ClusterSettings, strategy: str) -> None:
+    chaos = Chaos(cluster, tmp_path, seed=2)
+    outcome = chaos.harm_a_run(strategy, ["freeze worker", "freeze shard", "freeze coordinator"], 20)
     assert len(outcome.harms) == 3 and outcome.incarnations >= 3
     assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from gearshift import run_folder
 from tests.ledger import Ledger
+from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders, processes
 
+pytestmark = ON_RAY
 EXAMPLES = 20_000
 
 

@@ -13,8 +13,9 @@ import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.sync.registry import STRATEGIES
 from tests.chaos.faults import Chaos, Nodes, check, examples_in, fresh_model, nodes, settings_for, trainer
+from tests.on_ray.fixtures import ON_RAY
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [ON_RAY, pytest.mark.slow, pytest.mark.timeout(900)]
 DATA = gs.read(gs.ClickLog(examples=60_000, days=2))
 
 

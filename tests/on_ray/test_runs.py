@@ -21,8 +21,10 @@ from gearshift.cluster.launch import LaunchedRun
 from gearshift.replay import replay
 from gearshift.sync.registry import STRATEGIES
 from tests.ledger import Ledger
+from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Broken, Normed, Slow
 
+pytestmark = ON_RAY
 DATA = gs.read(gs.ClickLog(examples=12_000, days=2))
 VALID = gs.read(gs.ClickLog(examples=2_000, days=1, seed=7))
 GLOBAL = 256

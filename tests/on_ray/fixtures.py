@@ -1,6 +1,7 @@
-"""One Ray cluster for all tests of this folder: to start one takes longer than most runs.
+"""One Ray cluster for all tests that need one: to start it takes longer than most runs.
 
-`xdist_group` keeps them in one process of pytest-xdist (`--dist loadgroup`), so they do not run beside each other.
+Their modules have the mark `ON_RAY`: pytest-xdist keeps them in one process (`--dist loadgroup`), so they share the
+cluster and do not run beside each other.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ import gearshift as gs
 from gearshift.cluster.local_ray import LocalRay
 from tests.on_ray.leftovers import folders, processes
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+ON_RAY = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="session")
