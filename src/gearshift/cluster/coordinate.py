@@ -116,8 +116,9 @@ class ClusterSaver(Saver):
         return self.checkpoints.has(step) if self.engine else super().has(step)
 
     def commit(self, name: str, said: dict[str, Any]) -> None:
-        """All parts are on disk."""
+        """All parts are on disk; so shall be how it came to it, if this process dies and the next goes on from here."""
         assert self.engine is not None
+        self.engine.write_events()
         path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
         beside = snapshots.part_folder(self.checkpoints.folder, name)
         try:
@@ -319,6 +320,9 @@ class Engine:
         """The run is over: predictions and last measures are made here."""
         assert self.saver.last is not None
         self.learner.restore(Checkpoint.open(self.saver.last))
+
+    def write_events(self) -> None:
+        self._run.write_events()
 
     def saved_all(self) -> bool:
         """At the end: the last step is saved, or cannot be."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -54,12 +55,13 @@ def start(
             raise UserError("engine=ray needs the extra: pip install 'gearshift-ctr[ray]'")
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     local = LocalRay.start(cpus) if settings.address == "local" else None
-    ray = _ray()
+    ray, plan, sockets = _ray(), None, local.sockets if local else ""
     try:
         ray.connect(local.address if local else settings.address)
         plan = _plan(ray, settings, folder, workers, shards)
         wire = settings.wire if settings.wire != "auto" else ("ipc" if local else "curve")
-        sockets = local.sockets if local else tempfile.mkdtemp(prefix="gs-") + "/s"
+        if wire == "ipc" and not local:
+            sockets = tempfile.mkdtemp(prefix="gs-")
         site = Site(
             recipe,
             folder.resolve(),
@@ -80,10 +82,14 @@ def start(
         run_folder.hand_over(folder)
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
+        if plan is not None:
+            ray.leave_place(plan)
         if ray.is_connected():
             ray.leave()
         if local is not None:
             local.stop()
+        elif sockets:
+            shutil.rmtree(sockets, ignore_errors=True)
         raise
     return LaunchedRun(site, hub, plan, ray, model)
 
