@@ -79,6 +79,7 @@ def start(
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
+        write_state(folder, workers=None, strategy=None)  # what an earlier start was asked for
         run_folder.hand_over(folder)
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
