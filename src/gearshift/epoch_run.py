@@ -13,18 +13,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
+from gearshift.engine.shadows import LiveReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
+from gearshift.replicas.figures import as_json, from_json
+from gearshift.replicas.meeting import Replicas
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Begin
+from gearshift.sync.exchange import Choices
+from gearshift.sync.messages import Action, Begin, Event, WorkerJoined, WorkerLost, WorkRequested
 from gearshift.sync.registry import make_strategy
+from gearshift.sync.replicated import choices_of
 from gearshift.worker import Push
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ class EpochRun:
         observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.shards = LocalShards(learner.server, learner.layout)
-        self.epoch = Epoch[Push](coordinator, self.shards, self, training.observe)
+        self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
         self.feed = Feed(
             lambda start, size: training.found(progress.epoch, start, size),
             position=progress.position,
@@ -51,6 +57,10 @@ class EpochRun:
             ranges=[(first, count) for first, count in progress.open],
         )
         self._engine: ThreadsEngine | None = None
+        self._live: LiveReplicas | None = None
+        self._counts = from_json(progress.exchanges)
+        if choices := choices_of(training.strategy):
+            self._fork(choices)
         self.before = training.moment
         self.mark = time.perf_counter()
 
@@ -58,13 +68,16 @@ class EpochRun:
         """False if the run ends within this epoch."""
         threads = self.training.learner.worker.threads
         torch.set_num_threads(threads)
-        with closing(self.feed), closing(self.shards):
-            if self.training.workers == 1:
-                inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
-            if not self.epoch.done:
-                self._engine = self._threads_engine(self.training.workers)
-                self._engine.run(self.epoch, self.feed, self._do_what_was_asked)
-                torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
+        try:
+            with closing(self.feed), closing(self.shards):
+                if self._stays_alone():
+                    inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
+                if not self.epoch.done:
+                    self._engine = self._threads_engine(self.training.workers)
+                    self._engine.run(self.epoch, self.feed, self._do_what_was_asked)
+                    torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
+        finally:
+            self._fold()
         self._tick()
         return not self.epoch.stopped
 
@@ -91,12 +104,62 @@ class EpochRun:
         draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(found, draw)
+            push = on.compute(found, draw, *self._flat_of(worker))
+            if pacer is not None:
+                pacer.pad(worker, begin.lease.count, since)
+            if self._live is not None:
+                scale = self.training.rate_after(begin.lease.count)
+                push = self._live.step(worker, push, lr_scale=scale)
         except FloatingPointError as error:
             return Unusable(f"{NOT_FINITE}: {error}")
-        if pacer is not None:
-            pacer.pad(worker, begin.lease.count, since)
         return push
+
+    def _flat_of(self, worker: int) -> tuple[Tensor] | tuple[()]:
+        """The worker's own replica, if it has one."""
+        flat = None if self._live is None else self._live.flat(worker)
+        return () if flat is None else (flat,)
+
+    # Replicas
+
+    def _observe(self, event: Event, actions: list[Action]) -> None:
+        self.training.observe(event, actions)
+        live = self._live
+        if live is None:
+            return
+        match event:
+            case WorkerJoined(worker):
+                live.join(worker)
+            case WorkerLost(worker):
+                live.leave(worker)
+            case WorkRequested(worker) if not actions:
+                work = self.epoch.coordinator.work
+                if work.exhausted and not work.supply:
+                    live.idle(worker)
+
+    def meet(self) -> None:
+        assert self._live is not None
+        self._live.meet()
+
+    def _settle(self) -> None:
+        """What replicas agree on is where it is evaluated and saved."""
+        if self._live is not None:
+            self._live.show()
+        self.training.progress.exchanges = as_json(self._counts)
+
+    def _fork(self, choices: Choices) -> None:
+        learner = self.training.learner
+        replicas = Replicas(learner.server, choices, self._counts)
+        for worker in self.epoch.coordinator.work.pace.counts:
+            replicas.join(worker)
+        self._live = LiveReplicas(replicas, learner.layout.dense, self.observer.tell)
+        self.shards.moved = self._live.shift
+        self.training.settle = self._settle
+
+    def _fold(self) -> None:
+        if self._live is not None:
+            self._live.fold()
+        self._live, self.shards.moved, self.training.settle = None, None, lambda: None
+        self.training.progress.exchanges = as_json(self._counts)
 
     # What the engine tells
 
@@ -138,7 +201,7 @@ class EpochRun:
 
     def _stays_alone(self) -> bool:
         self._do_what_was_asked()
-        return self.training.workers == 1
+        return self.training.workers == 1 and self._live is None
 
     def _do_what_was_asked(self) -> None:
         while not self.training.asked.empty():
@@ -168,7 +231,15 @@ class EpochRun:
         if asked.by == "auto" and training.automatic is not asked.automatic:
             return  # somebody was faster, and knows better
         before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
+        old, new = choices_of(training.strategy), choices_of(asked.strategy)
+        regrouped = old and new and old.workers_per_replica != new.workers_per_replica
+        if old and (new is None or regrouped):
+            self._fold()  # what is in flight is pushed to the servers as any gradient
+        elif old and new and self._live is not None:
+            self._live.rechoose(new)
         self.epoch.switch(asked.name, asdict(asked.strategy), asked.reason)
+        if new and self._live is None:
+            self._fork(new)  # what waited is in; what is in flight is stepped on replicas
         training.take(asked)
         self.feed.resize(asked.strategy.batch)
         self.observer.switched(asked.answer(before, training.step, adopted))

@@ -12,6 +12,7 @@ from typing import Any
 
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
+from gearshift.replicas.figures import from_json, summary
 from gearshift.training import Training
 
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
@@ -64,12 +65,18 @@ def report(
         "baselines": _baselines(training, valid, baseline),
         "staleness": spread(progress.staleness),
         "lag": spread(progress.lag),
-        "sync_gap": None,
+        "sync_gap": sync_gap(training),
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": len(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def sync_gap(training: Training) -> dict[str, Any] | None:
+    """What the exchanges of replicas came to; None where there were none."""
+    counts = from_json(training.progress.exchanges).values()
+    return summary(counts, elp=training.strategy.batch * training.workers)
 
 
 def _injected(training: Training) -> dict[str, Any] | None:

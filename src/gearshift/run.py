@@ -308,6 +308,7 @@ class Run:
             if best:
                 self.saver.checkpoints.link("best", self.saver.checkpoints.path(training.step))
             return
+        training.settle()
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {
             "progress": measure_arrays(training.progress),

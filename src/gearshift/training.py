@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
@@ -114,6 +114,7 @@ class Progress:
     lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
+    exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
     seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
     loss: float = 0.0  # mean of the last step
     rate_factor: float = 1.0  # what plateaus have left of the learning rates
@@ -219,6 +220,7 @@ class Training:
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
+        self.settle: Callable[[], None] = lambda: None  # puts what replicas agree on where it is evaluated and saved
         self._scale = 1.0  # of the learning rates, in the last step
 
     @property
@@ -390,9 +392,13 @@ class Training:
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""
-        share = min(1.0, (self.progress.examples + examples) / self.total)
-        self._scale = self.plan.schedule.factor(share) * self.progress.rate_factor
+        self._scale = self.rate_after(examples)
         return self._scale
+
+    def rate_after(self, examples: int) -> float:
+        """The same, for a step that a worker makes by itself; from any thread."""
+        share = min(1.0, (self.progress.examples + examples) / self.total)
+        return self.plan.schedule.factor(share) * self.progress.rate_factor
 
     def _measure(self, batch: Batch, push: Push) -> None:
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
@@ -428,6 +434,7 @@ class Training:
         progress = self.progress
         if self.valid is None or progress.evaluated_step == self.step:
             return
+        self.settle()
         evaluation = evaluate(self.learner, self.valid)
         value = float(getattr(evaluation.measures, self.plan.best))
         gain = self._is_better(value)

@@ -1,7 +1,7 @@
 """The replicas of a run's trainers in one memory: forked from the server, stepped, brought together, folded back.
 
-The server's dense buffer is what is evaluated and saved: the centre (easgd), the global model (bmuf), or the mean.
-The rule at a switch, an epoch's end and a checkpoint (docs/adr/0014):
+What is evaluated and saved is the centre (easgd), the global model (bmuf), or the mean; `show` puts it into the
+server's dense buffer, which stands still between two calls of it. The rule at a switch, an epoch's end and a checkpoint (docs/adr/0014):
 
     fork      each replica begins as a copy of the server's weights and optimizer state
     fold      the server takes what an evaluation would see, and the mean of the replicas' optimizer states
@@ -38,6 +38,7 @@ class Replicas:
         self.server, self.choices = server, choices
         self.members: dict[int, DenseReplica] = {}
         self.counts = {} if counts is None else counts
+        self.centre = server.flat.clone()
         self.global_step = GlobalStep(choices, server.flat)
         self._rule = rule_for(server, choices)
         self._workers: dict[int, set[int]] = {}  # by replica
@@ -104,15 +105,11 @@ class Replicas:
 
     def meet_centre(self, sent: Tensor, weight: float) -> Tensor:
         """One trainer and the centre, which it moves unless it has finished; what the trainer merges with."""
-        if not weight:
-            return self.server.flat.clone()
-        return centre_step(self.server.flat, sent, self.choices)
+        return centre_step(self.centre, sent, self.choices) if weight else self.centre.clone()
 
     def meet_all(self, snapshots: list[Tensor], weights: list[float]) -> Tensor:
         """All trainers with each other; what they merge with."""
-        target = self.global_step.step(mean_of(snapshots, weights))
-        self.server.flat.copy_(self.global_step.position)
-        return target
+        return self.global_step.step(mean_of(snapshots, weights))
 
     @property
     def moved(self) -> float:
@@ -144,14 +141,17 @@ class Replicas:
         """The server's weights were moved by a gradient from before the switch; replicas follow."""
         for one in self.members.values():
             one.flat.add_(change)
+        self.centre.add_(change)
         self.global_step.shift(change)
 
     # ---- what the outside sees ----
 
     def target(self) -> Tensor:
         """What an evaluation sees: the centre, the global model, or the mean."""
-        if self.choices.exchange == "centre" or self.choices.block_momentum or not self.members:
-            return self.server.flat
+        if self.choices.exchange == "centre":
+            return self.centre
+        if self.choices.block_momentum or not self.members:
+            return self.global_step.position
         return mean_of([one.flat for one in self.members.values()])
 
     @torch.no_grad()
@@ -171,12 +171,12 @@ class Replicas:
         self.members.clear()
 
     def rechoose(self, choices: Choices) -> None:
-        """Another replica strategy over the same replicas; the server has what an evaluation saw before."""
+        """Another replica strategy over the same replicas; its centre is what an evaluation saw before."""
         for one in self.members.values():
             one.finish_step()
-        self.server.flat.copy_(self.target())
+        seen = self.target().clone()
         self.choices, self._rule = choices, rule_for(self.server, choices)
-        self.global_step = GlobalStep(choices, self.server.flat)
+        self.centre, self.global_step = seen, GlobalStep(choices, seen)
         for number, one in list(self.members.items()):
             self.members[number] = self._fork(number, one.flat, one.state)
 

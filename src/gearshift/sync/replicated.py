@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from gearshift.errors import UserError
 from gearshift.sync.exchange import Choices, EverySeconds, EverySteps, Merge, Trigger, exchange_of, trigger_of
 from gearshift.sync.settings import at_least, one_of, within
-from gearshift.sync.strategy import Start, Step, earliest, first_parked, whole
+from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parked, whole
 from gearshift.sync.work import Flight, Work
 
 
@@ -64,6 +64,11 @@ class Replicated:
     def _check(self) -> None:
         at_least(1, global_batch=self.global_batch, batch=self.batch, workers_per_replica=self.workers_per_replica)
         object.__setattr__(self, "exchange", exchange_of(self.exchange))
+
+
+def choices_of(strategy: Strategy) -> Choices | None:
+    """None of a gradient strategy: its workers have no replicas."""
+    return strategy.choices if isinstance(strategy, Replicated) else None
 
 
 def _time_is_up(trigger: Trigger, work: Work) -> bool:
