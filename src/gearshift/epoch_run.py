@@ -28,7 +28,7 @@ from gearshift.replicas.figures import as_json, from_json
 from gearshift.replicas.meeting import Replicas
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.exchange import Choices
-from gearshift.sync.messages import Action, Begin, Event, WorkerJoined, WorkerLost, WorkRequested
+from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 from gearshift.worker import Push
@@ -61,6 +61,7 @@ class EpochRun:
         self._counts = from_json(progress.exchanges)
         if choices := choices_of(training.strategy):
             self._fork(choices)
+        self._evaluation_due = False
         self.before = training.moment
         self.mark = time.perf_counter()
 
@@ -109,7 +110,7 @@ class EpochRun:
                 pacer.pad(worker, begin.lease.count, since)
             if self._live is not None:
                 scale = self.training.rate_after(begin.lease.count)
-                push = self._live.step(worker, push, lr_scale=scale)
+                push = self._live.step(worker, begin.lease.number, push, lr_scale=scale)
         except FloatingPointError as error:
             return Unusable(f"{NOT_FINITE}: {error}")
         return push
@@ -126,6 +127,9 @@ class EpochRun:
         live = self._live
         if live is None:
             return
+        for action in actions:
+            if isinstance(action, Reissue):
+                live.ended(action.lease)
         match event:
             case WorkerJoined(worker):
                 live.join(worker)
@@ -140,11 +144,14 @@ class EpochRun:
         assert self._live is not None
         self._live.meet()
 
-    def _settle(self) -> None:
-        """What replicas agree on is where it is evaluated and saved."""
-        if self._live is not None:
-            self._live.show()
+    def _settle(self) -> bool:
+        """Holds the workers, and once all they did is accounted for, has what their replicas agree on in its place."""
+        assert self._live is not None
+        if not self._live.hold():
+            return False
+        self._live.show()
         self.training.progress.exchanges = as_json(self._counts)
+        return True
 
     def _fork(self, choices: Choices) -> None:
         learner = self.training.learner
@@ -158,7 +165,7 @@ class EpochRun:
     def _fold(self) -> None:
         if self._live is not None:
             self._live.fold()
-        self._live, self.shards.moved, self.training.settle = None, None, lambda: None
+        self._live, self.shards.moved, self.training.settle = None, None, lambda: True
         self.training.progress.exchanges = as_json(self._counts)
 
     # What the engine tells
@@ -171,6 +178,9 @@ class EpochRun:
             if ended.part.reason.startswith(NOT_FINITE):
                 self.observer.tell(self.training.bad_batch(ended))
         self.training.account([(ended, self.feed.drop(ended.lease.first)) for ended in leases])
+        if self._live is not None:
+            for ended in leases:
+                self._live.ended(ended.lease.number)
 
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
@@ -178,6 +188,9 @@ class EpochRun:
         progress.position = self.feed.position
         progress.open = [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
         if every and progress.examples < training.total and every.due(self.before, training.moment):
+            self._evaluation_due = True
+        if self._evaluation_due and training.settle():
+            self._evaluation_due = False
             training.evaluate(self.observer)
         training.ask_planned_switch()
         if training.automatic is not None:
@@ -185,12 +198,16 @@ class EpochRun:
                 self.observer.tell(sentence)
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
         self.mark, self.before = time.perf_counter(), training.moment
+        if self._live is not None and self._live.settled:
+            self._live.release()
         if not go_on:
             self._wake()
         return go_on
 
     def _wake(self) -> None:
         """Nobody waits on purpose any more: the run ends."""
+        if self._live is not None:
+            self._live.release()
         if self.training.pacer is not None:
             self.training.pacer.close()
 

@@ -269,7 +269,9 @@ class Run:
             callback.on_step(self)
         self._tell_callbacks_of_checkpoints()
         every = self.policy.every
-        if self._save_asked.is_set() or (every and every.due(before, self.training.moment)):
+        if every and every.due(before, self.training.moment):
+            self._save_asked.set()
+        if self._save_asked.is_set() and self.training.settle():
             self._save_asked.clear()
             self._save(best=False)
         if time.monotonic() - self._logged_at >= LOG_SECONDS:
@@ -308,7 +310,6 @@ class Run:
             if best:
                 self.saver.checkpoints.link("best", self.saver.checkpoints.path(training.step))
             return
-        training.settle()
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {
             "progress": measure_arrays(training.progress),

@@ -32,9 +32,11 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -220,7 +222,8 @@ class Training:
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
-        self.settle: Callable[[], None] = lambda: None  # puts what replicas agree on where it is evaluated and saved
+        # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
+        self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
 
     @property
@@ -234,7 +237,10 @@ class Training:
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self.plan
-        return resolve(name, settings, plan.batch, self.workers, plan.local_batch)
+        strategy = resolve(name, settings, plan.batch, self.workers, plan.local_batch)
+        if choices := choices_of(strategy):
+            rule_for(self.learner.server, choices)  # refuses an optimizer that replicas cannot have
+        return strategy
 
     def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
         return Automatic(make_auto(settings), self.plan.batch) if name == "auto" else None
@@ -434,7 +440,6 @@ class Training:
         progress = self.progress
         if self.valid is None or progress.evaluated_step == self.step:
             return
-        self.settle()
         evaluation = evaluate(self.learner, self.valid)
         value = float(getattr(evaluation.measures, self.plan.best))
         gain = self._is_better(value)

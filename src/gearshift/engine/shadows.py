@@ -98,16 +98,28 @@ class LocalMean:
 
 
 class Gate:
-    """Many may be inside, or one alone."""
+    """Many may be inside, or none: one thread shuts it and opens it again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside, self._shut = 0, False
+        self._inside = 0
+        self.shut = False
+
+    def close(self) -> None:
+        """Returns when nobody is inside any more."""
+        with self._changed:
+            self.shut = True
+            self._changed.wait_for(lambda: not self._inside)
+
+    def open(self) -> None:
+        with self._changed:
+            self.shut = False
+            self._changed.notify_all()
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._shut)
+            self._changed.wait_for(lambda: not self.shut)
             self._inside += 1
         try:
             yield
@@ -117,16 +129,15 @@ class Gate:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._changed:
-            self._shut = True
-            self._changed.wait_for(lambda: not self._inside)
+    def closed(self) -> Iterator[None]:
+        """For what is done here; one that was shut before stays shut."""
+        was = self.shut
+        self.close()
         try:
             yield
         finally:
-            with self._changed:
-                self._shut = False
-                self._changed.notify_all()
+            if not was:
+                self.open()
 
 
 class LiveReplicas:
@@ -138,6 +149,7 @@ class LiveReplicas:
         self._gate = Gate()
         self._open = True
         self._failed: dict[int, str] = {}
+        self._stepped: set[int] = set()  # leases whose step is made and not yet accounted for
         self._exchanged_at: dict[int, float] = {}
         self._start()
 
@@ -149,7 +161,7 @@ class LiveReplicas:
         replica = self.replicas.of(worker)
         return replica.flat if replica is not None and self._open else None
 
-    def step(self, worker: int, push: Push, *, lr_scale: float) -> Push:
+    def step(self, worker: int, lease: int, push: Push, *, lr_scale: float) -> Push:
         """On its replica; after a switch to a gradient strategy, the gradient as it is, for the servers."""
         with self._gate.inside():
             number = self.replicas.choices.replica_of(worker)
@@ -158,6 +170,7 @@ class LiveReplicas:
             if not self._open or number not in self.replicas.members:
                 return push
             applied = self.replicas.step(worker, push, lr_scale=lr_scale)
+            self._stepped.add(lease)
             self._exchange_if_due(number)
             return applied
 
@@ -186,9 +199,27 @@ class LiveReplicas:
 
     # ---- from the thread that decides ----
 
+    def hold(self) -> bool:
+        """No step is made from here on; whether every step that was made is accounted for.
+
+        Only then do the accounts say what rows and replicas have learned, and may be saved with them.
+        """
+        self._gate.close()
+        return self.settled
+
+    @property
+    def settled(self) -> bool:
+        return not self._stepped
+
+    def release(self) -> None:
+        self._gate.open()
+
+    def ended(self, lease: int) -> None:
+        self._stepped.discard(lease)
+
     def join(self, worker: int) -> None:
         number = self.replicas.choices.replica_of(worker)
-        with self._gate.alone():
+        with self._gate.closed():
             new = number not in self.replicas.members
             self.replicas.join(worker)
         if new:
@@ -196,7 +227,7 @@ class LiveReplicas:
 
     def leave(self, worker: int) -> None:
         number = self.replicas.choices.replica_of(worker)
-        with self._gate.alone():
+        with self._gate.closed():
             self.replicas.leave(worker)
         if number not in self.replicas.members:
             self._partner.leave(number)
@@ -205,12 +236,12 @@ class LiveReplicas:
         self.replicas.idle(worker)
 
     def meet(self) -> None:
-        with self._gate.alone():
+        with self._gate.closed():
             self.replicas.meet()
 
     def show(self) -> None:
         """Puts what is to be evaluated or saved where it is."""
-        with self._gate.alone():
+        with self._gate.closed():
             self.replicas.show()
 
     def shift(self, change: Tensor) -> None:
@@ -218,16 +249,17 @@ class LiveReplicas:
 
     def rechoose(self, choices: Choices) -> None:
         self._stop()
-        with self._gate.alone():
+        with self._gate.closed():
             self.replicas.rechoose(choices)
         self._start()
 
     def fold(self) -> None:
         """The end: shadows stop, the server takes what was shown, and workers push to it again."""
         self._stop()
-        with self._gate.alone():
+        with self._gate.closed():
             self._open = False
             self.replicas.fold()
+        self._gate.open()
 
     # ---- shadows ----
 
