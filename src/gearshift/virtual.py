@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
@@ -23,8 +24,10 @@ from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
+from gearshift.replicas.meeting import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -97,17 +100,65 @@ class _Learning:
         self._batches = prefetched(self._find(batches), depth=4)
         self._found: dict[int, Found] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
+        self._worker_of: dict[int, int] = {}  # by lease
+        self._replicas: Replicas | None = None  # of a replica strategy
 
     def close(self) -> None:
         self._batches.close()
+        if self._replicas is not None:
+            self._replicas.fold()
 
     def begin(self, begin: Begin) -> None:
         first = begin.lease.first
         while first not in self._found:
             found = next(self._batches)
             self._found[found.batch.first] = found
-        push = self._replica.compute(self._found[first], first)
+        push = self._replica.compute(self._found[first], first, self._flat(begin.worker))
         self._pushes[begin.lease.number] = first, push.kept()
+        self._worker_of[begin.lease.number] = begin.worker
+
+    # ---- replicas, as in `gearshift.epoch_run` ----
+
+    def switched(self, strategy: Strategy) -> None:
+        choices, live = choices_of(strategy), self._replicas
+        if live is not None and choices is not None and choices.workers_per_replica == live.choices.workers_per_replica:
+            live.rechoose(choices)
+            return
+        if live is not None:
+            live.fold()
+        self._replicas = None if choices is None else Replicas(self.learner.server, choices)
+
+    def _flat(self, worker: int) -> Tensor | None:
+        """The worker's own replica, if it has one."""
+        replica = None
+        if self._replicas is not None:
+            self._replicas.busy(worker)
+            replica = self._replicas.of(worker)
+        return None if replica is None else replica.flat
+
+    def join(self, worker: int) -> None:
+        if self._replicas is not None:
+            self._replicas.join(worker)
+
+    def leave(self, worker: int) -> None:
+        if self._replicas is not None:
+            self._replicas.leave(worker)
+
+    def idle(self, worker: int) -> None:
+        if self._replicas is not None:
+            self._replicas.idle(worker)
+
+    def send(self, replica: int) -> None:
+        if self._replicas is not None and replica in self._replicas.members:
+            self._replicas.members[replica].send()
+
+    def receive(self, replicas: tuple[int, ...]) -> None:
+        if self._replicas is not None:
+            self._replicas.exchange(replicas)
+
+    def meet(self) -> None:
+        assert self._replicas is not None
+        self._replicas.meet()
 
     def arrive(self, worker: int, lease: int) -> str | None:
         return None
@@ -119,19 +170,23 @@ class _Learning:
             case Discard(lease) if lease in self._pushes:
                 self._end(lease)
             case Reissue(lease):
-                del self._pushes[lease]  # its examples are computed again
+                del self._pushes[lease], self._worker_of[lease]  # its examples are computed again
             case _:
                 pass
 
     def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
         pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
         lr_scale = self.lr_scale(self.run.measures.examples)
+        if self._replicas is not None and self._replicas.members:
+            worker = self._worker_of[parts[0].lease]
+            pushes = [(self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes]
         self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
         for part in parts:
             self._end(part.lease)
 
     def _end(self, lease: int) -> None:
         first, push = self._pushes.pop(lease)
+        del self._worker_of[lease]
         batch = self._found.pop(first).batch
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         self.run.measures.update(labels, probabilities, batch.weights_B)

@@ -111,6 +111,17 @@ class Replicas:
         """All trainers with each other; what they merge with."""
         return self.global_step.step(mean_of(snapshots, weights))
 
+    def exchange(self, numbers: tuple[int, ...]) -> None:
+        """Ends the exchange that these began with `send`, here and now: with the centre, or with each other."""
+        members = [one for number in numbers if (one := self.members.get(number)) and one.sent is not None]
+        sent = [one.sent for one in members if one.sent is not None]
+        if self.choices.exchange == "centre":
+            targets = [self.meet_centre(w, one.weight) for w, one in zip(sent, members, strict=True)]
+        else:
+            targets = [self.meet_all(sent, [one.weight for one in members])] * len(members) if members else []
+        for one, target in zip(members, targets, strict=True):
+            one.receive(target, self.moved)
+
     @property
     def moved(self) -> float:
         """Bytes over a trainer's link per exchange."""
