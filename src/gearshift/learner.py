@@ -186,7 +186,7 @@ class Learner:
 
 
 class Replica:
-    """A worker beside others: a copy of the model, brought up to date at every pull, or living in a trainer's replica."""
+    """A worker beside others: a copy of the model, brought up to date at every pull, or living in a replica."""
 
     def __init__(self, learner: Learner, threads: int) -> None:
         self.server, self.seed = learner.server, learner.seed

@@ -14,7 +14,16 @@ from gearshift import event_log, run_folder
 from gearshift.errors import UserError
 from gearshift.event_log import Decision, Head, Place, Torn, action_text
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Exchange, Reissue, SwitchRequested, WorkerLost
+from gearshift.sync.messages import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Exchange,
+    Reissue,
+    SwitchRequested,
+    WorkerLost,
+)
 from gearshift.sync.registry import make_strategy
 
 

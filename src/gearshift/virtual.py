@@ -19,6 +19,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.exchanges import ReplicaLearning
 from gearshift.engine.simulated import Switch, simulate
 from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
@@ -117,16 +118,21 @@ class _Learning:
         self._pushes[begin.lease.number] = first, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
-    # ---- replicas, as in `gearshift.epoch_run` ----
+    # ---- replicas, by the rule of `gearshift.replicas.meeting` ----
 
-    def switched(self, strategy: Strategy) -> None:
+    def switched(self, strategy: Strategy) -> ReplicaLearning | None:
         choices, live = choices_of(strategy), self._replicas
-        if live is not None and choices is not None and choices.workers_per_replica == live.choices.workers_per_replica:
+        if (
+            live is not None
+            and choices is not None
+            and choices.workers_per_replica == live.choices.workers_per_replica
+        ):
             live.rechoose(choices)
-            return
+            return live
         if live is not None:
             live.fold()
         self._replicas = None if choices is None else Replicas(self.learner.server, choices)
+        return self._replicas
 
     def _flat(self, worker: int) -> Tensor | None:
         """The worker's own replica, if it has one."""
@@ -135,30 +141,6 @@ class _Learning:
             self._replicas.busy(worker)
             replica = self._replicas.of(worker)
         return None if replica is None else replica.flat
-
-    def join(self, worker: int) -> None:
-        if self._replicas is not None:
-            self._replicas.join(worker)
-
-    def leave(self, worker: int) -> None:
-        if self._replicas is not None:
-            self._replicas.leave(worker)
-
-    def idle(self, worker: int) -> None:
-        if self._replicas is not None:
-            self._replicas.idle(worker)
-
-    def send(self, replica: int) -> None:
-        if self._replicas is not None and replica in self._replicas.members:
-            self._replicas.members[replica].send()
-
-    def receive(self, replicas: tuple[int, ...]) -> None:
-        if self._replicas is not None:
-            self._replicas.exchange(replicas)
-
-    def meet(self) -> None:
-        assert self._replicas is not None
-        self._replicas.meet()
 
     def arrive(self, worker: int, lease: int) -> str | None:
         return None
@@ -179,7 +161,9 @@ class _Learning:
         lr_scale = self.lr_scale(self.run.measures.examples)
         if self._replicas is not None and self._replicas.members:
             worker = self._worker_of[parts[0].lease]
-            pushes = [(self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes]
+            pushes = [
+                (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes
+            ]
         self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
         for part in parts:
             self._end(part.lease)

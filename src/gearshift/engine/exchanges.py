@@ -16,7 +16,7 @@ from gearshift.engine.cluster_model import Network
 from gearshift.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
-AN_INSTANT = 0.001  # seconds
+AN_INSTANT = 0.01  # seconds
 BUFFERS = {"params": 1, "frozen_v": 2, "params_m_v": 3}  # that a merge averages
 
 
@@ -40,7 +40,9 @@ class ReplicaLearning(Protocol):
         """All replicas merge in the training loop."""
 
 
-SetDown = Callable[[float, Callable[[int, int], None], int, int], None]  # at, what happens, two numbers for it
+SetDown = Callable[
+    [float, Callable[[int, int], None], int, int], None
+]  # at, what happens, two numbers for it
 
 
 class Exchanges:
@@ -204,7 +206,9 @@ class Exchanges:
         return self.network.reduce(max(1, len(self._workers)), BUFFERS[self.choices.snapshot])
 
     def met(self) -> None:
-        moved = BUFFERS[self.choices.snapshot] * by_all_reduce(self.network.dense_bytes, max(1, len(self._workers)))
+        moved = BUFFERS[self.choices.snapshot] * by_all_reduce(
+            self.network.dense_bytes, max(1, len(self._workers))
+        )
         for replica in self._workers:
             self._count(replica, moved)
         if self.learning is not None:

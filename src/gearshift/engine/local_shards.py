@@ -25,7 +25,9 @@ class LocalShards:
         self._given = 0
         self._failed: BaseException | None = None
         self._closed = False
-        self.moved: Callable[[Tensor], None] | None = None  # told by how much a gradient moved the dense values
+        self.moved: Callable[[Tensor], None] | None = (
+            None  # told by how much a gradient moved the dense values
+        )
         several = layout.shards > 1
         self._orders = [queue.SimpleQueue[Order | None]() for _ in self.shards if several]
         self._threads = [

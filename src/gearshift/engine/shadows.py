@@ -1,9 +1,9 @@
 """Replicas in one process: workers step them from their threads, shadows exchange them from theirs.
 
 A shadow is a thread beside a trainer's workers: copy, exchange, merge, again. Workers and shadows touch a replica
-without locks. What must not overlap with a step (a merge in the training loop, an evaluation of the mean, a switch) goes
-through `Gate`, which lets nobody in until those inside are out. A trainer whose exchange fails is out: its workers are
-told at their next step, and nobody waits for it. A finished trainer's shadow goes on, with weight 0, until all are done.
+without locks. What must not overlap with a step (a merge in the training loop, an evaluation of the mean, a switch)
+shuts the `Gate`, and waits until those inside are out. A trainer whose exchange fails is out: its workers are told
+at their next step, and nobody waits for it. The shadow of a finished trainer goes on, with weight 0, until all are done.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from torch import Tensor
 from gearshift.replicas.arithmetic import centre_step
 from gearshift.replicas.meeting import Replicas
 from gearshift.replicas.replica import DenseReplica
-from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
+from gearshift.sync.exchange import Background, Choices, EverySteps
 from gearshift.worker import Push
 
-BREATH = 0.005  # seconds between exchanges: in one memory they take no time, and would leave none for training
+BREATH = (
+    0.005  # seconds between exchanges: in one memory they take no time, and would leave none for training
+)
 ENDING = 60.0  # seconds in which a shadow may end the exchange it is in
 
 
@@ -62,7 +64,8 @@ class LocalMean:
         self._changed = threading.Condition()
         self._members: set[int] = set()
         self._given: dict[int, tuple[Tensor, float]] = {}
-        self._round, self._target = 0, None
+        self._round = 0
+        self._target: Tensor | None = None  # of the last round
         self._closed = False
 
     def join(self, member: int) -> None:
@@ -91,7 +94,7 @@ class LocalMean:
     def _end_round(self) -> None:
         if self._members and self._members <= self._given.keys():
             given = [self._given[member] for member in sorted(self._members)]
-            self._target: Tensor | None = self._meet([sent for sent, _ in given], [weight for _, weight in given])
+            self._target = self._meet([sent for sent, _ in given], [weight for _, weight in given])
             self._given.clear()
             self._round += 1
             self._changed.notify_all()

@@ -51,11 +51,11 @@ from gearshift.sync.strategy import Strategy
 from gearshift.sync.synchronous import Sync
 
 
-class Learning(ReplicaLearning, Protocol):
+class Learning(Protocol):
     """What the gradients are, for an engine that knows none. Calls come in the order of virtual time."""
 
-    def switched(self, strategy: Strategy) -> None:
-        """This one decides from now on; told before anybody joins, too."""
+    def switched(self, strategy: Strategy) -> ReplicaLearning | None:
+        """This one decides from now on; told before anybody joins, too. Its replicas, if it has any."""
 
     def begin(self, begin: Begin) -> None:
         """The worker pulls now. The gradient may be computed here and kept, or from a private copy later."""
@@ -236,12 +236,11 @@ class Simulation:
         self._dense = self.cluster.network.dense if in_pulls else 0.0
         if self._exchanges is not None:
             self._exchanges.over = True
-        if self.learning is not None:
-            self.learning.switched(strategy)
+        replicas = None if self.learning is None else self.learning.switched(strategy)
         self._exchanges = None
         if choices is not None:
             network, clock = self.cluster.network, lambda: self.now
-            self._exchanges = Exchanges(choices, network, clock, self._set, self._counts, self.learning)
+            self._exchanges = Exchanges(choices, network, clock, self._set, self._counts, replicas)
             for worker in self.coordinator.work.pace.counts:
                 self._exchanges.join(worker, self.now)
         return False
@@ -391,7 +390,6 @@ class Simulation:
             self.last_step = self.now + (self._all_reduce if by_all_reduce else 0.0)
         if self.learning is not None:
             self.learning.act(action)
-
 
     def _met(self, _: int, number: int) -> None:
         if self._exchanges is not None and self.coordinator.work.merging:

@@ -89,7 +89,9 @@ class Tally:
             self._apply(action)
         elif isinstance(action, Reissue):
             self.reissued += self._open.pop(action.lease).lease.count
-        elif isinstance(action, Discard) and action.lease in self._open:  # not the push of a lease that had ended
+        elif (
+            isinstance(action, Discard) and action.lease in self._open
+        ):  # not the push of a lease that had ended
             self._discard(action.lease, action.reason)
 
     def _apply(self, step: Apply) -> None:

@@ -31,7 +31,9 @@ def centre_step(centre: Tensor, sent: Tensor, choices: Choices) -> Tensor:
 @torch.no_grad()
 def mean_of(snapshots: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
     """Over those of weight above 0, or over all if none has any; the sum is taken in the given order."""
-    counted = [w for w, weight in zip(snapshots, weights or [1.0] * len(snapshots), strict=True) if weight > 0]
+    counted = [
+        w for w, weight in zip(snapshots, weights or [1.0] * len(snapshots), strict=True) if weight > 0
+    ]
     counted = counted or list(snapshots)
     total = counted[0].clone()
     for other in counted[1:]:

@@ -1,7 +1,8 @@
 """The replicas of a run's trainers in one memory: forked from the server, stepped, brought together, folded back.
 
 What is evaluated and saved is the centre (easgd), the global model (bmuf), or the mean; `show` puts it into the
-server's dense buffer, which stands still between two calls of it. The rule at a switch, an epoch's end and a checkpoint (docs/adr/0014):
+server's dense buffer, which stands still between two calls of it. The rule at a switch, at the end of an epoch and
+at a checkpoint (docs/adr/0014):
 
     fork      each replica begins as a copy of the server's weights and optimizer state
     fold      the server takes what an evaluation would see, and the mean of the replicas' optimizer states
@@ -111,9 +112,14 @@ class Replicas:
         """All trainers with each other; what they merge with."""
         return self.global_step.step(mean_of(snapshots, weights))
 
-    def exchange(self, numbers: tuple[int, ...]) -> None:
-        """Ends the exchange that these began with `send`, here and now: with the centre, or with each other."""
-        members = [one for number in numbers if (one := self.members.get(number)) and one.sent is not None]
+    def send(self, replica: int) -> None:
+        """Its exchange begins, and ends with `receive`: for who exchanges in virtual time."""
+        if replica in self.members:
+            self.members[replica].send()
+
+    def receive(self, replicas: tuple[int, ...]) -> None:
+        """The exchange of these ends: with the centre, or with each other."""
+        members = [one for number in replicas if (one := self.members.get(number)) and one.sent is not None]
         sent = [one.sent for one in members if one.sent is not None]
         if self.choices.exchange == "centre":
             targets = [self.meet_centre(w, one.weight) for w, one in zip(sent, members, strict=True)]

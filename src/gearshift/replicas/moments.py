@@ -63,14 +63,18 @@ class FrozenAdam:
     def denominator(self, square: Tensor, state: State) -> Tensor:
         """The root of a second moment, its bias corrected; in Adam's own order, so that it rounds alike."""
         step = int(state["step"])
-        return square.sqrt().mul_(1 / math.sqrt(1 - self.adam.beta2**step)) if step else torch.zeros_like(square)
+        return (
+            square.sqrt().mul_(1 / math.sqrt(1 - self.adam.beta2**step)) if step else torch.zeros_like(square)
+        )
 
 
 def local_rule(optimizer: DenseOptimizer, snapshot: Snapshot) -> DenseOptimizer:
     """The rule by which a replica steps under k-step Adam."""
     if not isinstance(optimizer, Adam):
         name = type(optimizer).__name__.lower()
-        raise UserError(f"k_step_adam merges Adam's state and optimizer.dense is {name}; use adam, or model_averaging")
+        raise UserError(
+            f"k_step_adam merges Adam's state and optimizer.dense is {name}; use adam, or model_averaging"
+        )
     return FrozenAdam(optimizer) if snapshot == "frozen_v" else optimizer
 
 

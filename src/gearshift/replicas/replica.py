@@ -13,7 +13,9 @@ from gearshift.sync.exchange import Choices, EverySteps
 
 
 class DenseReplica:
-    def __init__(self, flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts) -> None:
+    def __init__(
+        self, flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts
+    ) -> None:
         self.flat, self.state, self.rule, self.choices, self.counts = flat, state, rule, choices, counts
         self.steps = 0  # since it was forked, or its choices changed
         self.finished = False  # its workers have no more to do: it exchanges with weight 0

@@ -24,6 +24,7 @@ from typing import Any
 from gearshift.errors import UserError
 from gearshift.sync.messages import (
     Action,
+    Apply,
     Begin,
     Discard,
     Event,
@@ -127,7 +128,7 @@ class Automatic:
                 self._begun[action.lease.number] = action.worker, action.lease.count, event.at
             elif isinstance(action, Discard | Reissue):
                 self._begun.pop(action.lease, None)
-            else:
+            elif isinstance(action, Apply):
                 self._step, stepped = action.step, True
                 self._applied.append(event.at)
         return self._decide(current) if stepped else None

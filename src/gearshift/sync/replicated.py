@@ -1,4 +1,4 @@
-"""easgd, bmuf, model_averaging, k_step_adam: each trainer steps its own dense replica, and replicas are brought together.
+"""easgd, bmuf, model_averaging, k_step_adam: each trainer steps a dense replica of its own, and replicas meet.
 
 A worker begins at once and each gradient is a step of its own, which the worker has made on its replica before it
 reports: rows in the shared store, dense weights in its own. What differs is how replicas meet, and that is five values
@@ -62,7 +62,9 @@ class Replicated:
         return _time_is_up(trigger, work)
 
     def _check(self) -> None:
-        at_least(1, global_batch=self.global_batch, batch=self.batch, workers_per_replica=self.workers_per_replica)
+        at_least(
+            1, global_batch=self.global_batch, batch=self.batch, workers_per_replica=self.workers_per_replica
+        )
         object.__setattr__(self, "exchange", exchange_of(self.exchange))
 
 
@@ -198,11 +200,15 @@ class KStepAdam(Replicated):
         self._check()
         one_of(("frozen_v", "params", "params_m_v"), mode=self.mode)
         if not isinstance(self.exchange, dict) or not isinstance(self.exchange["every"], int):
-            raise UserError("k_step_adam merges every k batches: exchange is {every: 10}, not a time or background")
+            raise UserError(
+                "k_step_adam merges every k batches: exchange is {every: 10}, not a time or background"
+            )
         if self.warmup is not None:
             at_least(0, warmup=self.warmup)
         if self.workers_per_replica > 1 and self.mode == "frozen_v":
-            raise UserError("workers_per_replica above 1 needs k_step_adam's mode: params; frozen_v makes half steps")
+            raise UserError(
+                "workers_per_replica above 1 needs k_step_adam's mode: params; frozen_v makes half steps"
+            )
 
     @property
     def choices(self) -> Choices:

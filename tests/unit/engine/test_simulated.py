@@ -25,6 +25,7 @@ from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested, as_json
 from gearshift.sync.registry import STRATEGIES, make_strategy
+from gearshift.sync.strategy import Strategy
 
 B, N = 64, 8
 G = B * N
@@ -308,6 +309,9 @@ class Diary:
     def __init__(self) -> None:
         self.version, self.kept, self.pulled = 0, set[int](), dict[int, int]()
         self.staleness: list[int] = []
+
+    def switched(self, strategy: Strategy) -> None:
+        """It has no replicas to learn with."""
 
     def begin(self, begin: Begin) -> None:
         assert begin.version == self.version

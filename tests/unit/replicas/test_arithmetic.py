@@ -153,7 +153,9 @@ class TestConsensusSpeed:
         assert speed(delta, 4, f) == pytest.approx(rate / (1 - momentum), rel=1e-3)
 
 
-@pytest.mark.parametrize(("a", "rate", "stable"), [(0.5, 2.9, True), (0.5, 3.1, False), (0.2, 2.2, True), (0.2, 2.3, False)])
+@pytest.mark.parametrize(
+    ("a", "rate", "stable"), [(0.5, 2.9, True), (0.5, 3.1, False), (0.2, 2.2, True), (0.2, 2.3, False)]
+)
 def test_bmuf_without_momentum_is_stable_up_to_its_bound(a: float, rate: float, stable: bool) -> None:
     """Without momentum iff (1-a)|1-eta| < 1, in cycles that begin at the merge."""
     choices = mean("elastic", a, momentum=0.0, outer_rate=rate)
