@@ -3,7 +3,7 @@
 A shadow is a thread beside a trainer's workers: copy, exchange, merge, again. Workers and shadows touch a replica
 without locks. What must not overlap with a step (a merge in the training loop, an evaluation of the mean, a switch)
 shuts the `Gate`, and waits until those inside are out. A trainer whose exchange fails is out: its workers are told
-at their next step, and nobody waits for it. The shadow of a finished trainer goes on, with weight 0, until all are done.
+at their next step, and nobody waits for it. The shadow of a finished trainer goes on with weight 0 until all are done.
 """
 
 from __future__ import annotations

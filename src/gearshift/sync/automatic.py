@@ -128,7 +128,8 @@ class Automatic:
                 self._begun[action.lease.number] = action.worker, action.lease.count, event.at
             elif isinstance(action, Discard | Reissue):
                 self._begun.pop(action.lease, None)
-            elif isinstance(action, Apply):
+            else:
+                assert isinstance(action, Apply), "there are no replicas under sync and gba"
                 self._step, stepped = action.step, True
                 self._applied.append(event.at)
         return self._decide(current) if stepped else None

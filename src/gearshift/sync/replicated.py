@@ -192,7 +192,7 @@ class KStepAdam(Replicated):
     batch: int
     exchange: Any = 10
     mode: Literal["frozen_v", "params", "params_m_v"] = "frozen_v"
-    warmup: int | None = None  # None: max(20, k) steps, each of them merged
+    warmup_steps: int | None = None  # None: max(20, k) steps, each of them merged
     workers_per_replica: int = 1
     name: ClassVar[str] = "k_step_adam"
 
@@ -203,8 +203,8 @@ class KStepAdam(Replicated):
             raise UserError(
                 "k_step_adam merges every k batches: exchange is {every: 10}, not a time or background"
             )
-        if self.warmup is not None:
-            at_least(0, warmup=self.warmup)
+        if self.warmup_steps is not None:
+            at_least(0, warmup_steps=self.warmup_steps)
         if self.workers_per_replica > 1 and self.mode == "frozen_v":
             raise UserError(
                 "workers_per_replica above 1 needs k_step_adam's mode: params; frozen_v makes half steps"
@@ -213,7 +213,7 @@ class KStepAdam(Replicated):
     @property
     def choices(self) -> Choices:
         k = self.exchange["every"]
-        warmup = max(20, k) if self.warmup is None else self.warmup
+        warmup = max(20, k) if self.warmup_steps is None else self.warmup_steps
         return Choices(
             "mean",
             EverySteps(k, warmup),
