@@ -84,8 +84,12 @@ def quality_arms() -> dict[str, Arm]:
 
 def quality(options: argparse.Namespace) -> dict[str, Any]:
     arms, chosen, scores = quality_arms(), {}, {}
+    known = json.loads(options.rates)
     for name, arm in arms.items():
-        chosen[name], found = tuned(arm, GRID, options.examples)
+        if name in known:
+            chosen[name] = Rates(dense=known[name])
+            continue
+        chosen[name], found = tuned(arm, GRID, options.tuning_examples)
         each = ", ".join(f"{rates.dense:g}: {auc:.4f}" for rates, auc in found.items())
         print(f"tuning {name:26} {each}", flush=True)
     for name, arm in arms.items():
@@ -199,6 +203,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sweep-seeds", type=int, default=2)
     parser.add_argument("--examples", type=int, default=100_000, help="of the day that is trained")
+    parser.add_argument("--tuning-examples", type=int, default=100_000)
+    parser.add_argument("--rates", default="{}", help='dense rates that are known, by arm: {"sync": 1e-3}')
     parser.add_argument("--rounds", type=int, default=5, help="of threads")
     parser.add_argument("--thread-examples", type=int, default=200_000)
     options = parser.parse_args()

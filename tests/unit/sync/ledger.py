@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gearshift.sync.coordinator import Coordinator, state
+from gearshift.sync.exchange import EverySeconds
 from gearshift.sync.messages import (
     Action,
     Apply,
@@ -35,7 +36,6 @@ from gearshift.sync.messages import (
     as_json,
     event_from_json,
 )
-from gearshift.sync.exchange import EverySeconds
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 
