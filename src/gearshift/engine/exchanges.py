@@ -62,6 +62,7 @@ class Exchanges:
         self._workers: dict[int, set[int]] = {}  # that are there, by replica
         self._idle: set[int] = set()
         self._steps: dict[int, int] = {}  # of each replica
+        self._given: dict[int, int] = {}  # of these, before its last exchange
         self._exchanged_at: dict[int, float] = {}
         self._in_flight: set[int] = set()
         self._servers_free_at = 0.0
@@ -215,5 +216,6 @@ class Exchanges:
             self.learning.meet()
 
     def _count(self, replica: int, moved: float) -> None:
-        finished = self._workers[replica] <= self._idle
+        given, self._given[replica] = self._given.get(replica, 0), self._steps[replica]
+        finished = self._workers[replica] <= self._idle and given == self._steps[replica]
         self.counts[replica].exchanged(moved, counts=not finished)

@@ -1,7 +1,7 @@
 """What exchanges came to, counted per replica: no tensor here, so that a simulator without learning counts the same.
 
-sync gap = batches / exchanges of a replica, averaged over replicas; exchanges of one that has finished do not count.
-Share in flight = batches whose step was made between the copy and the merge of an exchange.
+sync gap = batches / exchanges of a replica, averaged over replicas; what one exchanges that has finished and given all
+it had does not count. Share in flight = batches whose step was made between the copy and the merge of an exchange.
 """
 
 from __future__ import annotations

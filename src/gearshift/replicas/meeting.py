@@ -24,7 +24,7 @@ from gearshift.optim.first_order import DenseOptimizer, State, clip_norm
 from gearshift.optim.hogwild import without_locks
 from gearshift.optim.layout import bind
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.replicas.arithmetic import GlobalStep, centre_step, mean_of, merge
+from gearshift.replicas.arithmetic import GlobalStep, centre_step, mean_of
 from gearshift.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.replicas.moments import FrozenAdam, local_rule, phases_before_weights
 from gearshift.replicas.replica import DenseReplica
@@ -91,7 +91,7 @@ class Replicas:
         replica = self.of(worker)
         assert replica is not None, "a worker has joined before it computes"
         self.server.push_rows(push, lr_scale=lr_scale)
-        gradient = push.dense / max(push.examples, 1e-12)
+        gradient = push.dense * (1.0 / max(push.examples, 1e-12))  # rounds as the server does
         if self.server.max_norm is not None:
             clip_norm(gradient, self.server.max_norm)
         replica.step(gradient, lr_scale=lr_scale)
@@ -150,8 +150,7 @@ class Replicas:
         snapshots = [one.flat.clone() for one in members]
         target = self.meet_all(snapshots, weights)
         for one, sent in zip(members, snapshots, strict=True):
-            merge(one.flat, sent, target, self.choices)
-            one.counts.exchanged(self.moved, counts=counts and not one.finished)
+            one.take(sent, target, self.moved, counts=counts)
 
     @torch.no_grad()
     def shift(self, change: Tensor) -> None:

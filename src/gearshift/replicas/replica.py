@@ -18,7 +18,8 @@ class DenseReplica:
     ) -> None:
         self.flat, self.state, self.rule, self.choices, self.counts = flat, state, rule, choices, counts
         self.steps = 0  # since it was forked, or its choices changed
-        self.finished = False  # its workers have no more to do: it exchanges with weight 0
+        self.finished = False  # its workers have no more to do
+        self._exchanged_steps = 0  # made before its last exchange
         self.sent: Tensor | None = None  # what the exchange under way has copied
         self._unfinished: float | None = None  # the rate scale of a step that the next merge finishes
 
@@ -42,8 +43,8 @@ class DenseReplica:
 
     @property
     def weight(self) -> float:
-        """In an exchange."""
-        return 0.0 if self.finished else 1.0
+        """In an exchange: 0 of one that has finished and given all it had, else consensus would wait for it."""
+        return 0.0 if self.finished and self.steps == self._exchanged_steps else 1.0
 
     @torch.no_grad()
     def send(self) -> Tensor:
@@ -54,9 +55,13 @@ class DenseReplica:
     def receive(self, target: Tensor, moved: float) -> None:
         """Merges with what came back; `moved` is the bytes that it took."""
         assert self.sent is not None
-        merge(self.flat, self.sent, target, self.choices)
-        self.sent = None
-        self.counts.exchanged(moved, counts=not self.finished)
+        sent, self.sent = self.sent, None
+        self.take(sent, target, moved)
+
+    def take(self, sent: Tensor, target: Tensor, moved: float, *, counts: bool = True) -> None:
+        merge(self.flat, sent, target, self.choices)
+        self.counts.exchanged(moved, counts=counts and self.weight > 0)
+        self._exchanged_steps = self.steps
 
     def _merge_follows(self) -> bool:
         trigger = self.choices.trigger
