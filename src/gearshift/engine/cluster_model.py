@@ -118,6 +118,10 @@ class Network:
         """Seconds of the dense parameters on a worker's link, one way."""
         return self.dense_bytes / self.bandwidth
 
+    def sync_step(self, workers: int) -> float:
+        """Seconds of a sync step beside the computing, in which nobody computes."""
+        return self.all_reduce + (self.reduce(workers) if self.dense_bytes else 0.0)
+
     def reduce(self, workers: int, times: int = 1) -> float:
         """Seconds in which `workers` have the mean of `times` dense buffers, in a ring; latency as in a tree."""
         return times * 2 * (self.dense * (workers - 1) / workers + self.latency * ceil(log2(workers)))

@@ -135,9 +135,7 @@ class Simulation:
         self._order = 0
         self._times = worker_times(cluster)
         self._pull, self._push = cluster.network.pull, cluster.network.push
-        self._all_reduce = cluster.network.all_reduce
-        if cluster.network.dense_bytes:
-            self._all_reduce += cluster.network.reduce(cluster.workers)
+        self._all_reduce = cluster.network.sync_step(cluster.workers)
         self._exchanges: Exchanges | None = None
         self._counts: dict[int, Counts] = {}  # of each replica
         self._dense = 0.0  # seconds of the dense parameters, in a pull or a push

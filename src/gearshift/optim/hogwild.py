@@ -2,9 +2,9 @@
 
 A stock rule adds g^2 to the shared sum and then reads it back; a thread whose addition was lost to another's divides
 by a sum without its own g^2 and makes a huge step. Here every denominator is computed apart, from the shared values and
-the thread's own gradient, and the shared values are written after it. With Adam a square can be lost while the mean that
-it belongs to stays, and a later step of a silent element divides that mean by nearly nothing (four threads on a bowl
-were thrown out to 6e6): so a step is no longer than Adam's longest. Whatever is lost, a step stays bounded.
+the thread's own gradient, and the shared values are written after it. With Adam a square can be lost while the mean it
+belongs to stays, and a later step of a silent element divides that mean by nearly nothing (four threads on a bowl were
+thrown out to 6e6): so a step is no longer than Adam's longest. Whatever is lost, a step stays bounded.
 """
 
 from __future__ import annotations
