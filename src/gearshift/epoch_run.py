@@ -24,7 +24,7 @@ from gearshift.engine.shadows import LiveReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
-from gearshift.replicas.figures import as_json, from_json
+from gearshift.replicas.figures import as_json
 from gearshift.replicas.meeting import Replicas
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.exchange import Choices
@@ -58,7 +58,6 @@ class EpochRun:
         )
         self._engine: ThreadsEngine | None = None
         self._live: LiveReplicas | None = None
-        self._counts = from_json(progress.exchanges)
         if choices := choices_of(training.strategy):
             self._fork(choices)
         self._evaluation_due = False
@@ -150,12 +149,12 @@ class EpochRun:
         if not self._live.hold():
             return False
         self._live.show()
-        self.training.progress.exchanges = as_json(self._counts)
+        self.training.progress.exchanges = as_json(self.training.replica_counts)
         return True
 
     def _fork(self, choices: Choices) -> None:
         learner = self.training.learner
-        replicas = Replicas(learner.server, choices, self._counts)
+        replicas = Replicas(learner.server, choices, self.training.replica_counts)
         for worker in self.epoch.coordinator.work.pace.counts:
             replicas.join(worker)
         self._live = LiveReplicas(replicas, learner.layout.dense, self.observer.tell)
@@ -166,7 +165,7 @@ class EpochRun:
         if self._live is not None:
             self._live.fold()
         self._live, self.shards.moved, self.training.settle = None, None, lambda: True
-        self.training.progress.exchanges = as_json(self._counts)
+        self.training.progress.exchanges = as_json(self.training.replica_counts)
 
     # What the engine tells
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
-from gearshift.replicas.figures import from_json, summary
 from gearshift.training import Training
 
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
@@ -65,18 +64,12 @@ def report(
         "baselines": _baselines(training, valid, baseline),
         "staleness": spread(progress.staleness),
         "lag": spread(progress.lag),
-        "sync_gap": sync_gap(training),
+        "sync_gap": training.sync_gap(),
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": len(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-
-
-def sync_gap(training: Training) -> dict[str, Any] | None:
-    """What the exchanges of replicas came to; None where there were none."""
-    counts = from_json(training.progress.exchanges).values()
-    return summary(counts, elp=training.strategy.batch * training.workers)
 
 
 def _injected(training: Training) -> dict[str, Any] | None:
@@ -132,6 +125,12 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         reasons = ", ".join(f["discarded_by_reason"])
         leases = f["applied"] + f["discarded"]
         done += f"; {leases:,} batches = {f['applied']:,} applied + {f['discarded']:,} discarded ({reasons})"
+    if gap := f["sync_gap"]:
+        every = "-" if gap["mean"] is None else f"{gap['mean']:.1f}"
+        done += (
+            f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them trained meanwhile, "
+            f"{gap['bytes'] / 1e6:,.1f} MB"
+        )
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
     if f["measured_on"] == "valid":

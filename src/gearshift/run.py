@@ -25,6 +25,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
+from gearshift.replicas.figures import from_json
 from gearshift.report import closing_lines, report
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.saver import Saver
@@ -344,6 +345,7 @@ class Run:
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
+        training.replica_counts = from_json(training.progress.exchanges)
         if "strategy" in facts and facts["strategy"].get("planned", training.planned) == training.planned:
             training.restore_strategy(facts["strategy"])  # it may have been switched on the way
         else:
@@ -364,9 +366,16 @@ class Run:
             "examples_per_second": self._speed_since_logged(),
             "strategy": self.training.strategy.name,
             **trust_figures(self.training.learner),
+            **self._exchange_figures(),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)
+
+    def _exchange_figures(self) -> dict[str, float | None]:
+        gap = self.training.sync_gap()
+        if gap is None:
+            return {}
+        return {"sync_gap": gap["mean"], "in_flight": gap["in_flight"], "exchange_bytes": gap["bytes"]}
 
     def _speed_since_logged(self) -> float | None:
         """Since the last line, of the time spent training; None if nothing was trained."""

@@ -32,6 +32,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
@@ -219,6 +220,7 @@ class Training:
                 )
         self.pacer = Pacer(plan.injected) if plan.injected else None
         self.progress = Progress()
+        self.replica_counts: dict[int, Counts] = {}  # as of now; `progress.exchanges` as of the last settling
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
@@ -322,6 +324,10 @@ class Training:
         self.strategy_name, self.strategy, self.automatic = asked.name, asked.strategy, asked.automatic
         self.strategy_settings = asked.settings
         self.progress.switched += asked.by == "plan"
+
+    def sync_gap(self) -> dict[str, Any] | None:
+        """What the exchanges of replicas came to so far; None where there were none."""
+        return summary(self.replica_counts.values(), elp=self.strategy.batch * self.workers)
 
     def strategy_facts(self) -> dict[str, Any]:
         """What a resumed run needs to go on as this one is now."""

@@ -230,8 +230,10 @@ def fit(path: Path, strategy: object, workers: int = 4, examples: int = 2400, **
 @pytest.mark.parametrize("name", ["easgd", "bmuf", "model_averaging"])
 def test_the_measured_gap_of_every_k_is_k(tmp_path: Path, name: str) -> None:
     # 120 batches of 20; with a centre it is each trainer's own count that decides, and speeds may differ.
-    gap = fit(tmp_path, {"name": name, "exchange": {"every": 5}}).report["sync_gap"]
+    result = fit(tmp_path, {"name": name, "exchange": {"every": 5}})
+    gap = result.report["sync_gap"]
     assert gap["elp"] == 80 and gap["bytes"] > 0 and gap["in_flight"] == 0
+    assert f"a replica exchanged every {gap['mean']:.1f} batches" in result.lines[0]
     if name == "easgd":
         assert 5 <= gap["mean"] < 6
     else:
