@@ -139,9 +139,10 @@ class EpochRun:
                 if work.exhausted and not work.supply:
                     live.idle(worker)
 
-    def meet(self) -> None:
+    def meet(self, number: int) -> bool:
         assert self._live is not None
         self._live.meet()
+        return True
 
     def _settle(self) -> bool:
         """Holds the workers, and once all they did is accounted for, has what their replicas agree on in its place."""

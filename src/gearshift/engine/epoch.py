@@ -75,8 +75,8 @@ class Host(Protocol[R]):
 class Meets(Protocol):
     """A host whose workers have replicas of their own."""
 
-    def meet(self) -> None:
-        """All replicas meet; returns when they have."""
+    def meet(self, number: int) -> bool:
+        """All replicas meet. True: they have; else `Epoch.exchanged` is called when they have."""
 
 
 class Shards(Protocol):
@@ -148,6 +148,10 @@ class Epoch(Generic[R]):
 
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
+
+    def exchanged(self, number: int) -> None:
+        """All replicas have met, as they were told to."""
+        self._handle(ExchangeDone(number, self._now()))
 
     def carried_out(self) -> None:
         """All shards have done what they were told last."""
@@ -222,8 +226,8 @@ class Epoch(Generic[R]):
                     self.host.ended([self._end(Part(number, 0.0, reason))])
                     self.shards.carry_out(Drop(number), self._open_from())
                 case Exchange(number):
-                    cast(Meets, self.host).meet()
-                    self._handle(ExchangeDone(number, self._now()))
+                    if cast(Meets, self.host).meet(number):
+                        self.exchanged(number)
                 case Reissue(number):
                     del self._flights[number]
                     self._reports.pop(number, None)

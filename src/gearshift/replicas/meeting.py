@@ -55,16 +55,18 @@ class Replicas:
             state = self._mean_state() if self.members else self.server.optimizer_state
             flat = self.target() if self.members else self.server.flat
             self.members[number] = self._fork(number, flat, state)
+            self._drop_the_left()
 
     def leave(self, worker: int) -> None:
-        """With its last worker a replica goes, and with it what it had not exchanged."""
-        number = self.choices.replica_of(worker)
-        workers = self._workers.get(number, set())
-        workers.discard(worker)
+        """With its last worker a replica goes, and with it what it had not exchanged; the last replica waits."""
+        self._workers.get(self.choices.replica_of(worker), set()).discard(worker)
         self._idle.discard(worker)
-        if not workers and len(self.members) > 1:
-            self._workers.pop(number, None)
-            self.members.pop(number, None)
+        self._drop_the_left()
+
+    def _drop_the_left(self) -> None:
+        for number in [number for number in self.members if not self._workers.get(number)]:
+            if len(self.members) > 1:
+                del self.members[number]
 
     def of(self, worker: int) -> DenseReplica | None:
         return self.members.get(self.choices.replica_of(worker))

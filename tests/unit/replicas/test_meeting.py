@@ -198,6 +198,11 @@ def test_a_newcomer_begins_with_what_an_evaluation_sees() -> None:
     )
     replicas.leave(7)
     assert set(replicas.members) == {0, 1}
+    replicas.leave(0)
+    replicas.leave(1)
+    assert set(replicas.members) == {1}, "what was learned waits for somebody"
+    replicas.join(2)
+    assert set(replicas.members) == {2}
 
 
 def test_a_finished_trainer_moves_no_centre_and_its_exchanges_do_not_count() -> None:
