@@ -335,6 +335,19 @@ def simulate(
     pull_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
     push_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
     all_reduce: Annotated[str | None, typer.Option(metavar="TIME", help="Of a sync step.")] = None,
+    dense_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the dense parameters: reduced, pulled and pushed, or exchanged."
+        ),
+    ] = None,
+    sync_servers: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="That keep the centre of replicas (easgd); 1 if not given."),
+    ] = None,
+    sync_bandwidth: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Per second and sync server.")
+    ] = None,
     cores: Annotated[str | None, typer.Option(metavar="N", help="That all workers share.")] = None,
     cpu_seconds: Annotated[
         str | None,
@@ -366,6 +379,9 @@ def simulate(
         pull_bytes=pull_bytes,
         push_bytes=push_bytes,
         all_reduce=all_reduce,
+        dense_bytes=dense_bytes,
+        sync_servers=sync_servers,
+        sync_bandwidth=sync_bandwidth,
         cores=cores,
         cpu_seconds=cpu_seconds,
         seed=seed,

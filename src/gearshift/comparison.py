@@ -82,6 +82,7 @@ class Arm:
     staleness_mean: float
     staleness_p99: float
     lag_p99: float
+    sync_gap: float | None  # batches between two exchanges, of replica strategies
     discarded: int
     discarded_share: float
     discarded_by_reason: dict[str, int]
@@ -140,6 +141,7 @@ def _arm(
         staleness_mean=mean(report["staleness"]["mean"] for report in own),
         staleness_p99=max(report["staleness"]["p99"] for report in own),
         lag_p99=max(report["lag"]["p99"] for report in own),
+        sync_gap=own[0].get("sync_gap") and own[0]["sync_gap"]["mean"],
         discarded=discarded,
         discarded_share=discarded / leases if leases else 0.0,
         discarded_by_reason=reasons,

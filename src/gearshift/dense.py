@@ -63,6 +63,16 @@ class DenseParameters:
             if parameter.grad is not grad:  # someone called module.zero_grad()
                 parameter.grad = grad
 
+    def live_in(self, flat: Tensor) -> None:
+        """The module's parameters are views of this buffer from now on; several modules may share it.
+
+        Set through `.data`: autograd does not see what others write there between a forward and a backward pass.
+        """
+        if flat is not self.flat:
+            self.flat = flat
+            for parameter, values in zip(self._parameters, self.views(flat).values(), strict=True):
+                parameter.data = values
+
     def copy_from(self, flat: Tensor) -> None:
         """Takes these values; the module sees them at once."""
         self.flat.copy_(flat)

@@ -25,7 +25,7 @@ from typing import Any
 
 from gearshift.errors import UserError
 from gearshift.sync import messages
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Lease, Part, Reissue
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Exchange, Lease, Part, Reissue
 
 FORMAT = 1
 FILE_BYTES = 64 << 20
@@ -79,6 +79,7 @@ _KINDS: dict[str, Callable[..., Event]] = {
     "supply": messages.Supplied,
     "exhausted": messages.DataExhausted,
     "switch": messages.SwitchRequested,
+    "exchanged": messages.ExchangeDone,
 }
 _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
     messages.WorkerJoined: lambda e: f'"join":[{e.worker}]',
@@ -90,6 +91,7 @@ _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
     messages.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
     messages.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
     messages.DataExhausted: lambda e: '"exhausted":[]',
+    messages.ExchangeDone: lambda e: f'"exchanged":[{e.number}]',
     messages.SwitchRequested: lambda e: (
         f'"switch":[{quoted(e.strategy)},{json.dumps(_finite(e.settings))},{quoted(e.reason)}]'
     ),
@@ -120,6 +122,7 @@ _ACTION_TEXT: dict[type, Callable[[Any], str]] = {
     Apply: _apply_text,
     Discard: lambda a: f'["discard",{a.lease},{quoted(a.reason)}]',
     Reissue: lambda a: f'["reissue",{a.lease},{quoted(a.reason)}]',
+    Exchange: lambda a: f'["exchange",{a.number}]',
 }
 
 
@@ -174,6 +177,8 @@ def _action(said: list[Any]) -> Action:
             return Discard(lease, reason)
         case ["reissue", lease, reason]:
             return Reissue(lease, reason)
+        case ["exchange", number]:
+            return Exchange(number)
     raise ValueError(f"no action {said}")
 
 

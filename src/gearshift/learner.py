@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.batch import Batch, Floats
@@ -196,7 +196,7 @@ class Learner:
 
 
 class Replica:
-    """A worker beside others: a copy of the model, brought up to date at every pull."""
+    """A worker beside others: a copy of the model, brought up to date at every pull, or living in a replica."""
 
     def __init__(self, learner: Learner, threads: int) -> None:
         self.server, self.seed = learner.server, learner.seed
@@ -204,12 +204,16 @@ class Replica:
             (learner.model, learner.worker.loss)
         )  # together: a loss may be the model's own
         self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
+        self._own = self.worker.dense.flat
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
 
-    def compute(self, found: Found, draw: int) -> Push:
+    def compute(self, found: Found, draw: int, flat: Tensor | None = None) -> Push:
+        """On the server's parameters as of now, or on those that `flat` has while it computes."""
+        self.worker.dense.live_in(self._own if flat is None else flat)
         with torch.no_grad(), self.server.dense_lock:
-            self.worker.dense.copy_from(self.server.flat)
+            if flat is None:
+                self.worker.dense.copy_from(self.server.flat)
             for name, values in self.buffers.items():
                 values.copy_(self.server.buffers[name])
                 self._pulled[name].copy_(values)

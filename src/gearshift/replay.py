@@ -14,7 +14,16 @@ from gearshift import event_log, run_folder
 from gearshift.errors import UserError
 from gearshift.event_log import Decision, Head, Place, Torn, action_text
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Reissue, SwitchRequested, WorkerLost
+from gearshift.sync.messages import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Exchange,
+    Reissue,
+    SwitchRequested,
+    WorkerLost,
+)
 from gearshift.sync.registry import make_strategy
 
 
@@ -149,6 +158,8 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
         case Reissue(lease_number, reason):
             counts.pop(lease_number, None)
             yield f"lease {lease_number} given to others: {reason}"
+        case Exchange(number):
+            yield f"replicas meet for the {number:,}. time"
 
 
 def counted(number: int, noun: str) -> str:

@@ -64,7 +64,7 @@ def report(
         "baselines": _baselines(training, valid, baseline),
         "staleness": spread(progress.staleness),
         "lag": spread(progress.lag),
-        "sync_gap": None,
+        "sync_gap": training.sync_gap(),
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": len(training.train.skipped),
@@ -125,6 +125,12 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         reasons = ", ".join(f["discarded_by_reason"])
         leases = f["applied"] + f["discarded"]
         done += f"; {leases:,} batches = {f['applied']:,} applied + {f['discarded']:,} discarded ({reasons})"
+    if gap := f["sync_gap"]:
+        every = "-" if gap["mean"] is None else f"{gap['mean']:.1f}"
+        done += (
+            f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them trained meanwhile, "
+            f"{gap['bytes'] / 1e6:,.1f} MB"
+        )
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
     if f["measured_on"] == "valid":

@@ -27,6 +27,7 @@ from gearshift.event_log import EventLog, Head
 from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
 from gearshift.prometheus import figures_by_role
+from gearshift.replicas.figures import from_json
 from gearshift.report import closing_lines, report
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.saver import Saver
@@ -265,7 +266,9 @@ class Run:
             callback.on_step(self)
         self._tell_callbacks_of_checkpoints()
         every = self.policy.every
-        if self._save_asked.is_set() or (every and every.due(before, self.training.moment)):
+        if every and every.due(before, self.training.moment):
+            self._save_asked.set()
+        if self._save_asked.is_set() and self.training.settle():
             self._save_asked.clear()
             self._save(best=False)
         if time.monotonic() - self._logged_at >= LOG_SECONDS:
@@ -345,6 +348,7 @@ class Run:
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
+        training.replica_counts = from_json(training.progress.exchanges)
         if "strategy" in facts and facts["strategy"].get("planned", training.planned) == training.planned:
             training.restore_strategy(facts["strategy"])  # it may have been switched on the way
         else:
@@ -366,9 +370,16 @@ class Run:
             "strategy": self.training.strategy.name,
             **trust_figures(self.training.learner),
             **figures_by_role(self.processes()),
+            **self._exchange_figures(),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)
+
+    def _exchange_figures(self) -> dict[str, float | None]:
+        gap = self.training.sync_gap()
+        if gap is None:
+            return {}
+        return {"sync_gap": gap["mean"], "in_flight": gap["in_flight"], "exchange_bytes": gap["bytes"]}
 
     def _speed_since_logged(self) -> float | None:
         """Since the last line, of the time spent training; None if nothing was trained."""

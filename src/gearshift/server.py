@@ -126,11 +126,34 @@ class Server:
     ) -> None:
         """One step from weighted pushes. They were checked before: nothing here refuses half way."""
         self.step += 1
-        kept = [(push, weight) for push, weight in parts if weight > 0 and push.examples > 0]
+        kept = [
+            (push, weight) for push, weight in parts if weight > 0 and push.examples > 0 and not push.applied
+        ]
         examples = sum(push.examples for push, _ in (kept if over_kept else parts))
         if not kept:
-            return  # a step of total weight 0 teaches nothing
+            return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
         # Rows first: a store refuses gradients that it cannot square, before anything was changed.
+        self._push_rows(kept, examples, lr_scale, self.step)
+        gradient = self._dense_gradient(kept, examples)
+        if self.max_norm is not None:
+            clip_norm(gradient, self.max_norm)
+        with self.dense_lock:
+            self._step_dense(kept, gradient, lr_scale)
+            self._move_buffers(kept)
+
+    def push_rows(self, push: Push, *, lr_scale: float) -> None:
+        """The rows of one gradient alone, at once; from any thread."""
+        if push.examples > 0:
+            self._push_rows([(push, 1.0)], push.examples, lr_scale, self.step + 1)
+
+    def move_buffers(self, push: Push) -> None:
+        """Running statistics, by one gradient alone; from any thread."""
+        with self.dense_lock:
+            self._move_buffers([(push, 1.0)])
+
+    def _push_rows(
+        self, kept: Sequence[tuple[Push, float]], examples: float, lr_scale: float, step: int
+    ) -> None:
         for i, store in enumerate(self.stores):
             parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
             rows = self._trusted(store, parts_of_i, merge_rows(parts_of_i, self.threads))
@@ -141,16 +164,10 @@ class Server:
                 rows.sums_UW,
                 rows.counts_U,
                 examples=1.0 if self.embedding_reduce == "sum" else examples,
-                step=self.step,
+                step=step,
                 lr_scale=lr_scale,
                 threads=self.threads,
             )
-        gradient = self._dense_gradient(kept, examples)
-        if self.max_norm is not None:
-            clip_norm(gradient, self.max_norm)
-        with self.dense_lock:
-            self._step_dense(kept, gradient, lr_scale)
-            self._move_buffers(kept)
 
     def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
         rule = self._rule

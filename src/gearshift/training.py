@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
@@ -32,9 +32,12 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.replicas.figures import Counts, summary
+from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 
 DAY = 86_400  # seconds
@@ -121,6 +124,7 @@ class Progress:
     lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
+    exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
     seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
     loss: float = 0.0  # mean of the last step
     rate_factor: float = 1.0  # what plateaus have left of the learning rates
@@ -207,6 +211,9 @@ class Engine(Protocol):
     def refresh(self) -> None:
         """The learner is about to be evaluated: it must hold the parameters of this step."""
 
+    def check_replicas(self, strategy: str) -> None:
+        """Refuses a strategy whose workers keep replicas, if this engine has none."""
+
 
 class InThisProcess:
     name = "threads"
@@ -219,6 +226,9 @@ class InThisProcess:
         return True
 
     def refresh(self) -> None:
+        pass
+
+    def check_replicas(self, strategy: str) -> None:
         pass
 
 
@@ -234,6 +244,7 @@ class Training:
         baseline: Learner | None = None,
     ) -> None:
         self.plan, self.learner, self.baseline = plan, learner, baseline
+        self.engine: Engine = InThisProcess()
         self.workers = plan.workers  # as of now
         self.train, self.valid = train, valid
         self.strategy_name = "sync" if plan.strategy == "auto" else plan.strategy
@@ -248,12 +259,14 @@ class Training:
                     f"a switch at day {planned.at.day} needs data.time: the log has no days without it"
                 )
         self.pacer = Pacer(plan.injected) if plan.injected else None
-        self.engine: Engine = InThisProcess()
         self.progress = Progress()
+        self.replica_counts: dict[int, Counts] = {}  # as of now; `progress.exchanges` as of the last settling
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.first_lease = 0  # the number with which leases of this epoch begin
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
+        # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
+        self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
 
     @property
@@ -267,7 +280,11 @@ class Training:
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self.plan
-        return resolve(name, settings, plan.batch, self.workers, plan.local_batch, plan.micro_batches)
+        strategy = resolve(name, settings, plan.batch, self.workers, plan.local_batch, plan.micro_batches)
+        if choices := choices_of(strategy):
+            rule_for(self.learner.server, choices)  # refuses an optimizer that replicas cannot have
+            self.engine.check_replicas(name)
+        return strategy
 
     def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
         return Automatic(make_auto(settings), self.plan.batch) if name == "auto" else None
@@ -350,6 +367,10 @@ class Training:
         self.strategy_settings = asked.settings
         self.progress.switched += asked.by == "plan"
 
+    def sync_gap(self) -> dict[str, Any] | None:
+        """What the exchanges of replicas came to so far; None where there were none."""
+        return summary(self.replica_counts.values(), elp=self.strategy.batch * self.workers)
+
     def strategy_facts(self) -> dict[str, Any]:
         """What a resumed run needs to go on as this one is now."""
         auto = None if self.automatic is None else asdict(self.automatic.settings)
@@ -431,9 +452,13 @@ class Training:
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""
-        share = min(1.0, (self.progress.examples + examples) / self.total)
-        self._scale = self.plan.schedule.factor(share) * self.progress.rate_factor
+        self._scale = self.rate_after(examples)
         return self._scale
+
+    def rate_after(self, examples: int) -> float:
+        """The same, for a step that a worker makes by itself; from any thread."""
+        share = min(1.0, (self.progress.examples + examples) / self.total)
+        return self.plan.schedule.factor(share) * self.progress.rate_factor
 
     def _measure(self, found: Measured) -> None:
         labels, probabilities = found.labels_BT[:, 0], found.probabilities_BT[:, 0]

@@ -12,19 +12,23 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.exchanges import ReplicaLearning
 from gearshift.engine.simulated import Switch, simulate
 from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
+from gearshift.replicas.meeting import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -97,17 +101,46 @@ class _Learning:
         self._batches = prefetched(self._find(batches), depth=4)
         self._found: dict[int, Found] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
+        self._worker_of: dict[int, int] = {}  # by lease
+        self._replicas: Replicas | None = None  # of a replica strategy
 
     def close(self) -> None:
         self._batches.close()
+        if self._replicas is not None:
+            self._replicas.fold()
 
     def begin(self, begin: Begin) -> None:
         first = begin.lease.first
         while first not in self._found:
             found = next(self._batches)
             self._found[found.batch.first] = found
-        push = self._replica.compute(self._found[first], first)
+        push = self._replica.compute(self._found[first], first, self._flat(begin.worker))
         self._pushes[begin.lease.number] = first, push.kept()
+        self._worker_of[begin.lease.number] = begin.worker
+
+    # ---- replicas, by the rule of `gearshift.replicas.meeting` ----
+
+    def switched(self, strategy: Strategy) -> ReplicaLearning | None:
+        choices, live = choices_of(strategy), self._replicas
+        if (
+            live is not None
+            and choices is not None
+            and choices.workers_per_replica == live.choices.workers_per_replica
+        ):
+            live.rechoose(choices)
+            return live
+        if live is not None:
+            live.fold()
+        self._replicas = None if choices is None else Replicas(self.learner.server, choices)
+        return self._replicas
+
+    def _flat(self, worker: int) -> Tensor | None:
+        """The worker's own replica, if it has one."""
+        replica = None
+        if self._replicas is not None:
+            self._replicas.busy(worker)
+            replica = self._replicas.of(worker)
+        return None if replica is None else replica.flat
 
     def arrive(self, worker: int, lease: int) -> str | None:
         return None
@@ -119,19 +152,25 @@ class _Learning:
             case Discard(lease) if lease in self._pushes:
                 self._end(lease)
             case Reissue(lease):
-                del self._pushes[lease]  # its examples are computed again
+                del self._pushes[lease], self._worker_of[lease]  # its examples are computed again
             case _:
                 pass
 
     def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
         pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
         lr_scale = self.lr_scale(self.run.measures.examples)
+        if self._replicas is not None and self._replicas.members:
+            worker = self._worker_of[parts[0].lease]
+            pushes = [
+                (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes
+            ]
         self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
         for part in parts:
             self._end(part.lease)
 
     def _end(self, lease: int) -> None:
         first, push = self._pushes.pop(lease)
+        del self._worker_of[lease]
         batch = self._found.pop(first).batch
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         self.run.measures.update(labels, probabilities, batch.weights_B)

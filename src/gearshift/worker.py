@@ -53,6 +53,7 @@ class Push:
     probabilities_BT: Floats  # before this push is applied: what progressive measures count
     # By how much it moved the running statistics of a replica's module.
     buffer_changes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    applied: bool = False  # its worker has made the step on a replica of its own; only the accounts are left
 
     def kept(self) -> Push:
         """A copy of its own, for as long as it waits."""

@@ -10,6 +10,7 @@
     > 0 fails: not finite           the gradient of its lease cannot be used
     > 1 is lost: no sign of life
     > switch to gba global_batch=4 batch=1
+    > replicas have met             the exchange that was asked for is done
     > data end
     > show                          where everything stands
 
@@ -31,6 +32,8 @@ from gearshift.sync.messages import (
     DataExhausted,
     Discard,
     Event,
+    Exchange,
+    ExchangeDone,
     GradientArrived,
     GradientRefused,
     Lease,
@@ -76,6 +79,8 @@ def _events(ledger: Ledger, line: str) -> Iterator[Event]:
     match words.split():
         case ["supply", count, "by", batch]:
             yield Supplied(ledger.supplied, int(count), int(batch))
+        case ["replicas", "have", "met"]:
+            yield ExchangeDone(ledger.work.merges + 1)
         case ["data", "end"]:
             yield DataExhausted()
         case ["switch", "to", *_]:
@@ -127,6 +132,8 @@ def _say(ledger: Ledger, action: Action) -> str:
             return f"lease {lease} {'is not counted' if ended_before else 'is discarded'}: {reason}"
         case Reissue(lease, reason):
             return f"lease {lease} is given back: {reason}"
+        case Exchange(number):
+            return f"replicas meet, exchange {number}"
 
 
 def _examples(lease: Lease) -> str:

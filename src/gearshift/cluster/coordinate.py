@@ -279,6 +279,7 @@ class Engine:
         return saver
 
     def run(self, training: Training, observer: Observer) -> bool:
+        training.make(training.strategy_name, asdict(training.strategy))  # refused here if it keeps replicas
         wishes = read_state(self.site.folder)  # of a coordinator before this one
         training.workers = workers = int(wishes.get("workers") or training.workers)
         if wishes.get("strategy"):
@@ -365,6 +366,12 @@ class Engine:
     def replace_shard(self, shard: int) -> None:
         reason = f"shard {shard} was silent for {self.site.patience:g} s"
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
+
+    def check_replicas(self, strategy: str) -> None:
+        raise UserError(
+            f"strategy {strategy} keeps replicas, which engine ray does not have yet; use engine: threads, or a gradient "
+            "strategy such as gba"
+        )
 
     # ---- the learner's view of the shards ----
 

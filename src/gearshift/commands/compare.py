@@ -105,19 +105,28 @@ def _opening(asked: Asked, config: Config) -> str:
 
 
 def table(arms: Sequence[Arm], asked: Asked) -> str:
-    first = arms[0].strategy
-    heads = [head.format(first) for head in _HEADS] + (
-        ["$ / 1 B examples"] if asked.price is not None else []
-    )
-    under = [*_UNDER, *([""] if asked.price is not None else [])]
-    return terminal.table(
-        heads, [under, *(_row(arm) for arm in arms)], right="lllrrrrrrr" + "r" * (asked.price is not None)
-    )
+    heads, rows = _lines(arms, asked, "$ / 1 B examples")
+    under = [*_UNDER, *[""] * (len(heads) - len(_UNDER))]
+    return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
+
+
+def _lines(arms: Sequence[Arm], asked: Asked, price: str) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; with a column for what only some comparisons have."""
+    heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
+    if any(arm.sync_gap is not None for arm in arms):
+        heads.append("sync gap")
+        for row, arm in zip(rows, arms, strict=True):
+            row.append("-" if arm.sync_gap is None else f"{arm.sync_gap:.1f}")
+    if asked.price is not None:
+        heads.append(price)
+        for row, arm in zip(rows, arms, strict=True):
+            row.append(f"{arm.price_per_billion:,.2f}")
+    return heads, rows
 
 
 def _row(arm: Arm) -> list[str]:
     lost = f"{arm.discarded:,}" + (f" ({terminal.percent(arm.discarded_share)})" if arm.discarded else "")
-    row = [
+    return [
         arm.strategy,
         interval_text(arm.auc),
         "-" if arm.difference is None else difference_text(arm.difference),
@@ -129,7 +138,6 @@ def _row(arm: Arm) -> list[str]:
         f"{arm.lag_p99:.0f}",
         lost,
     ]
-    return row + ([] if arm.price_per_billion is None else [f"{arm.price_per_billion:,.2f}"])
 
 
 def interval_text(found: Interval) -> str:
@@ -183,10 +191,7 @@ def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, 
 
 
 def markdown(arms: Sequence[Arm], asked: Asked) -> str:
-    heads = [head.format(arms[0].strategy) for head in _HEADS] + (
-        ["$ / 1 B"] if asked.price is not None else []
-    )
-    return markdown_table(heads, [_row(arm) for arm in arms])
+    return markdown_table(*_lines(arms, asked, "$ / 1 B"))
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

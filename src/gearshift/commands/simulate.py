@@ -24,6 +24,7 @@ LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says s
 SCHEDULED_AHEAD = ("gba", "buffered_async")  # for the others, lag is staleness
 _HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
 _UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
+GAP = 6  # the place of the sync gap in a line, where there are replicas
 
 
 def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
@@ -33,7 +34,12 @@ def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
     outcomes = [_simulated(cluster, arm, examples) for arm in arms]
     sync = next((o for a, o in zip(arms, outcomes, strict=True) if a.name == "sync"), None)
     rows = [_row(arm, outcome, sync) for arm, outcome in zip(arms, outcomes, strict=True)]
-    terminal.say(terminal.table(_HEADS, [_UNDER, *rows], right="lrrrrrrl"))
+    lines, right = [_HEADS, _UNDER, *rows], "lrrrrrrl"
+    if any(outcome.sync_gap for outcome in outcomes):
+        gaps = ["sync gap", "batches", *(terminal.gap(outcome.sync_gap) for outcome in outcomes)]
+        lines = [(*row[:GAP], gap, *row[GAP:]) for row, gap in zip(lines, gaps, strict=True)]
+        right = "lrrrrrrrl"
+    terminal.say(terminal.table(lines[0], lines[1:], right=right))
     for arm, outcome in zip(arms, outcomes, strict=True):
         for sentence in [*told_changes(arm, outcome), *warnings(arm, outcome)]:
             terminal.say(sentence)

@@ -57,6 +57,9 @@ class Asked:
     pull_bytes: str | None
     push_bytes: str | None
     all_reduce: str | None
+    dense_bytes: str | None
+    sync_servers: str | None
+    sync_bandwidth: str | None
     cores: str | None
     cpu_seconds: str | None
     seed: int
@@ -105,9 +108,13 @@ def _network(asked: Asked) -> Network:
         pull_bytes=_bytes("--pull-bytes", asked.pull_bytes),
         push_bytes=_bytes("--push-bytes", asked.push_bytes),
         all_reduce=_seconds("--all-reduce", asked.all_reduce),
+        dense_bytes=_bytes("--dense-bytes", asked.dense_bytes),
+        sync_servers=read_count("--sync-servers", asked.sync_servers or "1"),
     )
+    if asked.sync_bandwidth is not None:
+        network = replace(network, sync_bandwidth=_bytes("--sync-bandwidth", asked.sync_bandwidth))
     if asked.bandwidth is None:
-        if network.pull_bytes or network.push_bytes:
+        if network.pull_bytes or network.push_bytes or network.dense_bytes:
             raise UserError("bytes take time only on a link of known speed; add --bandwidth, such as 1GB")
         return network
     return replace(network, bandwidth=_bytes("--bandwidth", asked.bandwidth))

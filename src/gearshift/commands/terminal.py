@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def say(text: str = "") -> None:
@@ -75,3 +76,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "
         return " " * indent + "  ".join(cells).rstrip()
 
     return "\n".join(written(line) for line in lines)
+
+
+def gap(sync_gap: dict[str, Any] | None) -> str:
+    """Batches between two exchanges of a replica; "-" where there are no replicas, or none has exchanged."""
+    mean = sync_gap and sync_gap["mean"]
+    return "-" if mean is None else f"{mean:.1f}"

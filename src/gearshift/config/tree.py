@@ -42,6 +42,8 @@ from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
 from gearshift.engine import cluster_model
+from gearshift.errors import UserError
+from gearshift.sync.exchange import exchange_of
 from gearshift.sync.registry import STRATEGIES
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
@@ -270,6 +272,32 @@ StrategyName = Annotated[
 ]
 
 
+def _exchange(value: Any) -> str | dict[str, int | str]:
+    try:
+        return exchange_of(plain(value))
+    except UserError:
+        raise ValueError("expected background, {every: 5} (batches) or {every: 2s}") from None
+
+
+Exchange = Annotated[
+    str | dict[str, int | str],
+    PlainValidator(_exchange),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["background"]},
+                {"type": ["integer", "string"]},
+                {
+                    "type": "object",
+                    "properties": {"every": {"type": ["integer", "string"]}},
+                    "required": ["every"],
+                },
+            ]
+        }
+    ),
+]
+
+
 class StrategySettings(Named):
     """Settings that are not given are the strategy's own defaults.
 
@@ -297,6 +325,49 @@ class StrategySettings(Named):
     )
     gradients_per_step: Count | None = Field(
         default=None, ge=1, description="buffered_async: gradients of a step; a global batch if not set."
+    )
+
+    exchange: Exchange | None = Field(
+        default=None,
+        description="easgd, bmuf, model_averaging: background, or in the training loop: {every: 5} batches of each "
+        "worker, {every: 2s}. k_step_adam: {every: 10}.",
+    )
+    merge: Literal["elastic", "delta", "overwrite"] | None = Field(
+        default=None,
+        description="How what comes back enters a replica: drawn to it, moved by the difference, or replaced.",
+    )
+    elasticity: Number | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="How far an exchange draws a replica (and easgd's centre) along.",
+    )
+    order: Literal["sequential", "simultaneous"] | None = Field(
+        default=None, description="easgd: a replica is drawn to the centre after or before that was moved."
+    )
+    pause: Seconds | None = Field(default=None, description="Between two exchanges in the background.")
+    momentum: Number | None = Field(
+        default=None, ge=0, lt=1, description="bmuf: share of the global step before that is kept."
+    )
+    outer_rate: Number | None = Field(
+        default=None, gt=0, description="bmuf: of what the mean has moved, how much is taken."
+    )
+    nesterov: bool | None = Field(
+        default=None, description="bmuf: replicas are drawn to where momentum leads."
+    )
+    mode: Literal["frozen_v", "params", "params_m_v"] | None = Field(
+        default=None,
+        description="k_step_adam: what a merge averages: weights and Adam's denominator, weights, or all.",
+    )
+    warmup_steps: Count | None = Field(
+        default=None,
+        ge=0,
+        description="k_step_adam: batches that are merged one by one at first; max(20, k).",
+    )
+    workers_per_replica: Count | None = Field(
+        default=None,
+        ge=1,
+        description="How many workers step the same dense replica, without locks (Hogwild).",
     )
 
     margin: Number | None = Field(

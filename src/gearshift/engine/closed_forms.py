@@ -69,7 +69,7 @@ def _present(times: WorkerTimes, until: float) -> list[tuple[float, float]]:
 def sync_rate(cluster: Cluster, batch: int) -> float:
     """Examples per second of sync with one lease of `batch` per worker and round; stragglers, not absences."""
     network = cluster.network
-    overhead = network.pull + network.push + network.all_reduce
+    overhead = network.pull + network.push + network.sync_step(cluster.workers)
     return cluster.workers * batch / (expected_slowest(cluster, batch) + overhead)
 
 

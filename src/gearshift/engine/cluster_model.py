@@ -9,7 +9,7 @@ several that concern a worker multiply. Seconds and bytes throughout.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from math import inf
+from math import ceil, inf, log2
 from typing import Any
 
 from gearshift.errors import UserError
@@ -99,6 +99,11 @@ class Network:
     pull_bytes: float = 0.0  # per batch
     push_bytes: float = 0.0
     all_reduce: float = 0.0  # seconds per sync step, in which nobody computes
+    # Of the dense parameters: what sync reduces per step, other gradient strategies pull and push per batch, and
+    # replicas exchange.
+    dense_bytes: float = 0.0
+    sync_servers: int = 1  # that keep the centre of replicas, a share each
+    sync_bandwidth: float = inf  # bytes per second of each
 
     @property
     def pull(self) -> float:
@@ -107,6 +112,19 @@ class Network:
     @property
     def push(self) -> float:
         return self.latency + self.push_bytes / self.bandwidth
+
+    @property
+    def dense(self) -> float:
+        """Seconds of the dense parameters on a worker's link, one way."""
+        return self.dense_bytes / self.bandwidth
+
+    def sync_step(self, workers: int) -> float:
+        """Seconds of a sync step beside the computing, in which nobody computes."""
+        return self.all_reduce + (self.reduce(workers) if self.dense_bytes else 0.0)
+
+    def reduce(self, workers: int, times: int = 1) -> float:
+        """Seconds in which `workers` have the mean of `times` dense buffers, in a ring; latency as in a tree."""
+        return times * 2 * (self.dense * (workers - 1) / workers + self.latency * ceil(log2(workers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +193,7 @@ _LISTS: dict[str, type[Any]] = {
     "preemptions": Preemption,
 }
 _PARTS: dict[str, type[Any]] = {"compute": Compute, "cpu": Compute, "network": Network}
-_INFINITE = ("end", "restart", "bandwidth")
+_INFINITE = ("end", "restart", "bandwidth", "sync_bandwidth")
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from gearshift.errors import UserError
 from gearshift.shard import Drop, Step
@@ -25,6 +25,8 @@ from gearshift.sync.messages import (
     DataExhausted,
     Discard,
     Event,
+    Exchange,
+    ExchangeDone,
     GradientArrived,
     GradientRefused,
     Lease,
@@ -70,6 +72,13 @@ class Host(Protocol[R]):
         """After every step; False asks the engine to stop here."""
 
 
+class Meets(Protocol):
+    """A host whose workers have replicas of their own."""
+
+    def meet(self, number: int) -> bool:
+        """All replicas meet. True: they have; else `Epoch.exchanged` is called when they have."""
+
+
 class Shards(Protocol):
     def carry_out(self, what: Step | Drop, open_from: int) -> bool:
         """An order to all of them. True: it is done; else `Epoch.carried_out` is called when it is."""
@@ -95,7 +104,7 @@ class Epoch(Generic[R]):
         self.step = coordinator.work.step  # carried out by all shards
         self._reports: dict[int, R] = {}  # by lease
         self._flights: dict[int, tuple[int, Lease]] = {}  # worker and lease, by lease number, lowest first
-        self._decided: deque[Apply | Discard | Reissue] = deque()  # and not carried out yet
+        self._decided: deque[Apply | Discard | Reissue | Exchange] = deque()  # and not carried out yet
         self._under_way: Apply | None = None
         self._clock, self._began = now, now()
 
@@ -139,6 +148,10 @@ class Epoch(Generic[R]):
 
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
+
+    def exchanged(self, number: int) -> None:
+        """All replicas have met, as they were told to."""
+        self._handle(ExchangeDone(number, self._now()))
 
     def carried_out(self) -> None:
         """All shards have done what they were told last."""
@@ -216,6 +229,9 @@ class Epoch(Generic[R]):
                 case Discard(number, reason) if number in self._flights:
                     self.host.ended([self._end(Part(number, 0.0, reason))])
                     self.shards.carry_out(Drop(number), self._open_from())
+                case Exchange(number):
+                    if cast(Meets, self.host).meet(number):
+                        self.exchanged(number)
                 case Reissue(number):
                     del self._flights[number]
                     self._reports.pop(number, None)

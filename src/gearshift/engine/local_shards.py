@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
+
+from torch import Tensor
 
 from gearshift.server import Server
 from gearshift.shard import Drop, Layout, Order, Shard, Step, shard_server
@@ -22,6 +25,9 @@ class LocalShards:
         self._given = 0
         self._failed: BaseException | None = None
         self._closed = False
+        self.moved: Callable[[Tensor], None] | None = (
+            None  # told by how much a gradient moved the dense values
+        )
         several = layout.shards > 1
         self._orders = [queue.SimpleQueue[Order | None]() for _ in self.shards if several]
         self._threads = [
@@ -54,6 +60,7 @@ class LocalShards:
 
     def carry_out(self, what: Step | Drop, open_from: int) -> bool:
         """On all shards; returns when the last has done it."""
+        before = self.whole.flat.clone() if self.moved is not None and self._has_gradient(what) else None
         self._given += 1
         order = Order(self._given, what, open_from)
         if not self._threads:
@@ -67,7 +74,16 @@ class LocalShards:
         if self._failed is not None:
             raise self._failed
         self.whole.step = self.shards[0].step
+        if before is not None and self.moved is not None:
+            self.moved(self.whole.flat - before)
         return True
+
+    def _has_gradient(self, what: Step | Drop) -> bool:
+        """Whether the servers make this step; else the workers have, on replicas of their own."""
+        waiting = self.shards[0].waiting
+        return isinstance(what, Step) and any(
+            lease in waiting and not waiting[lease].applied for lease, _ in what.parts
+        )
 
     def close(self) -> None:
         """No order comes any more, and nobody waits for one; the same again changes nothing."""

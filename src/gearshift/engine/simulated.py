@@ -22,9 +22,11 @@ from typing import Any, Protocol
 from gearshift.engine.closed_forms import possible_rate
 from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.durations import Absence, worker_times
+from gearshift.engine.exchanges import Exchanges, ReplicaLearning
 from gearshift.engine.shared_cores import SharedCores
 from gearshift.engine.tally import Outcome, Tally
 from gearshift.errors import UserError
+from gearshift.replicas.figures import Counts, summary
 from gearshift.sync.automatic import Automatic, Proposal
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
@@ -33,6 +35,8 @@ from gearshift.sync.messages import (
     Begin,
     DataExhausted,
     Event,
+    Exchange,
+    ExchangeDone,
     GradientArrived,
     GradientRefused,
     Supplied,
@@ -42,12 +46,16 @@ from gearshift.sync.messages import (
     WorkRequested,
 )
 from gearshift.sync.registry import make_strategy
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.synchronous import Sync
 
 
 class Learning(Protocol):
     """What the gradients are, for an engine that knows none. Calls come in the order of virtual time."""
+
+    def switched(self, strategy: Strategy) -> ReplicaLearning | None:
+        """This one decides from now on; told before anybody joins, too. Its replicas, if it has any."""
 
     def begin(self, begin: Begin) -> None:
         """The worker pulls now. The gradient may be computed here and kept, or from a private copy later."""
@@ -56,7 +64,7 @@ class Learning(Protocol):
         """The gradient is with the servers now; a reason if it cannot be used."""
 
     def act(self, action: Action) -> None:
-        """`Apply`, `Discard` or `Reissue`, in the order decided."""
+        """`Apply`, `Discard` or `Reissue`, in the order decided. A step under a replica strategy is one gradient's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,10 @@ class Simulation:
         self._order = 0
         self._times = worker_times(cluster)
         self._pull, self._push = cluster.network.pull, cluster.network.push
+        self._all_reduce = cluster.network.sync_step(cluster.workers)
+        self._exchanges: Exchanges | None = None
+        self._counts: dict[int, Counts] = {}  # of each replica
+        self._dense = 0.0  # seconds of the dense parameters, in a pull or a push
         self._begun = [0] * cluster.workers  # batches
         self._lease: list[int | None] = [None] * cluster.workers  # what it computes, if it lives
         self._there = [False] * cluster.workers
@@ -141,6 +153,7 @@ class Simulation:
         self._at_examples = deque(sorted((s for s in planned if s.examples is not None), key=_examples))
 
     def run(self) -> Outcome:
+        self._take_over(self.coordinator.strategy)
         for i, switch in enumerate(self._at_seconds):
             self._set(switch.seconds or 0.0, self._switch, i, 0)
         for worker in range(self.cluster.workers):
@@ -163,6 +176,7 @@ class Simulation:
             idle_seconds=self._idle + still_idle,
             possible=possible_rate(self.cluster, self._batch, self.last_step),
             automatic=tuple(self.automatic.changes) if self.automatic else (),
+            sync_gap=summary(self._counts.values(), elp=self._batch * self.cluster.workers),
         )
 
     # ---- time ----
@@ -205,8 +219,29 @@ class Simulation:
             self.log(event, actions)
         if self.automatic is not None and self._watching:
             self._proposal = self.automatic.observe(event, actions, self.coordinator.strategy.name)
+        switched = isinstance(event, SwitchRequested)
         for action in actions:
+            if switched and isinstance(action, Begin):
+                switched = self._take_over(self.coordinator.strategy)
             self._carry_out(action)
+        if switched:
+            self._take_over(self.coordinator.strategy)
+
+    def _take_over(self, strategy: Strategy) -> bool:
+        """Another strategy decides: replicas end or begin, after what waited has formed its steps."""
+        choices = choices_of(strategy)
+        in_pulls = choices is None and not isinstance(strategy, Sync)
+        self._dense = self.cluster.network.dense if in_pulls else 0.0
+        if self._exchanges is not None:
+            self._exchanges.over = True
+        replicas = None if self.learning is None else self.learning.switched(strategy)
+        self._exchanges = None
+        if choices is not None:
+            network, clock = self.cluster.network, lambda: self.now
+            self._exchanges = Exchanges(choices, network, clock, self._set, self._counts, replicas)
+            for worker in self.coordinator.work.pace.counts:
+                self._exchanges.join(worker, self.now)
+        return False
 
     def _following(self) -> Event | None:
         work = self.coordinator.work
@@ -243,12 +278,21 @@ class Simulation:
 
     def _come(self, worker: int) -> None:
         self._there[worker] = True
+        if self._exchanges is not None:
+            self._exchanges.join(worker, self.now)
         self._tell(WorkerJoined(worker, self.now))
         self._ask(worker)
 
     def _ask(self, worker: int) -> None:
         self._idle_since[worker] = self.now
         self._tell(WorkRequested(worker, self.now))
+        work = self.coordinator.work
+        if self._exchanges is not None and work.exhausted and worker in work.parked:
+            self._exchanges.idle(worker)
+
+    def _ask_after_exchange(self, worker: int, _: int) -> None:
+        if self._there[worker] and self._lease[worker] is None and worker not in self._idle_since:
+            self._ask(worker)
 
     def _begin(self, begin: Begin) -> None:
         if self.learning is not None:
@@ -261,10 +305,12 @@ class Simulation:
         self._lease[worker] = lease.number
         n = self._begun[worker]
         self._begun[worker] = n + 1
-        start = now + self._pull
+        start = now + self._pull + self._dense
+        if self._exchanges is not None:
+            self._exchanges.begins(worker)
         seconds = self._times[worker].seconds(n, lease.count, start)
         if self._cores is None:
-            self._set(start + seconds + self._push, self._arrive, worker, lease.number)
+            self._set(start + seconds + self._push + self._dense, self._arrive, worker, lease.number)
         else:
             cpu = self.cluster.cpu.seconds(lease.count) if self.cluster.cpu else seconds
             self._on_cores[lease.number] = (worker, cpu, start + seconds)
@@ -276,7 +322,7 @@ class Simulation:
 
     def _computed(self, lease: int) -> None:
         worker, _, waiting_over = self._on_cores.pop(lease)
-        self._set(max(self.now, waiting_over) + self._push, self._arrive, worker, lease)
+        self._set(max(self.now, waiting_over) + self._push + self._dense, self._arrive, worker, lease)
 
     def _arrive(self, worker: int, lease: int) -> None:
         if self._lease[worker] != lease:
@@ -287,7 +333,11 @@ class Simulation:
             self._tell(GradientArrived(worker, lease, self.now))
         else:
             self._tell(GradientRefused(worker, lease, refused, self.now))
-        self._ask(worker)
+        ready = self.now if self._exchanges is None else self._exchanges.stepped(worker, self.now)
+        if ready > self.now:
+            self._set(ready, self._ask_after_exchange, worker, 0)
+        else:
+            self._ask(worker)
 
     def _plan(self, absence: Absence | None, worker: int) -> None:
         if absence is not None:
@@ -308,6 +358,8 @@ class Simulation:
     def _lost(self, worker: int, _: int) -> None:
         absence = self._absence[worker]
         assert absence is not None
+        if self._exchanges is not None:
+            self._exchanges.leave(worker)
         self._tell(WorkerLost(worker, absence.reason, self.now))
         if self.tally.reissued > HOPELESS * self.examples:
             raise UserError(
@@ -327,11 +379,20 @@ class Simulation:
         if isinstance(action, Begin):
             self._begin(action)
             return
+        if isinstance(action, Exchange):
+            assert self._exchanges is not None
+            self._set(self.now + self._exchanges.meeting(), self._met, 0, action.number)
+            return
         if isinstance(action, Apply):
             by_all_reduce = isinstance(self.coordinator.strategy, Sync)  # the others push and pull
-            self.last_step = self.now + (self.cluster.network.all_reduce if by_all_reduce else 0.0)
+            self.last_step = self.now + (self._all_reduce if by_all_reduce else 0.0)
         if self.learning is not None:
             self.learning.act(action)
+
+    def _met(self, _: int, number: int) -> None:
+        if self._exchanges is not None and self.coordinator.work.merging:
+            self._exchanges.met()
+        self._tell(ExchangeDone(number, self.now))
 
 
 def _examples(switch: Switch) -> int:

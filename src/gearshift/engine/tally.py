@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gearshift.sync.automatic import Change
-from gearshift.sync.messages import Action, Apply, Begin, Reissue
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Reissue
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Outcome:
     idle_seconds: float  # of workers that are there and have nothing to do
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
     automatic: tuple[Change, ...] = ()  # what auto changed, when and why
+    sync_gap: dict[str, Any] | None = None  # what the exchanges of replicas came to
 
     @property
     def examples(self) -> int:
@@ -88,7 +89,9 @@ class Tally:
             self._apply(action)
         elif isinstance(action, Reissue):
             self.reissued += self._open.pop(action.lease).lease.count
-        elif action.lease in self._open:  # not the push of a lease that had ended
+        elif (
+            isinstance(action, Discard) and action.lease in self._open
+        ):  # not the push of a lease that had ended
             self._discard(action.lease, action.reason)
 
     def _apply(self, step: Apply) -> None:
@@ -119,6 +122,7 @@ class Tally:
         idle_seconds: float,
         possible: float,
         automatic: tuple[Change, ...] = (),
+        sync_gap: dict[str, Any] | None = None,
     ) -> Outcome:
         return Outcome(
             strategy=strategy,
@@ -138,4 +142,5 @@ class Tally:
             idle_seconds=idle_seconds,
             possible=possible,
             automatic=automatic,
+            sync_gap=sync_gap,
         )

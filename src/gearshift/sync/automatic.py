@@ -24,6 +24,7 @@ from typing import Any
 from gearshift.errors import UserError
 from gearshift.sync.messages import (
     Action,
+    Apply,
     Begin,
     Discard,
     Event,
@@ -128,6 +129,7 @@ class Automatic:
             elif isinstance(action, Discard | Reissue):
                 self._begun.pop(action.lease, None)
             else:
+                assert isinstance(action, Apply), "there are no replicas under sync and gba"
                 self._step, stepped = action.step, True
                 self._applied.append(event.at)
         return self._decide(current) if stepped else None

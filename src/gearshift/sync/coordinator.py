@@ -18,6 +18,8 @@ from gearshift.sync.messages import (
     DataExhausted,
     Discard,
     Event,
+    Exchange,
+    ExchangeDone,
     GradientArrived,
     GradientRefused,
     Lease,
@@ -28,6 +30,7 @@ from gearshift.sync.messages import (
     WorkerLost,
     WorkRequested,
 )
+from gearshift.sync.replicated import Replicated
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Work
 
@@ -44,7 +47,9 @@ class Coordinator:
     def handle(self, event: Event) -> list[Action]:
         """Everything that follows from this event, in the order in which it is to be done."""
         actions = list(self._take(event))
+        self.work.at = event.at
         actions.extend(self._steps())
+        actions.extend(self._exchange())
         actions.extend(self._starts())
         return actions
 
@@ -75,7 +80,9 @@ class Coordinator:
                 work.exhausted = True
             case SwitchRequested(strategy, settings):
                 self.strategy = self._make(strategy, settings)
-                work.switch(self.strategy.batch)
+                work.switch(self.strategy.batch, event.at)
+            case ExchangeDone(number):
+                work.merged(number, event.at)
             case _:
                 assert_never(event)
 
@@ -115,9 +122,14 @@ class Coordinator:
             work.step += 1
             yield Apply(work.step, step.parts, step.over_kept)
 
+    def _exchange(self) -> Iterator[Action]:
+        strategy, work = self.strategy, self.work
+        if isinstance(strategy, Replicated) and not work.merging and strategy.merge_due(work):
+            yield Exchange(work.merge())
+
     def _starts(self) -> Iterator[Action]:
         work = self.work
-        while work.parked and work.supply and (start := self.strategy.start(work)):
+        while not work.merging and work.parked and work.supply and (start := self.strategy.start(work)):
             flight = work.begin(start.worker, start.token)
             yield Begin(start.worker, flight.lease, start.token, flight.version)
 
@@ -144,6 +156,9 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "supply": [*map(lease_state, work.supply.returned), *map(list, work.supply.ranges)],
         "next_lease": work.supply.next_number,
         "adopted_before": work.adopted_before,
+        "merges": work.merges,
+        "merged_at": work.merged_at,
+        "merging": work.merging,
     }
 
 

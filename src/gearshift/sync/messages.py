@@ -98,6 +98,14 @@ class SwitchRequested:
     at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeDone:
+    """All replicas that are there have met, as `Exchange` asked; workers may go on."""
+
+    number: int
+    at: float = 0.0
+
+
 Event = (
     WorkerJoined
     | WorkRequested
@@ -107,6 +115,7 @@ Event = (
     | Supplied
     | DataExhausted
     | SwitchRequested
+    | ExchangeDone
 )
 
 
@@ -160,7 +169,14 @@ class Reissue:
     reason: str
 
 
-Action = Begin | Apply | Discard | Reissue
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """All replicas meet now, in the training loop; nobody begins until `ExchangeDone` comes."""
+
+    number: int  # since the last switch, from 1
+
+
+Action = Begin | Apply | Discard | Reissue | Exchange
 
 _EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
@@ -173,6 +189,7 @@ _EVENTS: dict[str, type[Event]] = {
         Supplied,
         DataExhausted,
         SwitchRequested,
+        ExchangeDone,
     )
 }
 

@@ -20,12 +20,17 @@ from gearshift.sync.backup_workers import BackupWorkers
 from gearshift.sync.bounded_staleness import BoundedStaleness
 from gearshift.sync.buffered_async import BufferedAsync
 from gearshift.sync.global_batch import GlobalBatch
+from gearshift.sync.replicated import Bmuf, Easgd, KStepAdam, ModelAveraging, Replicated
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.synchronous import Sync
 
 STRATEGIES: dict[str, type[Any]] = {
-    kind.name: kind for kind in (Sync, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch)
-}
+    kind.name: kind
+    for kind in (
+        Sync, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch, Easgd, Bmuf, ModelAveraging, KStepAdam
+    )
+}  # fmt: skip
+REPLICATED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, Replicated))
 IN_ROUNDS = ("sync", "backup_workers")  # a round has as many leases for each worker, so the batch must divide
 
 

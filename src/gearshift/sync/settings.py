@@ -17,3 +17,9 @@ def one_of(allowed: tuple[str, ...], **settings: Any) -> None:
     for setting, value in settings.items():
         if value not in allowed:
             raise UserError(f"{setting} is {value!r}: it must be one of {', '.join(allowed)}")
+
+
+def within(low: float, high: float, **settings: Any) -> None:
+    for setting, value in settings.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise UserError(f"{setting} is {value!r}: it must be a number from {low:g} to {high:g}")

@@ -116,6 +116,10 @@ class Work:
         self.flying_adopted = 0  # examples of these, begun under an earlier strategy
         self.flying_for: Counter[int] = Counter()  # examples of the others, by token
         self.waiting_examples = 0
+        self.at = 0.0  # seconds, of the last event
+        self.merges = 0  # exchanges in the training loop since the last switch
+        self.merged_at = 0.0
+        self.merging = False  # one is under way: nobody begins
         self.adopted_before = 0  # leases with lower numbers were begun under an earlier strategy
 
     @property
@@ -135,9 +139,10 @@ class Work:
         """Whether it was begun under an earlier strategy."""
         return flight.lease.number < self.adopted_before
 
-    def switch(self, batch: int) -> None:
+    def switch(self, batch: int, at: float = 0.0) -> None:
         """Another strategy takes over. What is under way goes on, and nobody is behind or late from before."""
         self.adopted_before = self.supply.next_number
+        self.merges, self.merged_at, self.merging = 0, at, False
         self.flying_adopted = self.flying_examples
         self.flying_for.clear()
         for under_way in (self.flying, self.waiting):
@@ -146,6 +151,16 @@ class Work:
         self.pace.restart()
         self.parked_at = {0: OrderedDict(self.parked)} if self.parked else {}
         self.supply.recut(batch)
+
+    def merge(self) -> int:
+        """Replicas meet; the number of this time."""
+        self.merging = True
+        return self.merges + 1
+
+    def merged(self, number: int, at: float) -> None:
+        """They have met. What was told before, or belongs to an earlier strategy, changes nothing."""
+        if self.merging and number == self.merges + 1:
+            self.merges, self.merged_at, self.merging = number, at, False
 
     def join(self, worker: int) -> None:
         self.pace.join(worker)

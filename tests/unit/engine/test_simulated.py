@@ -25,6 +25,7 @@ from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested, as_json
 from gearshift.sync.registry import STRATEGIES, make_strategy
+from gearshift.sync.strategy import Strategy
 
 B, N = 64, 8
 G = B * N
@@ -309,6 +310,9 @@ class Diary:
         self.version, self.kept, self.pulled = 0, set[int](), dict[int, int]()
         self.staleness: list[int] = []
 
+    def switched(self, strategy: Strategy) -> None:
+        """It has no replicas to learn with."""
+
     def begin(self, begin: Begin) -> None:
         assert begin.version == self.version
         self.pulled[begin.lease.number] = self.version
@@ -342,3 +346,85 @@ def test_possible_is_averaged_over_the_run() -> None:
         2, slow_periods=(SlowPeriod(2, 0, 5, (0,)),), preemptions=(Preemption(5, 20, (1,)),), failures=()
     )
     assert possible_rate(cluster, 10, until=10) == pytest.approx((50 * 5 + 100 * 5 + 100 * 5) / 10)
+
+
+# ---- replicas ----
+
+
+def network(**more: Any) -> Network:
+    return Network(
+        **{"latency": 0.0005, "bandwidth": 1e9, "dense_bytes": 4e6, "sync_bandwidth": 40e6, **more}
+    )
+
+
+def rate(name: str, trainers: int, exchange: Any = "background", **more: Any) -> float:
+    cluster = Cluster(trainers, Compute(per_batch=0.1), network=network(**more))
+    strategy = make_strategy(name, {"global_batch": B * trainers, "batch": B, "exchange": exchange})
+    return simulate(cluster, strategy, B * trainers * 250).examples_per_second
+
+
+@pytest.mark.parametrize("name", ["easgd", "model_averaging", "bmuf"])
+def test_background_exchange_costs_no_time_however_slow_the_link(name: str) -> None:
+    assert rate(name, 16) == pytest.approx(16 * B / 0.101, rel=0.01)
+    assert rate(name, 16, bandwidth=1e6) == pytest.approx(16 * B / 0.101, rel=0.01)
+
+
+def test_sync_servers_saturate_in_the_training_loop_and_more_of_them_help() -> None:
+    one = rate("easgd", 1, 5)
+    assert one == pytest.approx(5 * B / (5 * 0.101 + 0.2 + 0.001), rel=0.02)
+    # An exchange keeps a server busy for .2 s: sixteen trainers do five batches each in the time of sixteen exchanges.
+    assert rate("easgd", 16, 5) == pytest.approx(5 * B / 0.2, rel=0.05)
+    assert rate("easgd", 16, 5, sync_servers=32) > 0.9 * 16 * B / 0.101
+
+
+def test_a_merge_of_all_takes_a_ring_and_everybody_waits_for_it() -> None:
+    ring = network(bandwidth=40e6).reduce(8)
+    assert ring == pytest.approx(2 * (0.1 * 7 / 8 + 3 * 0.0005))
+    expected = 8 * 5 * B / (5 * 0.101 + ring)
+    assert rate("model_averaging", 8, 5, bandwidth=40e6) == pytest.approx(expected, rel=0.02)
+    frozen_v = make_strategy("k_step_adam", {"global_batch": G, "batch": B, "exchange": 5, "warmup_steps": 0})
+    cluster = Cluster(8, Compute(per_batch=0.1), network=network(bandwidth=40e6))
+    outcome = simulate(cluster, frozen_v, G * 200)
+    assert outcome.examples_per_second == pytest.approx(8 * 5 * B / (5 * 0.101 + 2 * ring), rel=0.03)
+    assert outcome.sync_gap is not None and outcome.sync_gap["in_flight"] == 0
+    assert sync_rate(cluster, B) == pytest.approx(G / (0.101 + ring))
+
+
+@pytest.mark.parametrize("name", ["easgd", "model_averaging", "bmuf"])
+def test_in_the_background_training_is_always_in_flight_and_the_gap_is_the_time_of_an_exchange(
+    name: str,
+) -> None:
+    cluster = Cluster(
+        8, Compute(per_batch=0.1), network=network(bandwidth=16e6, sync_bandwidth=1e9, latency=0.0)
+    )
+    strategy = make_strategy(name, {"global_batch": G, "batch": B})
+    gap = simulate(cluster, strategy, G * 100).sync_gap
+    assert gap is not None and gap["in_flight"] > 0.97 and gap["elp"] == G
+    seconds = 0.5 if name == "easgd" else 0.5 * 7 / 8
+    assert gap["mean"] == pytest.approx(seconds / 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["easgd", "model_averaging", "bmuf", "k_step_adam"])
+@pytest.mark.parametrize("other", ["sync", "gba", "easgd", "k_step_adam"])
+def test_replicas_that_die_and_switches_lose_no_example(name: str, other: str) -> None:
+    sizes = {"global_batch": G, "batch": B}
+    switches = [Switch(other, sizes, examples=G * 10), Switch(name, sizes, seconds=3.0)]
+    cluster = Cluster(
+        N,
+        crashes=(Crash(0.55, 0.7, (2,)), Crash(1.5, workers=(3,))),
+        network=network(),
+        lognormal=(Lognormal(0.3),),
+    )
+    outcome = run(cluster, name, G * 40, switches=switches)
+    assert outcome.applied == G * 40 and outcome.strategy == name
+
+
+def test_a_slow_worker_holds_back_a_merge_of_all_and_no_centre() -> None:
+    cluster = Cluster(N, slow=(Slow(5, (3,)),))
+    settings = {"exchange": 5}
+    assert run(cluster, "model_averaging", settings=settings).examples_per_second == pytest.approx(
+        G / 0.5, rel=0.02
+    )
+    assert run(cluster, "easgd", settings=settings).examples_per_second == pytest.approx(
+        7.2 * B / 0.1, rel=0.02
+    )

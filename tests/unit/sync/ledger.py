@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from gearshift.sync.coordinator import Coordinator, state
+from gearshift.sync.exchange import EverySeconds
 from gearshift.sync.messages import (
     Action,
     Apply,
@@ -19,6 +21,8 @@ from gearshift.sync.messages import (
     DataExhausted,
     Discard,
     Event,
+    Exchange,
+    ExchangeDone,
     GradientArrived,
     GradientRefused,
     Lease,
@@ -33,6 +37,7 @@ from gearshift.sync.messages import (
     event_from_json,
 )
 from gearshift.sync.registry import make_strategy
+from gearshift.sync.replicated import choices_of
 
 
 class Ledger:
@@ -57,7 +62,7 @@ class Ledger:
         return self.coordinator.strategy
 
     def handle(self, event: Event) -> list[Action]:
-        line = json.dumps(as_json(event))
+        line = json.dumps(as_json(replace(event, at=float(len(self.log)))))  # a second passes between any two
         self.log.append(line)
         self.supplied += event.count if isinstance(event, Supplied) else 0
         actions = self.coordinator.handle(event_from_json(json.loads(line)))
@@ -85,6 +90,9 @@ class Ledger:
             case Reissue(lease, reason):
                 assert reason
                 self._end(lease, "reissued")
+            case Exchange(number):
+                assert number == self.work.merges + 1, "they are numbered without a gap"
+                assert not self.work.flying, "nobody computes while replicas meet"
 
     def _account_step(self, step: int, parts: tuple[Part, ...]) -> None:
         self.steps.append(sum(self.leases[part.lease].count for part in parts))
@@ -152,7 +160,17 @@ def examples_of_a_step(strategy: Any) -> int:
 def check_waits(coordinator: Coordinator) -> None:
     """Who has asked and got nothing has a cause to wait, and the cause goes away by itself."""
     work, strategy = coordinator.work, coordinator.strategy
+    if work.merging:
+        assert not work.flying
+        return
     if not work.parked or not work.supply:
+        return
+    choices = choices_of(strategy)
+    if choices is not None:
+        assert choices.in_rounds, "who exchanges with a centre, or in the background, waits for nobody"
+        slowest = {w for w, count in work.pace.counts.items() if count == work.pace.slowest}
+        in_seconds = isinstance(choices.trigger, EverySeconds)
+        assert work.flying if in_seconds else not slowest & work.parked.keys()
         return
     assert strategy.name not in ("async", "buffered_async", "gba"), "here nobody waits"
     if strategy.name == "bounded_staleness":
@@ -212,15 +230,25 @@ class World(Ledger):
     def switch(self, strategy: str, settings: dict[str, Any]) -> None:
         self.handle(SwitchRequested(strategy, settings))
 
+    def exchanged(self) -> None:
+        """Replicas have met; it is told twice, as over a network."""
+        done = ExchangeDone(self.work.merges + 1)
+        self.handle(done)
+        assert not self.work.merging or self.work.merges == done.number
+        self.handle(done)
+
     def finish(self) -> None:
         """Everything lands, the youngest first, and the run comes to its end by itself."""
         self.exhaust()
         if not self.alive:
             self.join()
         while not self.work.done:
+            if self.work.merging:
+                self.exchanged()
             for worker in self.idle:
                 self.ask(worker)
-            assert self.work.done or self.flights, "a deadlock: work is left and nobody is at it"
+            at_work = self.flights or self.work.merging
+            assert self.work.done or at_work, "a deadlock: work is left and nobody is at it"
             for worker, lease in reversed(self.flights):
                 self.arrive(worker, lease)
         self.check_end()

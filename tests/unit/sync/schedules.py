@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.unit.sync.ledger import World
 
+EXCHANGE = st.sampled_from(["background", {"every": 1}, {"every": 3}, {"every": "5s"}])
 OWN: dict[str, dict[str, Any]] = {
     "bounded_staleness": {"bound": st.integers(0, 3)},
     "buffered_async": {"gradients_per_step": st.none() | st.integers(1, 5)},
@@ -22,8 +23,15 @@ OWN: dict[str, dict[str, Any]] = {
         "decay": st.sampled_from(["cut", "exponential", "inverse"]),
         "divisor": st.sampled_from(["all", "kept"]),
     },
+    "easgd": {"exchange": EXCHANGE},
+    "bmuf": {"exchange": EXCHANGE},
+    "model_averaging": {"exchange": EXCHANGE, "workers_per_replica": st.integers(1, 3)},
+    "k_step_adam": {"exchange": st.integers(1, 4), "warmup_steps": st.none() | st.integers(0, 3)},
 }
-NAMES = ["sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba"]
+NAMES = [
+    "sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba",
+    "easgd", "bmuf", "model_averaging", "k_step_adam",
+]  # fmt: skip
 
 
 class Schedule(RuleBasedStateMachine):
@@ -111,6 +119,11 @@ class Schedule(RuleBasedStateMachine):
     @rule()
     def exhaust(self) -> None:
         self.world.exhaust()
+
+    @precondition(lambda self: self.world.work.merging)
+    @rule()
+    def exchanged(self) -> None:
+        self.world.exchanged()
 
     @precondition(lambda self: self.switches_to)
     @rule(data=st.data())

@@ -1,0 +1,88 @@
+"""First-order rules for several threads that step the same weights without locks (Hogwild, Niu et al. 2011).
+
+A stock rule adds g^2 to the shared sum and then reads it back; a thread whose addition was lost to another's divides
+by a sum without its own g^2 and makes a huge step. Here every denominator is computed apart, from the shared values and
+the thread's own gradient, and the shared values are written after it. With Adam a square can be lost while the mean it
+belongs to stays, and a later step of a silent element divides that mean by nearly nothing (four threads on a bowl were
+thrown out to 6e6): so a step is no longer than Adam's longest. Whatever is lost, a step stays bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gearshift.errors import UserError
+from gearshift.optim.first_order import SGD, Adagrad, Adam, DenseOptimizer, State
+
+
+@dataclass(frozen=True)
+class HogwildAdagrad:
+    stock: Adagrad
+
+    @property
+    def lr(self) -> float:
+        return self.stock.lr
+
+    def init(self, n: int) -> State:
+        return self.stock.init(n)
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        stock = self.stock
+        grad = grad.add(flat, alpha=stock.l2) if stock.l2 else grad
+        total = torch.addcmul(state["sum"], grad, grad)
+        state["sum"].addcmul_(grad, grad)
+        flat.addcdiv_(grad, total.sqrt_().add_(stock.eps), value=-stock.lr * lr_scale)
+
+
+@dataclass(frozen=True)
+class HogwildAdam:
+    stock: Adam
+
+    @property
+    def lr(self) -> float:
+        return self.stock.lr
+
+    def init(self, n: int) -> State:
+        return self.stock.init(n)
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        stock = self.stock
+        grad = grad.add(flat, alpha=stock.l2) if stock.l2 else grad
+        step = int(state["step"].add_(1))
+        mean = torch.lerp(state["mean"], grad, 1 - stock.beta1)
+        square = (state["square"] * stock.beta2).addcmul_(grad, grad, value=1 - stock.beta2)
+        state["square"].copy_(square)
+        state["mean"].copy_(mean)
+        scale = 1 / math.sqrt(1 - stock.beta2**step)
+        ratio = mean.div_(square.sqrt_().mul_(scale).add_(stock.eps)).div_(1 - stock.beta1**step)
+        flat.add_(ratio.clamp_(-self.longest, self.longest), alpha=-stock.lr * lr_scale)
+
+    @property
+    def longest(self) -> float:
+        """Of |m^| / sqrt(v^) over all gradients, by Cauchy and Schwarz; one thread never reaches it."""
+        b1, b2 = self.stock.beta1, self.stock.beta2
+        room = (1 - b2) * (1 - b1 * b1 / b2) if b2 > b1 * b1 else 0.0
+        return max(1.0, (1 - b1) / math.sqrt(room)) if room > 0 else math.inf
+
+
+def without_locks(optimizer: DenseOptimizer) -> DenseOptimizer:
+    """The same rule, fit for several threads on one replica."""
+    match optimizer:
+        case SGD():
+            return optimizer
+        case Adagrad():
+            return HogwildAdagrad(optimizer)
+        case Adam():
+            return HogwildAdam(optimizer)
+        case _:
+            name = type(optimizer).__name__.lower()
+            raise UserError(
+                f"workers_per_replica above 1 needs an optimizer.dense that is stable without locks: sgd, adagrad or "
+                f"adam, not {name}"
+            )

@@ -1,0 +1,69 @@
+"""One trainer's dense weights: stepped by its own workers without locks, copied and merged by its exchanges."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gearshift.optim.first_order import DenseOptimizer, State
+from gearshift.replicas.arithmetic import merge
+from gearshift.replicas.figures import Counts
+from gearshift.replicas.moments import FrozenAdam
+from gearshift.sync.exchange import Choices, EverySteps
+
+
+class DenseReplica:
+    def __init__(
+        self, flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts
+    ) -> None:
+        self.flat, self.state, self.rule, self.choices, self.counts = flat, state, rule, choices, counts
+        self.steps = 0  # since it was forked, or its choices changed
+        self.finished = False  # its workers have no more to do
+        self._exchanged_steps = 0  # made before its last exchange
+        self.sent: Tensor | None = None  # what the exchange under way has copied
+        self._unfinished: float | None = None  # the rate scale of a step that the next merge finishes
+
+    def step(self, gradient: Tensor, *, lr_scale: float) -> None:
+        """One local step. Several workers may be here at once; `FrozenAdam` then makes no half steps."""
+        self.finish_step()
+        self.steps += 1
+        self.counts.stepped(self.sent is not None)
+        if isinstance(self.rule, FrozenAdam) and self._merge_follows():
+            self.rule.gather(self.flat, gradient, self.state)
+            self._unfinished = lr_scale
+        else:
+            self.rule.step(self.flat, gradient, self.state, lr_scale=lr_scale)
+
+    def finish_step(self) -> None:
+        """The second half of a step that waited for a merge."""
+        if self._unfinished is not None:
+            assert isinstance(self.rule, FrozenAdam)
+            scale, self._unfinished = self._unfinished, None
+            self.rule.finish(self.flat, self.state, lr_scale=scale)
+
+    @property
+    def weight(self) -> float:
+        """In an exchange: 0 of one that has finished and given all it had, else consensus would wait for it."""
+        return 0.0 if self.finished and self.steps == self._exchanged_steps else 1.0
+
+    @torch.no_grad()
+    def send(self) -> Tensor:
+        """A copy of the live weights: from here to `receive` an exchange is in flight."""
+        self.sent = self.flat.clone()
+        return self.sent
+
+    def receive(self, target: Tensor, moved: float) -> None:
+        """Merges with what came back; `moved` is the bytes that it took."""
+        assert self.sent is not None
+        sent, self.sent = self.sent, None
+        self.take(sent, target, moved)
+
+    def take(self, sent: Tensor, target: Tensor, moved: float, *, counts: bool = True) -> None:
+        merge(self.flat, sent, target, self.choices)
+        self.counts.exchanged(moved, counts=counts and self.weight > 0)
+        self._exchanged_steps = self.steps
+
+    def _merge_follows(self) -> bool:
+        trigger = self.choices.trigger
+        alone = self.choices.workers_per_replica == 1
+        return alone and isinstance(trigger, EverySteps) and trigger.ends_at(self.steps)
