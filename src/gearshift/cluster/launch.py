@@ -23,7 +23,7 @@ from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
-from gearshift.cluster.site import Recipe, Site, write_state
+from gearshift.cluster.site import Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
 from gearshift.control import Status
 from gearshift.errors import UserError
@@ -75,7 +75,7 @@ def start(
             local=local,
             token=secrets.token_hex(8),
         )
-        write_state(folder, token=site.token)
+        write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)

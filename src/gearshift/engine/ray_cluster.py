@@ -285,7 +285,7 @@ class Hub:
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
-        self._starts[To("coordinator")] = first // STARTS
+        self._starts[To("coordinator")] = 1 + self._site.restarts()
         self._seat = Seat(To("coordinator"), first, _this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
