@@ -145,6 +145,11 @@ class LaunchedRun:
         self._look()
         return dict(self._said.get("places", {}))
 
+    def figures(self) -> dict[str, dict[str, float]]:
+        """What each process did since its start, by its name, as worker-3."""
+        self._look()
+        return dict(self._said.get("figures", {}))
+
     def _look(self) -> None:
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
