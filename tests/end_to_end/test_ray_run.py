@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import run_folder
+from gearshift import prometheus, run_folder
 from gearshift.cluster import launch, site
 from gearshift.config import load_config
 from gearshift.errors import UserError
@@ -85,6 +85,9 @@ def test_a_run_without_its_starter_is_watched_measured_and_stopped(
     until(lambda: any(line.get("worker_batches") for line in run_folder.metrics(Path("runs/last"))))
     *_, line = run_folder.metrics(Path("runs/last"))
     assert line["shard_received_bytes"] > 0 and line["coordinator_restarts"] == 0
+    roles = ("coordinator", "shard", "worker")
+    known = {key.partition("_")[2] for key in line if key.startswith(roles)}
+    assert known == {*prometheus.COUNTERS, *prometheus.GAUGES}, "each is explained, and nothing else"
     assert gearshift("stop").startswith(f"stopped {name}; saved")
     said, _ = watching.communicate(timeout=60)
     assert watching.returncode == 143 and f"run {name} was stopped and saved" in said

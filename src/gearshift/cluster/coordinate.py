@@ -73,6 +73,9 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run.make_saver = ClusterSaver
     run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
+    if site.restarts():
+        where = run.resumed.name if run.resumed else "the beginning"
+        run.tell(f"the coordinator was lost and started anew; the run goes on from {where}")
     run.start(folder)
     return run
 

@@ -23,7 +23,7 @@ from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
-from gearshift.cluster.site import Recipe, Site, write_state
+from gearshift.cluster.site import Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
 from gearshift.control import Status
 from gearshift.errors import UserError
@@ -75,7 +75,7 @@ def start(
             local=local,
             token=secrets.token_hex(8),
         )
-        write_state(folder, token=site.token)
+        write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
@@ -121,6 +121,7 @@ class LaunchedRun:
         self._hub, self._plan, self._ray, self._model = hub, plan, ray, model
         self._status = Status(0, 0, 1, 0.0, 0.0, float("nan"), float("nan"), None, "starting")
         self._said: dict[str, Any] = {}
+        self._seen, self._start = 0, 0  # messages heard of this start of the coordinator
         self._asked_at = 0.0
         self._heard = time.monotonic()
         self._watchdog = ray.Watchdog(site)
@@ -153,7 +154,7 @@ class LaunchedRun:
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
         self._asked_at = time.monotonic()
-        said = self._ray.answer(self._hub.watch.remote(len(self.messages)))
+        said = self._ray.answer(self._hub.watch.remote(self._seen, self._start))
         if said is not None:
             self._hear(said)
         elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
@@ -171,7 +172,10 @@ class LaunchedRun:
         self._heard, self._said = time.monotonic(), said
         self._watchdog.heard()
         self.header = self.header or tuple(said.get("header", ()))
-        self.messages += said.get("messages", ())
+        fresh = said.get("messages", ())
+        self._seen = len(fresh) + (self._seen if said["start"] == self._start else 0)
+        self._start = said["start"]
+        self.messages += fresh
         self._status = said.get("status", self._status)
         if said["over"]:
             self._end(said["error"])

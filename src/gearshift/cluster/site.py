@@ -113,6 +113,11 @@ class Site:
             write_state(self.folder, start=number, pid=pid, node=node)
         return number
 
+    def restarts(self) -> int:
+        """Of the coordinator, since the run was started or resumed."""
+        state = read_state(self.folder)
+        return max(0, int(state.get("start", 1)) - int(state.get("starts_before", 0)) - 1)
+
     def hub_place(self) -> tuple[int, str] | None:
         """Process and machine of the coordinator."""
         state = read_state(self.folder)

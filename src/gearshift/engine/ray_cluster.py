@@ -285,7 +285,7 @@ class Hub:
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
-        self._starts[To("coordinator")] = first // STARTS
+        self._starts[To("coordinator")] = 1 + self._site.restarts()
         self._seat = Seat(To("coordinator"), first, _this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
@@ -418,10 +418,12 @@ class Hub:
 
     # ---- from whoever watches ----
 
-    def watch(self, since: int) -> dict[str, Any]:
-        """Where the run stands, and what it said since the line with this number."""
+    def watch(self, since: int, start: int) -> dict[str, Any]:
+        """Where the run stands, and what it said since the line with this number, if that was said by this `start`."""
         run = self._run
         said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
+        said["start"] = self._seat.boot
+        since = since if start == self._seat.boot else 0
         if run is not None:
             with self._lock:
                 self._pass_on()

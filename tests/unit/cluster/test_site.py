@@ -49,5 +49,7 @@ def test_who_sees_it_goes_on(tmp_path: Path) -> None:
     site = site_in(tmp_path)
     site.enter()
     assert site.new_start(7, "node") == 1 and site.new_start(8, "node") == 2
-    assert site.hub_place() == (8, "node")
+    assert site.hub_place() == (8, "node") and site.restarts() == 1
+    write_state(tmp_path, starts_before=2)  # as when it is resumed
+    assert site.new_start(9, "node") == 3 and site.restarts() == 0
     site.enter()
