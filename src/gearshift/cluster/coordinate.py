@@ -458,6 +458,8 @@ class RunSeat(CoordinatorSeat):
         engine = self._engine
         if reason := engine.staff.failure():
             raise UserError(reason)
+        if engine.role.alone:
+            engine.books.mark = time.perf_counter()  # nobody trains: they start, or start anew
         super().tick()
         for shard in engine.role.silent():
             engine.replace_shard(shard)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -215,6 +216,11 @@ def end_process(pid: int, node: str) -> None:
         ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
 
 
+def token_is_on() -> bool:
+    """Whether Ray refuses those without its token."""
+    return bool(is_token_auth_enabled())
+
+
 def _this_host() -> str:
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
@@ -284,6 +290,11 @@ class Hub:
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
+        if not token_is_on():
+            self._seat.tell(
+                "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
+                "RAY_AUTH_MODE=token (docs/security.md)"
+            )
         try:
             self._seat._known = self._contacts
             self._run = self._begin(self._seat, self._site, self)
