@@ -113,6 +113,9 @@ class Nodes:
         self._nodes.append(self._add())
 
     def close(self) -> None:
+        import ray
+
+        ray.shutdown()  # a run that failed left us connected to one of them
         self._cluster.shutdown()
 
 
