@@ -3,7 +3,7 @@
     python benchmarks/bench_scale.py [--examples 600000]
 
 A run on Ray (2 workers, 1 shard, gba, leases of 4,096 examples, DeepFM 16 x 26 fields) gives the CPU seconds per lease
-of a worker, of the shard and of the coordinator, from /proc. In the simulation every worker has a core and every shard
+of a worker, of the shard and of the coordinator. In the simulation every worker has a core and every shard
 and the coordinator one each, first come, first served: a worker asks the coordinator, pulls from all shards, computes,
 gives to all shards, reports. A shard's cost per lease is divided by the number of shards (rows lie by hash), but for
 a fixed part per message. No network: its limits come on top. The last line is one JSON object.
@@ -19,7 +19,7 @@ from typing import Any
 from bench_ray import cpu_seconds, running, wait_until
 
 import gearshift as gs
-from gearshift.cluster.site import read_state
+from gearshift.prometheus import figures_by_role
 
 LEASE = 4096
 MESSAGE = (
@@ -40,10 +40,12 @@ def costs(examples: int) -> dict[str, float]:
 
 
 def by_role(run: Any) -> dict[str, float]:
-    pids: dict[str, set[int]] = {"coordinator": {read_state(run.folder)["pid"]}}
-    for who, (pid, _) in run.processes().items():
-        pids.setdefault(who.role, set()).add(pid)
-    return {role: cpu_seconds(found) for role, found in pids.items()}
+    """CPU seconds so far. Of shard and coordinator, of the thread that does the work: what Ray does in the background
+    takes its time whether there is work or not. Of a worker, of the whole process."""
+    figures = figures_by_role(run.figures())
+    workers = {pid for who, (pid, _) in run.processes().items() if who.role == "worker"}
+    found = {role: figures[f"{role}_loop_cpu_seconds"] for role in ("coordinator", "shard")}
+    return found | {"worker": cpu_seconds(workers)}
 
 
 class Server:

@@ -42,7 +42,7 @@ from gearshift.resuming import restore_measures
 from gearshift.run import Run
 from gearshift.saver import Saver
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Progress, Training
+from gearshift.training import Observer, Progress, SwitchAsked, Training
 
 
 class Staff(Protocol):
@@ -244,6 +244,10 @@ class Books(PassHost):
     def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
         self._engine.role.switch(name, asdict(strategy), reason)
 
+    def switch(self, asked: SwitchAsked) -> None:
+        super().switch(asked)
+        write_state(self._engine.site.folder, strategy=self.training.strategy_facts())
+
     def _resize(self, workers: int) -> None:
         write_state(self._engine.site.folder, workers=workers)
         self._engine.role.resize(workers)
@@ -275,8 +279,10 @@ class Engine:
         return saver
 
     def run(self, training: Training, observer: Observer) -> bool:
-        workers = int(read_state(self.site.folder).get("workers", training.workers))
-        training.workers = workers
+        wishes = read_state(self.site.folder)  # of a coordinator before this one
+        training.workers = workers = int(wishes.get("workers") or training.workers)
+        if wishes.get("strategy"):
+            training.restore_strategy(wishes["strategy"])
         self._first_checkpoint()
         self.staff.begin(self.site, workers)
         try:

@@ -79,6 +79,7 @@ def start(
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
+        write_state(folder, workers=None, strategy=None)  # what an earlier start was asked for
         run_folder.hand_over(folder)
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
@@ -142,6 +143,11 @@ class LaunchedRun:
         """Pid and machine of each, by role and number."""
         self._look()
         return dict(self._said.get("places", {}))
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """What each process did since its start, by its name, as worker-3."""
+        self._look()
+        return dict(self._said.get("figures", {}))
 
     def _look(self) -> None:
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:

@@ -426,7 +426,7 @@ class Hub:
             with self._lock:
                 self._pass_on()
             said |= {"status": run.status(), "messages": list(run.messages[since:])}
-            said["header"] = getattr(run, "header", ())
+            said |= {"header": getattr(run, "header", ()), "figures": self.figures()}
         return said
 
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
