@@ -41,7 +41,11 @@ KINDS = (
     "freeze coordinator",
 )
 PATIENCE = 4.0
-FREEZE_SECONDS = 3 * PATIENCE
+FREEZE_SECONDS = {
+    "worker": 3 * PATIENCE,
+    "shard": 3 * PATIENCE,
+    "coordinator": 45.0,
+}  # all are given up meanwhile
 GLOBAL, BATCH, WORKERS, SHARDS = 512, 128, 2, 2
 PACE = 0.1  # seconds that a batch takes at least: a run must last long enough to be harmed
 RATE = WORKERS * BATCH / PACE  # examples/s at best
@@ -83,11 +87,8 @@ class Nodes:
         # A raylet that is gone shall be missed after seconds, not after half a minute.
         soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
         self.cpus = cpus
-        self._cluster = RayCluster(
-            initialize_head=True,
-            connect=False,
-            head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": soon},
-        )
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon}
+        self._cluster = RayCluster(initialize_head=True, connect=False, head_node_args=head)
         self._nodes = [self._add() for _ in range(nodes)]
 
     def _add(self) -> Any:
@@ -97,26 +98,25 @@ class Nodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def pids(self) -> list[int]:
-        return [self._raylet(node) for node in self._nodes]
+    def kill(self, draw: random.Random) -> int:
+        """One of them, at once, without a farewell; the pid it had. Not that of whoever watches the run."""
+        from ray._private import worker
 
-    def kill(self, number: int) -> int:
-        """At once, without a farewell; the pid it had."""
-        node = self._nodes.pop(number)
-        pid = self._raylet(node)
+        ours = worker._global_node.unique_id if worker._global_node else None
+        node = draw.choice([node for node in self._nodes if node.unique_id != ours])
+        self._nodes.remove(node)
+        (process,) = node.all_processes["raylet"]
         self._cluster.remove_node(node, allow_graceful=False)
-        return pid
+        return int(process.process.pid)
 
     def add(self) -> None:
         self._nodes.append(self._add())
 
     def close(self) -> None:
-        self._cluster.shutdown()
+        import ray
 
-    @staticmethod
-    def _raylet(node: Any) -> int:
-        (process,) = node.all_processes["raylet"]
-        return int(process.process.pid)
+        ray.shutdown()  # a run that failed left us connected to one of them
+        self._cluster.shutdown()
 
 
 @contextlib.contextmanager
@@ -222,14 +222,13 @@ class Chaos:
         so_far, began = run.status().examples, time.monotonic()
         if whom == "node":
             assert self.raylets is not None
-            number = self._draw.randrange(len(self.raylets.pids()))
-            victim = f"raylet {self.raylets.kill(number)}"
+            victim = f"raylet {self.raylets.kill(self._draw)}"
             self.raylets.add()
         else:
             pid, victim = self._victim(run, whom)
             os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
             if what == "freeze":
-                threading.Timer(FREEZE_SECONDS, thaw, (pid,)).start()
+                threading.Timer(FREEZE_SECONDS[whom], thaw, (pid,)).start()
         self._wait_for(run, so_far + SOME)
         return Harm(kind, victim, strategy, so_far, max(0.0, time.monotonic() - began - SOME / RATE))
 

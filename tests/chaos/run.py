@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import secrets
 import statistics
 import sys
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 # Before Ray is imported: it reads them then, and its processes import the tests' modules as we do.
-os.environ |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (Path.cwd(), Path.cwd() / "tests")))
 
@@ -28,6 +29,7 @@ def main() -> int:
     parse.add_argument("--events", type=int, default=100)
     parse.add_argument("--seed", type=int, default=1)
     parse.add_argument("--seconds", type=float, default=60.0, help="of each run, if nothing happened")
+    parse.add_argument("--minutes", type=float, default=float("inf"), help="no new run after so long")
     parse.add_argument("--kinds", nargs="*", default=list(KINDS))
     parse.add_argument("--path", type=Path)
     asked = parse.parse_args()
@@ -41,7 +43,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     with nodes() as raylets:
         chaos = Chaos(settings_for(raylets.address), path, asked.seed, raylets)
-        while kinds:
+        while kinds and time.monotonic() - began < 60 * asked.minutes:
             outcomes.append(chaos.harm_a_run(STRATEGIES[len(outcomes) % 3], kinds, asked.seconds, tell))
             one = outcomes[-1]
             del kinds[: len(one.harms)]
@@ -54,8 +56,6 @@ def main() -> int:
 
 def drawn(kinds: list[str], events: int, seed: int) -> list[str]:
     """In turns, so that each kind is there as often as any other; in each turn in an order of its own."""
-    import random
-
     draw, found = random.Random(seed), list[str]()
     while len(found) < events:
         found += draw.sample(kinds, len(kinds))

@@ -346,12 +346,14 @@ class Engine:
         return False
 
     def wait_for_cut(self) -> None:
-        """Until the snapshot that is being written is done with."""
+        """Until the snapshot that is being written is done with. A shard says every tick that it lives."""
         role = self.role
+        heard = dict.fromkeys(range(self.site.shards), time.monotonic())
 
         def take(message: Message) -> bool:
             match message:
                 case Done() | Saved():
+                    heard[message.shard] = time.monotonic()
                     role.settle(message)
                     return True
                 case ShardHello(shard, boot) if role.is_new(shard, boot):
@@ -362,9 +364,10 @@ class Engine:
             self.driver.listen(take, lambda: not role.cutting)
             role.settle_again()
             self.driver.send(role)
-            for shard in role.silent():
-                self.replace_shard(shard)
-                raise StateLost
+            for shard in role.unsaved if role.cutting else ():
+                if time.monotonic() - heard[shard] > self.site.patience:
+                    self.replace_shard(shard)
+                    raise StateLost
 
     def replace_shard(self, shard: int) -> None:
         reason = f"shard {shard} was silent for {self.site.patience:g} s"

@@ -312,9 +312,8 @@ class CoordinatorRole:
                 if order.number > done:
                     self._send_order(shard, order)
         if self._cut is not None:
-            for shard in range(self.shards):
-                if shard not in self._cut_parts:
-                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
+            for shard in self.unsaved:
+                self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
 
     def _send_order(self, shard: int, order: Order) -> None:
         self.out.append((To("shard", shard), Tell(self.incarnation, order)))
@@ -339,6 +338,11 @@ class CoordinatorRole:
     def cutting(self) -> bool:
         """Whether a snapshot is being written."""
         return self._cut is not None
+
+    @property
+    def unsaved(self) -> list[int]:
+        """The shards whose parts of it are not on disk yet."""
+        return [shard for shard in range(self.shards) if shard not in self._cut_parts]
 
     def take_cut(self) -> None:
         """Of the step that all shards have just applied, unless one is still being written."""

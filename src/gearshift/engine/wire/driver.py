@@ -202,15 +202,23 @@ class CoordinatorSeat:
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
         self.role, self._quiet = role, 2.5 * interval
-        self._began = self._heard = time.monotonic()
+        self._began = self._heard = self._awake = time.monotonic()
         self._done: float | None = None
 
     def handle(self, message: Any) -> None:
         self._heard = time.monotonic()
-        self.role.handle(message, self._heard - self._began)
+        self.role.handle(message, self._now())
 
     def tick(self) -> None:
-        self.role.tick(time.monotonic() - self._began)
+        self.role.tick(self._now())
+
+    def _now(self) -> float:
+        """Time in which we slept (a frozen process, a long evaluation) does not count: we heard nobody then."""
+        now = time.monotonic()
+        if (slept := now - self._awake) > self.role.patience / 2:
+            self._began += slept
+        self._awake = now
+        return now - self._began
 
     def over(self) -> bool:
         now = time.monotonic()
