@@ -46,7 +46,7 @@ check: $(VENV)/built $(VENV)/dev
 
 # Accuracy on public data needs them: make bench DATA=folder with frappe/ and census/ in it.
 bench: $(VENV)/built $(VENV)/dev
-	@for b in store data step simulator; do echo "== bench_$$b"; $(BIN)/python benchmarks/bench_$$b.py || exit 1; done
+	@for b in store data step simulator wire; do echo "== bench_$$b"; $(BIN)/python benchmarks/bench_$$b.py || exit 1; done
 ifdef DATA
 	@for b in frappe census; do echo "== bench_$$b"; $(BIN)/python benchmarks/bench_$$b.py --data $(DATA)/$$b || exit 1; done
 endif

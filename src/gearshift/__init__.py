@@ -28,6 +28,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if TYPE_CHECKING:
     from gearshift import models as models
     from gearshift.cadence import Every as Every
+    from gearshift.cluster.settings import ClusterSettings as ClusterSettings
     from gearshift.data.batch import Batch as Batch
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from gearshift.run import CheckpointPolicy as CheckpointPolicy
     from gearshift.run import Result as Result
     from gearshift.run import Run as Run
+    from gearshift.sweep import sweep_batch as sweep_batch
     from gearshift.trained import TrainedModel as TrainedModel
     from gearshift.trained import load as load
     from gearshift.trainer import Trainer as Trainer
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
     "gearshift.cadence": "Every",
+    "gearshift.cluster.settings": "ClusterSettings",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer": "infer_schema",
@@ -86,6 +89,7 @@ _HOMES = {
     "gearshift.optim.schedule": "Schedule",
     "gearshift.remote": "RemoteRun attach",
     "gearshift.run": "Callback CheckpointPolicy Result Run",
+    "gearshift.sweep": "sweep_batch",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",
     "gearshift.training": "EarlyStopping Plateau Switch",

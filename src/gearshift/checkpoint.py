@@ -29,6 +29,7 @@ MANIFEST = "manifest.json"
 ROWS_FILE_BYTES = 128 << 20
 
 Arrays = Mapping[str, NDArray[Any]]
+Files = Mapping[str, dict[str, Any]]  # by name: bytes and sha256
 
 
 def write(
@@ -39,17 +40,31 @@ def write(
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        files = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
+        files: dict[str, dict[str, Any]] = {}
         for name, blocks in rows.items():
-            files += _save_rows(beside, name, blocks)
-        content = {"format": FORMAT, "facts": dict(facts), "files": {f.name: _fingerprint(f) for f in files}}
-        manifest = content | {"sha256": _digest(content)}
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-        _sync(beside)
-        _put_in_place(beside, path)
+            files |= write_rows(beside, name, blocks)
+        finish(beside, path, facts, arrays, files)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def write_rows(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
+    """Rows of the store `name`, or of its part `name-...`; by file name, what the manifest says of them."""
+    return {file.name: _fingerprint(file) for file in _save_rows(folder, name, blocks)}
+
+
+def finish(
+    beside: Path, path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], files: Files
+) -> None:
+    """Adds arrays and manifest to the rows that are in `beside`, and makes it the checkpoint `path`."""
+    saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
+    fingerprints = {file.name: _fingerprint(file) for file in saved} | dict(files)
+    content = {"format": FORMAT, "facts": dict(facts), "files": fingerprints}
+    manifest = content | {"sha256": _digest(content)}
+    (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    _sync(beside)
+    _put_in_place(beside, path)
 
 
 def _put_in_place(beside: Path, path: Path) -> None:
@@ -140,6 +155,9 @@ class Checkpoint:
                     f"checkpoint {path}: {name} is corrupt (its checksum differs); use another checkpoint"
                 )
         return Checkpoint(path, manifest["facts"], tuple(manifest["files"]))
+
+    def has(self, name: str) -> bool:
+        return f"{name}.safetensors" in self.files
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         with safe_open(self.path / f"{name}.safetensors", framework="numpy") as file:

@@ -127,6 +127,27 @@ def runs(
 
 
 @app.command(rich_help_panel=ON_A_RUN)
+def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Show a live run of another process until it ends; Ctrl-C leaves the run alone."""
+    from gearshift.commands.watch import watch
+
+    raise typer.Exit(watch(run))
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def metrics(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve them on this port of 127.0.0.1 until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Print the figures of a live run and of each of its processes as Prometheus text."""
+    from gearshift.commands.metrics import metrics
+
+    metrics(run, port)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
 def switch(
     words: Annotated[list[str], typer.Argument(metavar="[RUN] STRATEGY [KEY=VALUE]...")],
     reason: Annotated[str, typer.Option(help="Why; it stands in the event log.")] = "",
@@ -236,8 +257,38 @@ def compare(
     inject = []
     if slow or bursts:
         inject = [f"cluster.inject={{step: {step_seconds}, slow: {slow or []}, bursts: {bursts or []}}}"]
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    compare_command(Asked(config, settings or [], names, seeds, inject, margin, price, out))
+    compare_command(Asked(config, settings or [], _listed(strategies), seeds, inject, margin, price, out))
+
+
+@app.command("sweep-batch", rich_help_panel=LAB)
+def sweep_batch(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    settings: Settings = None,
+    optimizers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With commas, the config's own if not given; keys of `optimizer` so: vr_adam:row_trust=row_wise.",
+        ),
+    ] = "",
+    batches: Annotated[
+        str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
+    ] = "1x,2x,4x,8x,16x,32x,64x",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
+    tune_share: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the training data, to search learning rates on.")
+    ] = 0.1,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json and sweep.md go.")] = Path(),
+) -> None:
+    """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
+    from gearshift.commands.sweep_batch import factor, sweep_batch_command
+    from gearshift.sweep import Asked
+
+    factors = tuple(factor(word) for word in _listed(batches))
+    names = tuple(_listed(optimizers))
+    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, tune_share)
+    sweep_batch_command(asked, out)
 
 
 @app.command(rich_help_panel=LAB)
@@ -336,6 +387,10 @@ def simulate(
         seed=seed,
     )
     simulate_command(asked, json_file=json)
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def main() -> None:

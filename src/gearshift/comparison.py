@@ -90,10 +90,10 @@ class Arm:
 
     def as_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = dict(vars(self))
-        return plain | {"auc": _bounds(self.auc), "difference": self.difference and _bounds(self.difference)}
+        return plain | {"auc": bounds(self.auc), "difference": self.difference and bounds(self.difference)}
 
 
-def _bounds(value: Interval) -> dict[str, float | None]:
+def bounds(value: Interval) -> dict[str, float | None]:
     known = not math.isnan(value.half)
     return {"mean": value.mean, "low": value.low if known else None, "high": value.high if known else None}
 

@@ -22,8 +22,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,17 +31,44 @@ from gearshift import run_folder
 from gearshift.errors import UserError
 
 SOCKET, KEY = "control.sock", "control.key"
-MAX_BYTES = 64 << 10  # of a request, and of an answer
+MAX_BYTES = 64 << 10  # of a request
+MAX_ANSWER = 16 << 20
+NEWS = 20_000  # characters of messages in one answer; the rest is in the next
 READ_SECONDS = 10.0  # for the whole of a request
 ANSWER_SECONDS = 75.0  # a switch may wait a minute for a worker
 AT_ONCE = 8  # connections
 _PRIVATE = "gearshift-control-"
 
 
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands, for whoever watches."""
+
+    step: int
+    examples: int
+    total: int
+    seconds: float
+    examples_per_second: float
+    loss: float
+    auc_so_far: float
+    day: str | None
+    phase: str  # starting, training, evaluating, saving, done, stopped or failed
+
+
+class NotLive(UserError):
+    """There is nobody to answer: the run starts or ends just now, or is over."""
+
+
 class Controlled(Protocol):
     """What a run lets others ask of it."""
 
-    def status(self) -> Any: ...
+    @property
+    def header(self) -> Sequence[str]: ...
+    @property
+    def messages(self) -> Sequence[str]: ...
+    def status(self) -> Status: ...
+    @property
+    def processes(self) -> Callable[[], dict[str, dict[str, float]]]: ...
     def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Any: ...
     def resize(self, workers: int) -> None: ...
     def stop(self) -> None: ...
@@ -105,6 +132,10 @@ class Server:
         match request:
             case {"do": "status"}:
                 return asdict(run.status())
+            case {"do": "metrics"}:
+                return {"status": asdict(run.status()), "processes": run.processes()}
+            case {"do": "watch", "seen": int(seen), "process": int(process)}:
+                return _news(run, seen if process == os.getpid() else 0)
             case {
                 "do": "switch",
                 "strategy": str(strategy),
@@ -126,6 +157,18 @@ class Server:
                 run.checkpoint()
                 return asdict(run.status())
         raise UserError("this run does not know the request; is it of another version of Gearshift?")
+
+
+def _news(run: Controlled, seen: int) -> dict[str, Any]:
+    """Where the run stands, and what it told since so many messages."""
+    fresh, room = list[str](), NEWS
+    for message in run.messages[max(0, seen) :]:
+        room -= len(message)
+        if room < 0 and fresh:
+            break
+        fresh.append(message[:NEWS])
+    status = _plain(asdict(run.status()))
+    return {"process": os.getpid(), "status": status, "header": list(run.header), "messages": fresh}
 
 
 def serve(folder: Path, run: Controlled) -> Callable[[], None]:
@@ -210,7 +253,7 @@ def _plain_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _receive(connection: socket.socket, seconds: float) -> bytes:
+def _receive(connection: socket.socket, seconds: float, most: int = MAX_BYTES) -> bytes:
     """Up to the end of the line; a sender that is slow or says too much is given up."""
     until, received = time.monotonic() + seconds, b""
     while not received.endswith(b"\n"):
@@ -219,7 +262,7 @@ def _receive(connection: socket.socket, seconds: float) -> bytes:
         received += more
         if not more or time.monotonic() > until:
             break
-        if len(received) > MAX_BYTES:
+        if len(received) > most:
             raise OSError("the line is too long")
     return received
 
@@ -236,25 +279,29 @@ def ask(folder: Path, command: str, **what: Any) -> dict[str, Any]:
             connection.settimeout(READ_SECONDS)
             connection.connect(os.path.realpath(folder / SOCKET))
             connection.sendall(_line({"key": key, "do": command, **what}))
-            said = _receive(connection, ANSWER_SECONDS)
+            said = _receive(connection, ANSWER_SECONDS, MAX_ANSWER)
     except PermissionError:
         raise UserError(f"run {folder.name} belongs to another user; `{command}` is for its own") from None
     except TimeoutError:
         raise UserError(f"run {folder.name} does not answer; is its process halted?") from None
     except OSError:  # no socket, or one that nobody listens to
         check_live(folder, command)  # it may have ended meanwhile
-        raise UserError(
+        raise NotLive(
             f"run {folder.name} takes no requests: it starts or ends just now, or could not make {SOCKET}; try again"
         ) from None
     if not said.endswith(b"\n"):
-        raise UserError(
-            f"run {folder.name} gave no answer to `{command}`: it ended, or is too busy; try again"
-        )
+        raise NotLive(f"run {folder.name} gave no answer to `{command}`: it ended, or is too busy; try again")
     answer: dict[str, Any] = json.loads(said)
     if "error" in answer:
         raise UserError(answer["error"])
     done: dict[str, Any] = answer["done"]
     return done
+
+
+def status_of(said: dict[str, Any]) -> Status:
+    """From an answer: what is not known yet is NaN again."""
+    unknown = {key: math.nan for key, value in said.items() if value is None and key != "day"}
+    return Status(**{**said, **unknown})
 
 
 def check_live(folder: Path, command: str) -> None:
@@ -265,6 +312,4 @@ def check_live(folder: Path, command: str) -> None:
         return
     at = time.strftime(" %H:%M", time.localtime(record.ended)) if record.ended else ""
     how = {"ended": ", exit 0", "failed": f": {record.reason}" if record.reason else ""}.get(record.state, "")
-    raise UserError(
-        f"run {record.name} is not running ({record.state}{at}{how}); `{command}` needs a live run"
-    )
+    raise NotLive(f"run {record.name} is not running ({record.state}{at}{how}); `{command}` needs a live run")

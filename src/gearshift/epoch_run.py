@@ -6,6 +6,7 @@ Between two steps it measures time, evaluates, switches the strategy if somebody
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -13,24 +14,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
-from gearshift.engine.shadows import LiveReplicas
+from gearshift.engine.roles.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
+from gearshift.epoch_replicas import EpochReplicas
 from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
-from gearshift.replicas.figures import as_json
-from gearshift.replicas.meeting import Replicas
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.exchange import Choices
-from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
+from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
-from gearshift.sync.replicated import choices_of
+from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
 if TYPE_CHECKING:
@@ -40,15 +38,108 @@ NOT_FINITE = "not finite"  # a gradient that is none
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
-class EpochRun:
-    """One epoch under way: the host of its engine."""
+class PassHost(ABC):
+    """What every engine's host does between two steps."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
+        self.before = training.moment
+        self.mark = time.perf_counter()
+        self._evaluation_due = False
+
+    # What the engine tells
+
+    def rate(self, examples: int) -> float:
+        return self.training.rate(examples)
+
+    def stepped(self) -> bool:
+        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
+        self._tick()
+        progress.position, progress.open = self._position()
+        if every and progress.examples < training.total and every.due(self.before, training.moment):
+            self._evaluation_due = True
+        if self._evaluation_due and training.settle():
+            self._evaluation_due = False
+            training.evaluate(self.observer)
+        training.ask_planned_switch()
+        if training.automatic is not None:
+            for sentence in training.automatic.new_outcomes():
+                self.observer.tell(sentence)
+        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
+        self.mark, self.before = time.perf_counter(), training.moment
+        return go_on
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.training.progress.seconds += now - self.mark
+        self.mark = now
+
+    def _account(self, leases: Sequence[Ended[Measured]]) -> None:
+        for ended in leases:
+            if ended.part.reason.startswith(NOT_FINITE):
+                self.observer.tell(self.training.bad_batch(ended))
+        self.training.account(leases)
+
+    # What others ask
+
+    def do_what_was_asked(self) -> None:
+        while not self.training.asked.empty():
+            asked = self.training.asked.get()
+            asked.carry_out(self)
+
+    def resize(self, asked: ResizeAsked) -> None:
+        training = self.training
+        before, training.workers = training.workers, asked.workers
+        self._resize(asked.workers)
+        strategy = training.strategy
+        with suppress(UserError):  # it fitted the strategy of when it was asked
+            strategy = training.recut(asked.workers)
+        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
+        if strategy.batch != training.strategy.batch:
+            self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
+            training.strategy = strategy
+        self.observer.tell(
+            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+        )
+        asked.answered.set()
+
+    def switch(self, asked: SwitchAsked) -> None:
+        training = self.training
+        if asked.by == "auto" and training.automatic is not asked.automatic:
+            return  # somebody was faster, and knows better
+        before, adopted = training.strategy.name, self._under_way()
+        self._switch(asked.name, asked.strategy, asked.reason)
+        training.take(asked)
+        self.observer.switched(asked.answer(before, training.step, adopted))
+
+    # What engines differ in
+
+    @abstractmethod
+    def _position(self) -> tuple[int, list[list[int]]]:
+        """The first example that nobody has begun, and the ranges before it that have not ended."""
+
+    @abstractmethod
+    def _under_way(self) -> int:
+        """Leases in flight or waiting."""
+
+    @abstractmethod
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None: ...
+
+    @abstractmethod
+    def _resize(self, workers: int) -> None: ...
+
+
+class EpochRun(PassHost):
+    """One epoch under way in this process: the host of its engine."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        super().__init__(training, observer)
         progress, learner = training.progress, training.learner
         observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.shards = LocalShards(learner.server, learner.layout)
+        self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
+        training.settle = self.replicas.settle
         self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
         self.feed = Feed(
             lambda start, size: training.found(progress.epoch, start, size),
@@ -57,12 +148,6 @@ class EpochRun:
             ranges=[(first, count) for first, count in progress.open],
         )
         self._engine: ThreadsEngine | None = None
-        self._live: LiveReplicas | None = None
-        if choices := choices_of(training.strategy):
-            self._fork(choices)
-        self._evaluation_due = False
-        self.before = training.moment
-        self.mark = time.perf_counter()
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
@@ -74,10 +159,10 @@ class EpochRun:
                     inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
                 if not self.epoch.done:
                     self._engine = self._threads_engine(self.training.workers)
-                    self._engine.run(self.epoch, self.feed, self._do_what_was_asked)
+                    self._engine.run(self.epoch, self.feed, self.do_what_was_asked)
                     torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         finally:
-            self._fold()
+            self.replicas.fold()
         self._tick()
         return not self.epoch.stopped
 
@@ -104,159 +189,62 @@ class EpochRun:
         draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(found, draw, *self._flat_of(worker))
+            push = on.compute(found, draw, *self.replicas.flat(worker))
             if pacer is not None:
                 pacer.pad(worker, begin.lease.count, since)
-            if self._live is not None:
-                scale = self.training.rate_after(begin.lease.count)
-                push = self._live.step(worker, begin.lease.number, push, lr_scale=scale)
+            return self.replicas.step(begin, push)
         except FloatingPointError as error:
             return Unusable(f"{NOT_FINITE}: {error}")
-        return push
-
-    def _flat_of(self, worker: int) -> tuple[Tensor] | tuple[()]:
-        """The worker's own replica, if it has one."""
-        flat = None if self._live is None else self._live.flat(worker)
-        return () if flat is None else (flat,)
-
-    # Replicas
 
     def _observe(self, event: Event, actions: list[Action]) -> None:
         self.training.observe(event, actions)
-        live = self._live
-        if live is None:
-            return
-        for action in actions:
-            if isinstance(action, Reissue):
-                live.ended(action.lease)
-        match event:
-            case WorkerJoined(worker):
-                live.join(worker)
-            case WorkerLost(worker):
-                live.leave(worker)
-            case WorkRequested(worker) if not actions:
-                work = self.epoch.coordinator.work
-                if work.exhausted and not work.supply:
-                    live.idle(worker)
+        self.replicas.observe(event, actions)
 
     def meet(self, number: int) -> bool:
-        assert self._live is not None
-        self._live.meet()
+        self.replicas.meet()
         return True
-
-    def _settle(self) -> bool:
-        """Holds the workers, and once all they did is accounted for, has what their replicas agree on in its place."""
-        assert self._live is not None
-        if not self._live.hold():
-            return False
-        self._live.show()
-        self.training.progress.exchanges = as_json(self.training.replica_counts)
-        return True
-
-    def _fork(self, choices: Choices) -> None:
-        learner = self.training.learner
-        replicas = Replicas(learner.server, choices, self.training.replica_counts)
-        for worker in self.epoch.coordinator.work.pace.counts:
-            replicas.join(worker)
-        self._live = LiveReplicas(replicas, learner.layout.dense, self.observer.tell)
-        self.shards.moved = self._live.shift
-        self.training.settle = self._settle
-
-    def _fold(self) -> None:
-        if self._live is not None:
-            self._live.fold()
-        self._live, self.shards.moved, self.training.settle = None, None, lambda: True
-        self.training.progress.exchanges = as_json(self.training.replica_counts)
-
-    # What the engine tells
-
-    def rate(self, examples: int) -> float:
-        return self.training.rate(examples)
 
     def ended(self, leases: Sequence[Ended[Push]]) -> None:
+        measured = []
         for ended in leases:
-            if ended.part.reason.startswith(NOT_FINITE):
-                self.observer.tell(self.training.bad_batch(ended))
-        self.training.account([(ended, self.feed.drop(ended.lease.first)) for ended in leases])
-        if self._live is not None:
-            for ended in leases:
-                self._live.ended(ended.lease.number)
+            found, push = self.feed.drop(ended.lease.first), ended.report
+            if push is not None:
+                self.training.step_baseline(found)
+            report = None if push is None else measured_of(found.batch, push)
+            measured.append(Ended(ended.worker, ended.lease, report, ended.part))
+        self._account(measured)
+        self.replicas.ended(ended.lease.number for ended in leases)
 
     def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
-        self._tick()
-        progress.position = self.feed.position
-        progress.open = [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
-        if every and progress.examples < training.total and every.due(self.before, training.moment):
-            self._evaluation_due = True
-        if self._evaluation_due and training.settle():
-            self._evaluation_due = False
-            training.evaluate(self.observer)
-        training.ask_planned_switch()
-        if training.automatic is not None:
-            for sentence in training.automatic.new_outcomes():
-                self.observer.tell(sentence)
-        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        self.mark, self.before = time.perf_counter(), training.moment
-        if self._live is not None and self._live.settled:
-            self._live.release()
+        go_on = super().stepped()
+        self.replicas.go_on()
         if not go_on:
             self._wake()
         return go_on
 
     def _wake(self) -> None:
         """Nobody waits on purpose any more: the run ends."""
-        if self._live is not None:
-            self._live.release()
+        self.replicas.release()
         if self.training.pacer is not None:
             self.training.pacer.close()
 
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.training.progress.seconds += now - self.mark
-        self.mark = now
-
     def _stays_alone(self) -> bool:
-        self._do_what_was_asked()
-        return self.training.workers == 1 and self._live is None
+        self.do_what_was_asked()
+        return self.training.workers == 1 and self.replicas.live is None
 
-    def _do_what_was_asked(self) -> None:
-        while not self.training.asked.empty():
-            asked = self.training.asked.get()
-            asked.carry_out(self)
+    def _position(self) -> tuple[int, list[list[int]]]:
+        return self.feed.position, [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
 
-    def resize(self, asked: ResizeAsked) -> None:
-        training = self.training
-        before, training.workers = training.workers, asked.workers
-        if self._engine is not None:
-            self._engine.resize(asked.workers)
-        strategy = training.strategy
-        with suppress(UserError):  # it fitted the strategy of when it was asked
-            strategy = training.recut(asked.workers)
-        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
-        if strategy.batch != training.strategy.batch:
-            self.epoch.switch(training.strategy_name, asdict(strategy), f"{said} instead of {before}")
-            training.strategy = strategy
-            self.feed.resize(strategy.batch)
-        self.observer.tell(
-            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+    def _under_way(self) -> int:
+        work = self.epoch.coordinator.work
+        return len(work.flying) + len(work.waiting)
+
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
+        self.replicas.switch(
+            self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
         )
-        asked.answered.set()
+        self.feed.resize(strategy.batch)
 
-    def switch(self, asked: SwitchAsked) -> None:
-        training, work = self.training, self.epoch.coordinator.work
-        if asked.by == "auto" and training.automatic is not asked.automatic:
-            return  # somebody was faster, and knows better
-        before, adopted = training.strategy.name, len(work.flying) + len(work.waiting)
-        old, new = choices_of(training.strategy), choices_of(asked.strategy)
-        regrouped = old and new and old.workers_per_replica != new.workers_per_replica
-        if old and (new is None or regrouped):
-            self._fold()  # what is in flight is pushed to the servers as any gradient
-        elif old and new and self._live is not None:
-            self._live.rechoose(new)
-        self.epoch.switch(asked.name, asdict(asked.strategy), asked.reason)
-        if new and self._live is None:
-            self._fork(new)  # what waited is in; what is in flight is stepped on replicas
-        training.take(asked)
-        self.feed.resize(asked.strategy.batch)
-        self.observer.switched(asked.answer(before, training.step, adopted))
+    def _resize(self, workers: int) -> None:
+        if self._engine is not None:
+            self._engine.resize(workers)

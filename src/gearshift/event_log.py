@@ -45,6 +45,7 @@ class Head:
     seed: int = 0
     version: str = ""  # of Gearshift
     time: float = 0.0  # epoch seconds; `at` of the events counts from here
+    first_lease: int = 0  # the number of the first lease
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -123,8 +123,17 @@ class Learner:
         rows = {f"{self.prefix}rows{i}": store.cut() for i, store in enumerate(self.server.stores)}
         return Snapshot(arrays, rows)
 
-    def restore(self, checkpoint: Checkpoint, *, trainable: bool = True) -> None:
-        """Takes a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept."""
+    def restore(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        trainable: bool = True,
+        keep: Callable[[RowBlock], RowBlock] = lambda block: block,
+    ) -> None:
+        """Takes a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept.
+
+        Of the rows, those that `keep` leaves.
+        """
         self._check_same(checkpoint, trainable)
         dense = checkpoint.arrays(f"{self.prefix}dense")
         self.worker.dense.load({name: torch.from_numpy(array) for name, array in dense.items()})
@@ -134,7 +143,8 @@ class Learner:
         self.server.stores = self._new_stores()
         for i, store in enumerate(self.server.stores):
             for block in checkpoint.rows(f"{self.prefix}rows{i}"):
-                store.load(block if trainable else without_state(block))
+                kept = keep(block)
+                store.load(kept if trainable else without_state(kept))
         self.server.step = int(checkpoint.facts["step"])
 
     def _check_same(self, checkpoint: Checkpoint, trainable: bool) -> None:

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import json
+import time
 from pathlib import Path
 from typing import Any
 
 from gearshift import control, run_folder
-from gearshift.run import Status
+from gearshift.control import Status
+from gearshift.errors import UserError
 from gearshift.training import Switch
+from gearshift.watching import POLL_SECONDS, Watched
 
 
-@dataclass(frozen=True)
 class RemoteRun:
     """A handle to a live run of this machine and user. A run that has ended answers with a `UserError`."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._watched = Watched(folder)
+
+    def __repr__(self) -> str:
+        return f"RemoteRun({self.folder})"
 
     @property
     def name(self) -> str:
         return self.folder.name
 
     def status(self) -> Status:
-        said: dict[str, Any] = control.ask(self.folder, "status")
-        for key, value in said.items():
-            if value is None and key != "day":  # not known yet
-                said[key] = math.nan
-        return Status(**said)
+        return control.status_of(control.ask(self.folder, "status"))
+
+    @property
+    def messages(self) -> list[str]:
+        """Sentences that it told its user, all since its start, as far as this handle has heard them."""
+        self._watched.look()
+        return self._watched.messages
+
+    @property
+    def finished(self) -> bool:
+        return self._watched.ending() is not None
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Waits for the end; returns the run's report, empty if it was stopped. `gs.load(run.folder)` is its model."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (ended := self._watched.ending()) is None:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"run {self.name} is not done after {timeout} s")
+            self._watched.look()
+            time.sleep(POLL_SECONDS)
+        if ended.state == "failed":
+            raise UserError(f"run {self.name} failed: {ended.reason}")
+        if ended.state == "stopped":
+            return {}
+        return dict(json.loads((self.folder / run_folder.REPORT).read_text()))
 
     def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
         """As `Run.switch`: returns when the run has changed over."""

@@ -89,8 +89,9 @@ def replay(log_or_run: str | Path) -> Replayed:
     for place, said in event_log.read(files):
         match said:
             case Head():
+                strategy = make_strategy(said.strategy, said.settings)
                 coordinator = Coordinator(
-                    make_strategy(said.strategy, said.settings), make_strategy, step=said.step
+                    strategy, make_strategy, step=said.step, first_lease=said.first_lease
                 )
                 epochs, version = epochs + 1, said.version
             case Torn():

@@ -33,7 +33,7 @@ def report(
         "model": type(learner.model).__name__,
         "strategy": training.strategy.name,
         "automatic": training.automatic and training.automatic.outcomes,
-        "engine": "threads",
+        "engine": training.engine.name,
         "workers": training.workers,
         "global_batch": training.plan.batch,
         "examples": progress.examples,

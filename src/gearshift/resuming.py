@@ -23,7 +23,6 @@ def plan_facts(training: Training) -> dict[str, str]:
         "train.shuffle": str(plan.shuffle),
         "optimizer.schedule": str(plan.schedule),
         "optimizer.clip_norm": str(server.max_norm),
-        "train.baseline": str(training.baseline is not None),
         "epochs": str(plan.epochs),
         "the number of training examples": str(training.train.estimate()),
     }

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,14 @@ import torch
 from gearshift import __version__, control, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.control import Status
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
+from gearshift.prometheus import figures_by_role
 from gearshift.replicas.figures import from_json
 from gearshift.report import closing_lines, report
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
@@ -53,21 +55,6 @@ class Callback:
     def on_switch(self, run: Run, switch: Switch) -> None: ...
 
 
-@dataclass(frozen=True)
-class Status:
-    """Where a run stands, for whoever watches."""
-
-    step: int
-    examples: int
-    total: int
-    seconds: float
-    examples_per_second: float
-    loss: float
-    auc_so_far: float
-    day: str | None
-    phase: str  # starting, training, evaluating, saving, done, stopped or failed
-
-
 class Run:
     def __init__(
         self,
@@ -86,6 +73,8 @@ class Run:
         self._error: BaseException | None = None
         self._result: Result | None = None
         self.resumed: Path | None = None  # the checkpoint it goes on from
+        self.make_saver: type[Saver] = Saver
+        self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
         self._logged = 0, 0.0  # examples and seconds at the last line of metrics
@@ -95,7 +84,9 @@ class Run:
     def start(self, folder: Path) -> None:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
-        self.saver = Saver(folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed)
+        self.saver = self.make_saver(
+            folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
+        )
         if self.resumed is not None:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
         self.training.log = self._events = EventLog(folder, self.tell)
@@ -176,6 +167,7 @@ class Run:
                 plan.seed,
                 __version__,
                 time.time(),
+                training.first_lease,
             )
         )
 
@@ -234,7 +226,7 @@ class Run:
         self._logged = training.progress.examples, training.progress.seconds
         training.run(self)
         self.phase = "saving"
-        self._save(best=not training.plan.keep_best or training.valid is None)
+        self.save_now()
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
@@ -305,6 +297,10 @@ class Run:
 
     # Saving and restoring
 
+    def save_now(self) -> None:
+        """From the run's own thread, between two steps."""
+        self._save(best=not self.training.plan.keep_best or self.training.valid is None)
+
     def _save(self, *, best: bool) -> None:
         training = self.training
         if self.saver.has(training.step):
@@ -340,7 +336,10 @@ class Run:
         training, facts = self.training, checkpoint.facts
         refuse_other_plan(training, checkpoint)
         training.learner.restore(checkpoint)
-        if training.baseline:
+        if training.baseline and not checkpoint.has("baseline-dense"):
+            training.baseline = None
+            self.tell("no logistic regression goes on beside the model: the checkpoint has none")
+        elif training.baseline:
             training.baseline.restore(checkpoint)
         if facts["plan"]["epochs"] == str(training.plan.epochs):
             training.total = facts["total"]
@@ -367,6 +366,7 @@ class Run:
             "strategy": self.training.strategy.name,
             **trust_figures(self.training.learner),
             **self._exchange_figures(),
+            **figures_by_role(self.processes()),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)

@@ -5,6 +5,7 @@
       report.json   final figures, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
       control.sock, control.key   to ask a live run (control.py)
+      cluster.json  of a run on a cluster: what its coordinator must know when it starts anew
       run.lock      there while a process owns the run
     runs/last       a link to the newest
 
@@ -36,6 +37,7 @@ from gearshift.errors import UserError
 State = Literal["running", "ended", "stopped", "failed", "unknown", "damaged"]
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
 CHECKPOINTS = "checkpoints"
+CLUSTER = "cluster.json"  # of a run whose processes are on a cluster
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ def claim(folder: Path, *, command: str = "") -> None:
     _clear_leftovers(folder / CHECKPOINTS)
     said = {"state": "running", **run_owner.this_process(), "command": command, "started": time.time()}
     write_json(folder / RUN, said)
+
+
+def hand_over(folder: Path) -> None:
+    """Another process will claim it."""
+    run_owner.unlock(folder)
 
 
 def _clear_leftovers(checkpoints: Path) -> None:

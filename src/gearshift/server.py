@@ -90,7 +90,8 @@ class Server:
         self.stores = stores
         self.optimizer, self.layers = optimizer, layout or Layout.whole("dense", flat.shape)
         self._rule = bind(optimizer, self.layers)
-        self._sums: ShiftedSums | None = None
+        self._sums: ShiftedSums | None = None  # these two: buffers of VR-x
+        self._reduced: Tensor | None = None
         self.trust: Ratios | None = None  # r of the last step, for statistics before the next
         self.row_trust = row_trust
         self.optimizer_state = optimizer.init(flat.numel())
@@ -173,10 +174,18 @@ class Server:
         if not isinstance(rule, VarianceReduced):
             rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
             return
-        self._sums = self._sums or ShiftedSums(self.flat)
+        if self._sums is None:
+            self._sums, self._reduced = ShiftedSums(self.flat), torch.empty_like(self.flat)
         spread = spread_of([(push.dense, push.examples, weight) for push, weight in kept], self._sums)
         self.trust = rule.gsnr.ratios(spread, self.layers)
-        rule.step(self.flat, gradient, self.optimizer_state, ratio=self.trust.values, lr_scale=lr_scale)
+        rule.step(
+            self.flat,
+            gradient,
+            self.optimizer_state,
+            ratio=self.trust.values,
+            lr_scale=lr_scale,
+            spare=self._reduced,
+        )
 
     def _trusted(
         self, store: RowStore, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows

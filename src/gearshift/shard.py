@@ -21,6 +21,7 @@ from gearshift.embedding.store import RowStore
 from gearshift.server import Server
 from gearshift.worker import Push, RowPush
 
+Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
 NO_PREDICTIONS = np.empty((0, 1), np.float32)
 
 
@@ -66,11 +67,26 @@ class Shard:
         self._ended: set[int] = set()  # of the leases from there on
         self._books = threading.Lock()  # over `waiting` and what has ended
 
-    def pull(self, ids: tuple[Ids, ...]) -> tuple[tuple[Floats, ...], Tensor]:
-        """Rows of each store and a copy of the dense part; new ids are born."""
-        rows = tuple(store.pull(own) for store, own in zip(self.server.stores, ids, strict=True))
-        with self.server.dense_lock:
-            return rows, self.server.flat.clone()
+    def pull(self, ids: tuple[Ids, ...]) -> Values:
+        """Rows of each store, a copy of the dense part and of running statistics; new ids are born."""
+        threads = self.server.threads
+        rows = tuple(
+            store.pull(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
+        )
+        return rows, *self._dense()
+
+    def peek(self, ids: tuple[Ids, ...]) -> Values:
+        """The same, but nothing is born."""
+        threads = self.server.threads
+        rows = tuple(
+            store.peek(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
+        )
+        return rows, *self._dense()
+
+    def _dense(self) -> tuple[Tensor, dict[str, Tensor]]:
+        server = self.server
+        with server.dense_lock:
+            return server.flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
 
     def take(self, lease: int, push: Push) -> bool:
         """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
@@ -191,5 +207,5 @@ def shard_server(whole: Server, layout: Layout, number: int) -> Server:
 
 
 def _part_of(store: RowStore, number: int) -> RowStore:
-    assert isinstance(store, ShardedStore), "a sharded server has sharded stores"
-    return store.shards[number]
+    """A process that is a shard holds no other rows."""
+    return store.shards[number] if isinstance(store, ShardedStore) else store

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from gearshift import models, optim, run_folder
-from gearshift.config import Config
+from gearshift.cluster.settings import ClusterSettings
+from gearshift.config import Config, load_config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
+from gearshift.data.schema import Schema
 from gearshift.data.split import by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
 from gearshift.learner import describe
+from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
 from gearshift.trainer import Trainer
 from gearshift.training import EarlyStopping, PlannedSwitch, Plateau
 
+if TYPE_CHECKING:
+    from gearshift.cluster.launch import LaunchedRun
+
 
 def start(
     config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
-) -> Run:
+) -> Run | LaunchedRun:
     """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
+    if config.cluster.engine == "ray":
+        return _launch(config, command, resume, init_from)
     run = build(config, resume=resume, init_from=init_from)
     needs = estimate(run.training, config.memory)
     refuse_too_large(needs, run.training)
@@ -37,7 +46,66 @@ def start(
     return run
 
 
-def build(config: Config, *, resume: Path | None = None, init_from: Path | None = None) -> Run:
+def _launch(config: Config, command: str, resume: Path | None, init_from: Path | None) -> LaunchedRun:
+    """On a cluster: the folder is made here, everything else by the coordinator."""
+    from gearshift.cluster import launch
+
+    folder = run_folder.open_folder(resume, config.checkpoint.path, config.name or "run", command=command)
+    try:
+        run_folder.write_config(folder, config, command)
+        return launch.start(
+            FromConfig((folder / run_folder.CONFIG).resolve(), init_from and init_from.resolve()),
+            cluster_settings(config),
+            folder=folder,
+            workers=config.cluster.workers,
+            shards=config.cluster.shards,
+            origin=None if resume in (None, folder) else resume,
+        )
+    except BaseException as error:
+        run_folder.finish(folder, "failed", str(error))
+        raise
+
+
+def cluster_settings(config: Config) -> ClusterSettings:
+    asked, needs = config.cluster, config.cluster.resources
+    return ClusterSettings(
+        asked.address,
+        asked.wire,
+        asked.half,
+        asked.patience,
+        asked.placement == "spread",
+        needs.coordinator_cpus,
+        needs.shard_cpus,
+        needs.worker_cpus,
+        needs.worker_gpus,
+        asked.threads or 1,
+    )
+
+
+@dataclass(frozen=True)
+class FromConfig:
+    """How the processes of a cluster build a run that a config describes (`cluster.site.Recipe`)."""
+
+    config: Path
+    init_from: Path | None
+
+    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+        config = load_config(self.config, ["train.baseline=false"])
+        init_from = self.init_from if schema is None and resume is None else None
+        return build(config, resume=resume, init_from=init_from, schema=schema)
+
+    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+        config = load_config(self.config)
+        return header(config, run, folder, estimate(run.training, config.memory).text(run.training))
+
+
+def build(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    init_from: Path | None = None,
+    schema: Schema | None = None,
+) -> Run:
     """All of `start` but the start: looks at the data and checks; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
@@ -45,7 +113,7 @@ def build(config: Config, *, resume: Path | None = None, init_from: Path | None 
     torch.manual_seed(config.train.seed)
     model = models.build(config.model.name, data.train.schema, **config.model.settings())
     run = make_trainer(config).prepare(
-        model, data.train, data.valid, data.test, resume=resume, init_from=init_from
+        model, data.train, data.valid, data.test, resume=resume, init_from=init_from, schema=schema
     )
     return run
 
@@ -116,6 +184,7 @@ def make_trainer(config: Config) -> Trainer:
             **config.strategy.settings(),
         },
         batch=train.batch,
+        micro_batches=train.micro_batches,
         inject=config.cluster.inject.cluster(config.cluster.workers) if config.cluster.inject else None,
         embedding_reduce=rates.embedding_reduce,
         epochs=train.epochs,
@@ -123,6 +192,8 @@ def make_trainer(config: Config) -> Trainer:
         optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
         embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
         linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
+        batch_rule=rates.batch_rule,
+        base_batch=rates.base_batch,
         row_init=rates.row_init,
         row_trust=rates.row_trust,
         row_clip=CowClip(rates.row_clip.ratio, rates.row_clip.zeta) if rates.row_clip else None,
@@ -150,6 +221,7 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     weights = learner.worker.dense.count / 1e6
     lines = [
         f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   {_how(run)}",
+        *_rates(config),
         f"Data   train: {run.training.train.describe()}",
     ]
     others = {"valid": run.training.valid, "test": run.test}
@@ -165,7 +237,19 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
 def _how(run: Run) -> str:
     """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
     plan, strategy = run.training.plan, run.training.strategy
-    if plan.workers == 1:
+    if plan.workers == 1 and strategy.batch == plan.batch:
         return f"{strategy.name}, 1 worker, global batch {plan.batch:,}"
     pieces = f"{plan.batch // strategy.batch} x {strategy.batch:,}"
-    return f"{strategy.name}, {plan.workers} workers, global batch {plan.batch:,} = {pieces}"
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
+
+
+def _rates(config: Config) -> list[str]:
+    """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule moves them."""
+    rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
+    if base is None:
+        return []
+    growth = scaled(rule, Rates(1.0, 1.0, 1.0), batch / base)
+    factors = {"dense": growth.dense_lr, "rows": growth.row_lr, "L2 of rows": growth.row_l2}
+    moved = ", ".join(f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1)
+    return [f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {moved or 'as they are'}"]

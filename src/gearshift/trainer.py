@@ -7,9 +7,9 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch import nn
 from gearshift import models, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
+from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.embedding.memory import PARTITIONS
@@ -24,13 +25,18 @@ from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
+from gearshift.optim.variance_reduced import with_lr
 from gearshift.run import Callback, CheckpointPolicy, Result, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
+
+if TYPE_CHECKING:
+    from gearshift.cluster.launch import ClusterResult, LaunchedRun
 
 
 class Trainer:
@@ -42,6 +48,7 @@ class Trainer:
         shards: int = 1,
         strategy: str | Mapping[str, Any] = "sync",
         batch: int | None = None,
+        micro_batches: int = 1,
         inject: Cluster | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
         row_trust: RowTrust = "dense_only",
@@ -52,6 +59,8 @@ class Trainer:
         linear: RowOptimizer | None = None,
         row_init: float = 0.01,
         row_clip: CowClip | None = None,
+        batch_rule: str = "constant",
+        base_batch: int | None = None,
         clip_norm: float | None = None,
         schedule: Schedule | None = None,
         loss: Loss = binary_cross_entropy,
@@ -65,10 +74,14 @@ class Trainer:
         checkpoint: CheckpointPolicy | None = None,
         callbacks: Sequence[Callback] = (),
         threads: int | None = None,
+        cluster: ClusterSettings | None = None,
         name: str = "run",
     ) -> None:
+        """`cluster` makes workers and shards processes of their own, on Ray: `gs.ClusterSettings()` is this machine."""
         if not isinstance(strategy, str | Mapping):
             raise not_a_name(strategy)
+        growth = _growth(batch_rule, base_batch, global_batch)
+        schedule, optimizer = schedule or Schedule(), optimizer or Adam()
         chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
@@ -77,11 +90,12 @@ class Trainer:
             switches=tuple(chosen.pop("switch", ())),
             strategy_settings=chosen,
             local_batch=batch,
+            micro_batches=micro_batches,
             injected=inject,
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),
-            schedule=schedule or Schedule(),
+            schedule=replace(schedule, warmup=max(schedule.warmup, growth.warmup)),
             eval_every=eval_every,
             best=best or "auc",
             keep_best=best is not None and (epochs > 1 or early_stopping is not None),
@@ -89,18 +103,24 @@ class Trainer:
             plateau=plateau,
             bad_batches=bad_batches,
         )
-        self.optimizer = optimizer or Adam()
+        self.optimizer = (
+            optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
+        )
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.row_trust: RowTrust = row_trust
-        self.rows = RowSettings(embeddings or RowAdagrad(), linear, row_init, row_clip)
+        self.rows = RowSettings(
+            _grown(embeddings or RowAdagrad(), growth), linear and _grown(linear, growth), row_init, row_clip
+        )
         self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
         if not 1 <= shards <= PARTITIONS:
             raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
-        self.shards = shards
+        self.shards, self.cluster = shards, cluster
 
-    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
+    def fit(
+        self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any
+    ) -> Result | ClusterResult:
         """Trains to the end: `start` and `wait`."""
         return self.start(model, train, valid, **where).wait()
 
@@ -113,7 +133,7 @@ class Trainer:
         test: Dataset | None = None,
         resume: str | Path | None = None,
         init_from: str | Path | None = None,
-    ) -> Run:
+    ) -> Run | LaunchedRun:
         """Starts training in the background and returns at once.
 
         `resume` is a run that was stopped: it goes on where it was saved. An earlier checkpoint of a run
@@ -122,6 +142,8 @@ class Trainer:
         random ones.
         """
         saved = None if resume is None else run_folder.resume_from(resume, self.checkpoint.path, "runs")
+        if self.cluster is not None:
+            return self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
         run.start(run_folder.open_folder(saved, self.checkpoint.path, self.name))
         return run
@@ -135,12 +157,16 @@ class Trainer:
         *,
         resume: Path | None = None,
         init_from: str | Path | None = None,
+        schema: Schema | None = None,
     ) -> Run:
-        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint."""
+        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint.
+
+        `schema` is what another process has learned from the data.
+        """
         saved = None if resume is None else Checkpoint.open(_last_of(resume))
-        train = (
-            train.fitted() if saved is None else train.with_schema(Schema.from_dict(saved.facts["schema"]))
-        )
+        if saved is not None:
+            schema = Schema.from_dict(saved.facts["schema"])
+        train = train.fitted() if schema is None else train.with_schema(schema)
         valid = None if valid is None else valid.with_schema(train.schema)
         test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
@@ -162,6 +188,24 @@ class Trainer:
         elif init_from is not None:
             training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
         return run
+
+    def _launch(self, recipe: Objects, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
+        from gearshift.cluster import launch
+
+        folder = run_folder.open_folder(saved, self.checkpoint.path, self.name)
+        try:
+            return launch.start(
+                recipe,
+                cluster,
+                folder=folder,
+                workers=self.plan.workers,
+                shards=self.shards,
+                origin=None if saved in (None, folder) else saved,
+                model=recipe.model,
+            )
+        except BaseException as error:
+            run_folder.finish(folder, "failed", str(error))
+            raise
 
     def _shuffled(self, train: Dataset) -> bool:
         """By default a log with a time is read once in its order; anything else is shuffled."""
@@ -193,6 +237,42 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
+
+
+def _growth(rule: str, base_batch: int | None, global_batch: int) -> Rates:
+    """What rates and L2 are multiplied with, and the least warm-up, at this batch."""
+    if base_batch is None and rule != "constant":
+        raise UserError(
+            f'batch_rule="{rule}" scales rates from the batch they were tuned for: give it, such as base_batch=1024'
+        )
+    if base_batch is not None and base_batch < 1:
+        raise UserError(f"base_batch={base_batch}: at least 1")
+    return scaled(rule, Rates(1.0, 1.0, 1.0), 1.0 if base_batch is None else global_batch / base_batch)
+
+
+def _grown(rows: RowOptimizer, growth: Rates) -> RowOptimizer:
+    return replace(rows, lr=rows.lr * growth.row_lr, l2=rows.l2 * growth.row_l2)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """How the processes of a cluster build a run that was started from Python (`cluster.site.Recipe`)."""
+
+    trainer: Trainer
+    model: nn.Module
+    train: Dataset
+    valid: Dataset | None
+    test: Dataset | None
+    init_from: str | Path | None
+
+    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+        init_from = self.init_from if schema is None and resume is None else None
+        return self.trainer.prepare(
+            self.model, self.train, self.valid, self.test, resume=resume, init_from=init_from, schema=schema
+        )
+
+    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+        return ()
 
 
 def _last_of(resume: Path) -> Path:

@@ -19,14 +19,14 @@ from numbers import Integral
 from typing import Any, Literal, Protocol
 
 from gearshift.cadence import Every, Moment, When
-from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.epoch import Ended, Log
 from gearshift.engine.injected import Pacer
-from gearshift.epoch_run import EpochRun
+from gearshift.engine.roles.messages import Measured
+from gearshift.epoch_run import EpochRun, PassHost
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
@@ -36,13 +36,16 @@ from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
-from gearshift.sync.registry import make_auto, resolve
+from gearshift.sync.registry import make_auto, replicas_need_threads, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.worker import Push
 
 DAY = 86_400  # seconds
 MOST_WORKERS = 1000
+
+
+class NotFinite(UserError):
+    """A loss or gradient that is no number ended the run: most often the rates are too high."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Plan:
     workers: int = 1
     strategy: str = "sync"
     strategy_settings: dict[str, Any] = field(default_factory=dict)
-    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch
+    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch,
+    micro_batches: int = 1  # cut into so many
     switches: tuple[PlannedSwitch, ...] = ()
     injected: Cluster | None = None  # slowness on purpose
     epochs: int = 1
@@ -95,11 +99,14 @@ class Plan:
         if self.best not in ("auc", "logloss"):
             raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
         check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
-        for name in ("batch", "epochs", "workers"):
+        check_whole(micro_batches=self.micro_batches)
+        for name in ("batch", "epochs", "workers", "micro_batches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: at least 1")
         if self.bad_batches < 0:
             raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
+        if self.local_batch is not None and self.micro_batches > 1:
+            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
 
 
 @dataclass
@@ -157,7 +164,7 @@ class SwitchAsked:
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
-    def carry_out(self, run: EpochRun) -> None:
+    def carry_out(self, run: PassHost) -> None:
         run.switch(self)
 
     def answer(self, before: str, step: int, adopted: int) -> Switch:
@@ -174,7 +181,7 @@ class ResizeAsked:
     workers: int
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def carry_out(self, run: EpochRun) -> None:
+    def carry_out(self, run: PassHost) -> None:
         run.resize(self)
 
 
@@ -191,6 +198,32 @@ class Observer(Protocol):
 
     def tell(self, sentence: str) -> None:
         """Something the user should know."""
+
+
+class Engine(Protocol):
+    """Who runs the passes over the data."""
+
+    name: str
+
+    def run(self, training: Training, observer: Observer) -> bool:
+        """From where `progress` stands to the end; False if the observer said stop."""
+
+    def refresh(self) -> None:
+        """The learner is about to be evaluated: it must hold the parameters of this step."""
+
+
+class InThisProcess:
+    name = "threads"
+
+    def run(self, training: Training, observer: Observer) -> bool:
+        while training.goes_on:
+            if not EpochRun(training, observer).run():
+                return False
+            training.next_epoch(observer)
+        return True
+
+    def refresh(self) -> None:
+        pass
 
 
 class Training:
@@ -219,10 +252,12 @@ class Training:
                     f"a switch at day {planned.at.day} needs data.time: the log has no days without it"
                 )
         self.pacer = Pacer(plan.injected) if plan.injected else None
+        self.engine: Engine = InThisProcess()
         self.progress = Progress()
         self.replica_counts: dict[int, Counts] = {}  # as of now; `progress.exchanges` as of the last settling
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
+        self.first_lease = 0  # the number with which leases of this epoch begin
         self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
@@ -239,7 +274,7 @@ class Training:
     def make(self, name: str, settings: dict[str, Any]) -> Strategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self.plan
-        strategy = resolve(name, settings, plan.batch, self.workers, plan.local_batch)
+        strategy = resolve(name, settings, plan.batch, self.workers, plan.local_batch, plan.micro_batches)
         if choices := choices_of(strategy):
             rule_for(self.learner.server, choices)  # refuses an optimizer that replicas cannot have
         return strategy
@@ -276,6 +311,8 @@ class Training:
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
+        if choices_of(strategy) and self.engine.name != InThisProcess.name:
+            raise UserError(replicas_need_threads(name))
         asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked
@@ -306,7 +343,7 @@ class Training:
         own = self.strategy_settings
         if self.plan.local_batch is not None or "batch" in own:
             return self.strategy
-        return resolve(self.strategy_name, own, self.plan.batch, workers)
+        return resolve(self.strategy_name, own, self.plan.batch, workers, None, self.plan.micro_batches)
 
     def ask_planned_switch(self) -> None:
         """The next one, if its time has come and none is on its way."""
@@ -358,13 +395,20 @@ class Training:
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
-        while self.progress.epoch < self.plan.epochs and not self.out_of_patience():
-            if not EpochRun(self, observer).run():
-                return
-            self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
-            self.evaluate(observer)
+        if not self.engine.run(self, observer):
+            return
         for planned in self.plan.switches[self.progress.switched :]:
             observer.tell(f"the switch to {planned.strategy} at {planned.at} never came")
+
+    def next_epoch(self, observer: Observer) -> bool:
+        """The data are done with; whether there is another pass to make."""
+        self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
+        self.evaluate(observer)
+        return self.goes_on
+
+    @property
+    def goes_on(self) -> bool:
+        return self.progress.epoch < self.plan.epochs and not self.out_of_patience()
 
     def out_of_patience(self) -> bool:
         stopping = self.plan.early_stopping
@@ -381,16 +425,15 @@ class Training:
 
         return prefetched(find(), depth=max(2, self.workers))
 
-    def account(self, leases: Sequence[tuple[Ended[Push], Found]]) -> None:
-        """Measures what ended, each example once, and steps the baseline on it."""
+    def account(self, leases: Sequence[Ended[Measured]]) -> None:
+        """Counts what ended, and measures each example once."""
         progress = self.progress
-        for ended, found in leases:
-            part, push, count = ended.part, ended.report, len(found.batch)
+        for ended in leases:
+            part, count = ended.part, ended.lease.count
             progress.examples += count
             add_to(progress.examples_by_worker, ended.worker, count)
-            if progress.epoch == 0 and push is not None:  # later the model has seen them
-                self._step_baseline(found)
-                self._measure(found.batch, push)
+            if progress.epoch == 0 and ended.report is not None:  # later the model has seen them
+                self._measure(ended.report)
             if part.weight > 0:
                 progress.applied += 1
                 add_to(progress.staleness, part.staleness)
@@ -398,9 +441,9 @@ class Training:
             else:
                 add_to(progress.discarded, _kind(part.reason))
                 add_to(progress.lost_by_worker, ended.worker, count)
-        pushes = [ended.report for ended, _ in leases if ended.report is not None]
-        if pushes:
-            progress.loss = sum(p.loss for p in pushes) / max(sum(p.examples for p in pushes), 1e-12)
+        reports = [ended.report for ended in leases if ended.report is not None]
+        if reports:
+            progress.loss = sum(r.loss for r in reports) / max(sum(r.examples for r in reports), 1e-12)
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""
@@ -412,14 +455,15 @@ class Training:
         share = min(1.0, (self.progress.examples + examples) / self.total)
         return self.plan.schedule.factor(share) * self.progress.rate_factor
 
-    def _measure(self, batch: Batch, push: Push) -> None:
-        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
-        self.progress.measures.update(labels, probabilities, batch.weights_B)
-        if batch.times_B is not None:
-            self.progress.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+    def _measure(self, found: Measured) -> None:
+        labels, probabilities = found.labels_BT[:, 0], found.probabilities_BT[:, 0]
+        self.progress.measures.update(labels, probabilities, found.weights_B)
+        if found.times_B is not None:
+            self.progress.days.update(found.times_B // DAY, labels, probabilities, found.weights_B)
 
-    def _step_baseline(self, found: Found) -> None:
-        if self.baseline is None:
+    def step_baseline(self, found: Found) -> None:
+        """In the first pass only, as all that is measured on the way."""
+        if self.baseline is None or self.progress.epoch > 0:
             return
         if not self.baseline.worker.finds_like(self.learner.worker):
             found = self.baseline.find(found.batch)
@@ -428,7 +472,7 @@ class Training:
         except FloatingPointError:
             self.baseline = None  # a yardstick that broke is no reason to stop
 
-    def bad_batch(self, ended: Ended[Push]) -> str:
+    def bad_batch(self, ended: Ended[Measured]) -> str:
         """A batch whose gradient is not finite is left out, and told; one too many ends the run."""
         kind, _, what = ended.part.reason.partition(": ")
         first, count = ended.lease.first, ended.lease.count
@@ -436,7 +480,7 @@ class Training:
         where = shuffled if self.plan.shuffle else self.train.locate(first, count)
         found = f"{what} at step {self.step + 1} ({where})"
         if self.progress.discarded.get(kind, 0) >= self.plan.bad_batches:
-            raise UserError(
+            raise NotFinite(
                 f"{found}. Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1; "
                 f"train.bad_batches='{{skip: 10}}' leaves out as many"
             )
@@ -446,6 +490,7 @@ class Training:
         progress = self.progress
         if self.valid is None or progress.evaluated_step == self.step:
             return
+        self.engine.refresh()
         evaluation = evaluate(self.learner, self.valid)
         value = float(getattr(evaluation.measures, self.plan.best))
         gain = self._is_better(value)

@@ -2,9 +2,10 @@
 
     python -m tests.protocol.simulator [--schedules 100000] [--first 0] [--processes 2]
 
-A schedule follows from its seed alone. It ends when the coordinator says that everything is done; then every example
-must have ended once, and every shard must hold, bit for bit, what the surviving history of steps makes of the
-parameters. A violation is an `AssertionError`, or whatever a role raised, with the seed.
+A schedule follows from its seed alone; in every fourth, messages travel as the wire's bytes. It ends when the
+coordinator says that everything is done; then every example must have ended once in every pass, and every shard must
+hold, bit for bit, what the surviving history of steps makes of the parameters. A violation is an `AssertionError`, or
+whatever a role raised, with the seed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.messages import COORDINATOR, Message, To
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
+from gearshift.engine.wire.codec import Codec, said_by
+from gearshift.engine.wire.limits import Limits
 from gearshift.server import Server
 from gearshift.shard import Drop
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
@@ -77,9 +80,13 @@ class Simulation:
         self.faults_until = rng.choice([0.0, 20.0, 60.0])
         self.cut_every = rng.choice([0, 1, 2, 4])
         self.layout = layout_of(self.shards)
+        self.wired = self.seed % 4 == 3  # messages travel as bytes
+        dense = tuple(own.stop - own.start for own in self.layout.dense)
+        self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch)
         self.history = History()
-        self.account = Account()
+        self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
+        self.passed = self.account.passed
         self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
@@ -135,11 +142,20 @@ class Simulation:
         if process.frozen_until > self.now:
             self._later(process.frozen_until - self.now, lambda: self._deliver(to, message))
             return
+        if self.wired:
+            message = self._over_the_wire(to, message)
         if isinstance(process.role, CoordinatorRole):
             process.role.handle(message, self.now)
         else:
             process.role.handle(message)
         self._after(to)
+
+    def _over_the_wire(self, to: To, message: Message) -> Message:
+        """What is left of it after it was made bytes and read again."""
+        frames = [bytes(frame) for frame in Codec(to, self.limits).encode(message)]
+        found, _ = Codec(to, self.limits).decode(frames, said_by(message))
+        assert found is not None
+        return found
 
     def _tick(self, at: To) -> None:
         process = self.processes[at]
@@ -212,7 +228,7 @@ class Simulation:
             role.saved(incarnation, name)
             self._after(at)
 
-    def _ids(self, begin: Begin) -> list[tuple[np.ndarray, ...]]:
+    def _ids(self, begin: Begin, epoch: int = 0) -> list[tuple[np.ndarray, ...]]:
         return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
@@ -303,8 +319,8 @@ class Simulation:
         assert isinstance(coordinator, CoordinatorRole) and coordinator.epoch is not None
         self.counts["incarnations"] += coordinator.incarnation
         self.counts["steps"] += coordinator.epoch.step
-        wanted = Counter(range(self.examples))
-        assert self.account.ends == wanted, "every example is applied or discarded once"
+        wanted = Counter(dict.fromkeys(range(self.examples), self.account.passes))
+        assert self.account.ends == wanted, "every example is applied or discarded once in every pass"
         flat, rows = self.history.after(coordinator.epoch.step)
         velocity = self.history.server.optimizer_state["velocity"]
         for i, own in enumerate(self.layout.dense):

@@ -106,11 +106,14 @@ def exchange(coordinator: CoordinatorRole, *shards: ShardRole) -> list[tuple[To,
     return for_workers
 
 
-def test_a_shard_that_started_anew_unheard_is_noticed_by_what_it_says() -> None:
-    _, coordinator, _ = roles()
+def test_a_shard_that_started_anew_does_not_take_the_place_of_what_it_was() -> None:
+    """It would carry out steps without the gradients that the one before it had (schedule 177431)."""
+    _, coordinator, shard = roles()
     again = ShardRole(0, 2, lambda name: restored(None, 0, 1), lambda name, server: None)
+    again.handle(Load(coordinator.incarnation, shard.boot, "start"))  # a late copy
+    assert again.shard is None
     again.out.clear()  # its hello is lost
-    again.handle(Load(coordinator.incarnation, "start"))  # a late copy
+    again.tick()
     exchange(coordinator, again)
     assert coordinator.incarnation == again.incarnation == 2
 

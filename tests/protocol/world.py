@@ -114,7 +114,9 @@ class Disk:
         self.incarnation = 0
         start = {"step": 0, "position": 0, "leased": [], "unbegun": []}
         start |= {"strategy": strategy, "settings": settings}
-        self.snapshots: list[tuple[str, dict[str, Any]]] = [("start", {**start, "book": {"ends": {}}})]
+        self.snapshots: list[tuple[str, dict[str, Any]]] = [
+            ("start", {**start, "book": {"ends": {}, "done": 0}})
+        ]
         self.parts: dict[tuple[str, int], SavedPart] = {}
 
     def new_incarnation(self) -> int:
@@ -128,12 +130,17 @@ class Disk:
         if incarnation == self.incarnation:
             self.snapshots.append((name, facts))
 
+    def failed(self, name: str, error: str) -> None:
+        pass
+
 
 @dataclass
 class Account:
     """How often each example ended; a `Book`."""
 
     ends: Counter[int] = field(default_factory=Counter)
+    passes: int = 1  # over the data
+    done: int = 0  # of these
 
     def rate(self, examples: int) -> float:
         """Of all that ended before: a step applied beside its turn would have another."""
@@ -147,10 +154,14 @@ class Account:
         return True
 
     def facts(self) -> dict[str, Any]:
-        return {"ends": dict(self.ends)}
+        return {"ends": dict(self.ends), "done": self.done}
 
     def restore(self, facts: dict[str, Any]) -> None:
-        self.ends = Counter(facts["ends"])
+        self.ends, self.done = Counter(facts["ends"]), facts["done"]
+
+    def passed(self, first_lease: int) -> bool:
+        self.done += 1
+        return self.done < self.passes
 
 
 @dataclass(frozen=True)

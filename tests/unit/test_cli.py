@@ -15,6 +15,8 @@ COMMANDS = [
     "predict",
     "compare",
     "runs",
+    "watch",
+    "metrics",
     "switch",
     "stop",
     "checkpoint",
@@ -43,7 +45,7 @@ def test_help_shows_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"\n  {name} " in out
-    for later in ("export", "serve", "watch", "doctor"):
+    for later in ("export", "serve", "doctor"):
         assert f"\n  {later} " not in out
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [

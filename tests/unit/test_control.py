@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from gearshift import cli, control, run_folder
+from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.remote import RemoteRun, attach
-from gearshift.run import Status
 from gearshift.training import Switch
+from gearshift.watching import Watched
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Fake:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
+    header: tuple[str, ...] = ("shop -> runs/shop", "Data   train: 3 files")
+    messages: list[str] = field(default_factory=list)
 
     def status(self) -> Status:
         return Status(812, 410_000, 1_000_000, 10.0, 41_000.0, 0.13, math.nan, None, "training")
@@ -138,6 +141,74 @@ def test_unknown_requests_and_faults_are_answers(folder: Path) -> None:
         attach().switch("faulty")
     with pytest.raises(UserError, match="strategy gba has no setting `timeout`"):
         attach().switch("gba", timeout=1)
+
+
+def test_whoever_watches_hears_each_message_once(folder: Path, fake: Fake) -> None:
+    remote = attach()
+    assert remote.messages == []
+    fake.messages += ["one", "two"]
+    assert remote.messages == ["one", "two"]
+    fake.messages += ["three"]
+    assert remote.messages == ["one", "two", "three"]
+    assert attach().messages == ["one", "two", "three"], "whoever comes later hears all"
+
+
+def test_many_messages_come_in_several_answers(folder: Path, fake: Fake) -> None:
+    fake.messages += [f"{i} " + "x" * (control.NEWS // 3) for i in range(10)] + [
+        "y" * (2 * control.NEWS),
+        "end",
+    ]
+    watched = Watched(folder)
+    for _ in range(12):
+        watched.look()
+    assert [message[:2] for message in watched.messages] == [*(f"{i} " for i in range(10)), "yy", "en"]
+    assert len(watched.messages[-2]) == control.NEWS
+    watched = Watched(folder)
+    watched.look()
+    assert len(watched.messages) == 2
+
+
+def test_messages_of_a_process_that_started_anew_are_all_new(folder: Path, fake: Fake) -> None:
+    watched = Watched(folder)
+    fake.messages += ["one", "two"]
+    watched.look()
+    watched._process += 1  # as if those had been another's
+    fake.messages[:] = ["again"]
+    watched.look()
+    watched.look()
+    assert watched.messages == ["one", "two", "again"]
+
+
+@pytest.mark.parametrize("seen", ["1", None, 1.5])
+def test_a_watch_that_makes_no_sense_is_refused(folder: Path, seen: Any) -> None:
+    with pytest.raises(UserError, match="does not know the request"):
+        control.ask(folder, "watch", seen=seen, process=os.getpid())
+    assert control.ask(folder, "watch", seen=-5, process=os.getpid())["messages"] == []
+
+
+def test_a_remote_run_is_waited_for(folder: Path, fake: Fake) -> None:
+    remote = attach()
+    with pytest.raises(TimeoutError, match="is not done after 0"):
+        remote.wait(0)
+    (folder / run_folder.REPORT).write_text('{"auc": 0.7}')
+    run_folder.finish(folder, "done")
+    assert remote.finished and remote.wait() == {"auc": 0.7}
+    run_folder.finish(folder, "stopped")
+    assert remote.wait() == {}
+    run_folder.finish(folder, "failed", "no space left")
+    with pytest.raises(UserError, match="failed: no space left"):
+        remote.wait()
+
+
+def test_a_coordinator_that_is_gone_may_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder.run_owner, "lives", lambda said: False)
+    ended = Watched(folder).ending()
+    assert ended is not None and "its process is gone" in ended.reason
+    (folder / run_folder.CLUSTER).write_text("{}")
+    watched = Watched(folder)
+    assert watched.ending() is None
+    watched._heard -= 61
+    assert watched.ending() is not None
 
 
 def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,20 @@ def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
     assert str(run.folder) in run.header[0]
 
 
+def test_the_header_says_what_a_batch_rule_did(tmp_path: Path) -> None:
+    settings = [
+        "global_batch=64",
+        "micro_batches=4",
+        "base_batch=16",
+        "batch_rule=cowclip",
+        "embeddings.l2=1e-6",
+    ]
+    run = start(configured(tmp_path, settings=settings))
+    run.wait(120)
+    assert "sync, 1 worker, global batch 64 = 4 x 16" in run.header[0]
+    assert run.header[1] == "Rates  tuned for batch 16, cowclip to 64: dense x2, L2 of rows x4"
+
+
 def test_too_little_memory_is_told_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"needs about .* Options: .*rowwise_adagrad"):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")

@@ -13,7 +13,7 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, RAGGED, make_batch
-from gearshift import run_folder
+from gearshift import optim, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
@@ -380,3 +380,55 @@ def test_what_a_trainer_cannot_take_is_one_sentence(settings: dict[str, object],
 
 def test_numbers_of_numpy_are_whole_too() -> None:
     assert gs.Trainer(workers=np.int64(2)).plan.workers == 2
+
+
+def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> None:
+    def grown(rule: str, **more) -> gs.Trainer:
+        return gs.Trainer(
+            global_batch=1600,
+            base_batch=100,
+            batch_rule=rule,
+            embeddings=gs.RowAdagrad(lr=0.1, l2=1e-5),
+            linear=gs.RowSGD(lr=0.2),
+            **{"optimizer": gs.Adam(lr=1e-3), **more},
+        )
+
+    linear, root, cowclip = (grown(rule) for rule in ("linear", "square_root", "cowclip"))
+    assert linear.optimizer.lr == pytest.approx(0.016) and root.optimizer.lr == pytest.approx(0.004)
+    assert linear.rows.embeddings.lr == pytest.approx(1.6) and linear.rows.linear.lr == pytest.approx(3.2)
+    assert root.rows.embeddings == gs.RowAdagrad(lr=0.4, l2=1e-5) and root.plan.schedule.warmup == 0
+    assert cowclip.optimizer.lr == pytest.approx(0.004) and cowclip.plan.schedule.warmup == 0.1
+    assert cowclip.rows.embeddings.lr == 0.1 and cowclip.rows.embeddings.l2 == pytest.approx(16e-5)
+    reduced = grown("linear", optimizer=optim.build("vr_adam", lr=1e-3, floor=0.2)).optimizer
+    assert reduced == optim.build("vr_adam", lr=0.016, floor=0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch_rule": "linear"}, "give it, such as base_batch=1024"),
+        ({"batch_rule": "liner", "base_batch": 10}, "Did you mean `linear`"),
+        ({"base_batch": 0}, "base_batch=0: at least 1"),
+        ({"micro_batches": 0}, "micro_batches=0: at least 1"),
+        ({"micro_batches": 8, "batch": 10}, "both say how a worker's share is cut"),
+    ],
+)
+def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        gs.Trainer(global_batch=100, **settings)
+
+
+def test_micro_batches_are_the_gradients_that_a_step_is_formed_from(tmp_path: Path) -> None:
+    vr = {"optimizer": optim.build("vr_sgd", lr=0.1), "eval_every": None}
+    cut = trainer(tmp_path / "a", **vr, micro_batches=10).start(model(), data())
+    sized = trainer(tmp_path / "b", **vr, batch=10).start(model(), data())
+    for run in (cut, sized):
+        run.wait()
+        assert run.training.strategy.batch == 10 and run.training.step == 20
+        assert run.training.learner.server.trust.spread.gradients == 10
+    for name, values in state(cut.folder).items():
+        np.testing.assert_array_equal(values, state(sized.folder)[name], err_msg=name)
+    more = gs.Trainer(global_batch=96, workers=2, micro_batches=4).prepare(model(), data()).training
+    assert more.strategy.batch == 12 and more.recut(4).batch == 6, (
+        "a resize keeps the number of micro-batches"
+    )

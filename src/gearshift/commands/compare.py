@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from gearshift import run_folder
 from gearshift.commands import terminal
-from gearshift.comparison import Arm, compare
+from gearshift.comparison import Arm, Interval, compare
 from gearshift.config import Config, check_files, load_config
 from gearshift.config.strategy_words import parse_strategy
 from gearshift.errors import UserError
@@ -124,22 +125,11 @@ def _lines(arms: Sequence[Arm], asked: Asked, price: str) -> tuple[list[str], li
 
 
 def _row(arm: Arm) -> list[str]:
-    difference = "-"
-    if arm.difference is not None:
-        low, high = (
-            f"{bound:+.4f}".replace("0.", ".", 1) for bound in (arm.difference.low, arm.difference.high)
-        )
-        difference = f"{arm.difference.mean:+.4f}".replace("0.", ".", 1) + (
-            f" [{low}, {high}]" if low != "+nan" else ""
-        )
-    auc = terminal.figure(arm.auc.mean)
-    if arm.auc.half == arm.auc.half:
-        auc += f" +- {terminal.figure(arm.auc.half)}"
     lost = f"{arm.discarded:,}" + (f" ({terminal.percent(arm.discarded_share)})" if arm.discarded else "")
     return [
         arm.strategy,
-        auc,
-        difference,
+        interval_text(arm.auc),
+        "-" if arm.difference is None else difference_text(arm.difference),
         arm.verdict,
         terminal.count(arm.examples_per_second),
         f"{arm.speedup:.2f}",
@@ -148,6 +138,18 @@ def _row(arm: Arm) -> list[str]:
         f"{arm.lag_p99:.0f}",
         lost,
     ]
+
+
+def interval_text(found: Interval) -> str:
+    """.7712 +- .0004"""
+    half = "" if math.isnan(found.half) else f" +- {terminal.figure(found.half)}"
+    return terminal.figure(found.mean) + half
+
+
+def difference_text(found: Interval) -> str:
+    """-.0006 [-.0011, -.0001]"""
+    mean, low, high = (f"{bound:+.4f}".replace("0.", ".", 1) for bound in (found.mean, found.low, found.high))
+    return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
 
 
 def notes(arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]], asked: Asked) -> list[str]:
@@ -190,5 +192,9 @@ def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, 
 
 def markdown(arms: Sequence[Arm], asked: Asked) -> str:
     heads, rows = _lines(arms, asked, "$ / 1 B")
+    return markdown_table(heads, rows)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -135,14 +135,14 @@ class Ending:
 
 def follow(run: Run) -> Ending:
     """Prints what a run has to say from its start to its end."""
-    for line in run.header:
-        terminal.say(line)
     with progress() as shown, interrupts(run, shown) as signals:
+        introduced = introduce(run.header, shown)
         while not run.finished:
             try:
                 with suppress(TimeoutError):
                     run.wait(REFRESH_SECONDS)
             finally:  # also what it said before it failed
+                introduced = introduced or introduce(run.header, shown)
                 shown.show(run.status(), run.messages)
     result = run.wait()
     if signals or run.status().phase == "stopped":  # by a signal, or by `gearshift stop`
@@ -152,6 +152,13 @@ def follow(run: Run) -> Ending:
     for line in result.lines:
         terminal.say(line)
     return Ending(result, 0)
+
+
+def introduce(header: Sequence[str], shown: Progress) -> bool:
+    """Whether there was something to say; a run of other processes knows it a little later."""
+    for line in header:
+        shown.say(line)
+    return bool(header)
 
 
 @contextmanager

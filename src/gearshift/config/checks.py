@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gearshift.errors import UserError
-from gearshift.sync.registry import resolve
+from gearshift.sync.registry import REPLICATED, replicas_need_threads, resolve
 
 if TYPE_CHECKING:
     from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
@@ -96,12 +96,23 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 def _version_misfits(config: Config) -> Iterator[Misfit]:
     """What later versions bring; refused now rather than ignored."""
     cluster = config.cluster
-    if cluster.engine != "threads":
-        say = f"engine `{cluster.engine}` is not in this version; it has one: threads"
+    if cluster.engine not in ENGINES:
+        say = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
         yield Misfit(("cluster", "engine"), say)
+    if cluster.engine != "ray":
+        for name in ("address", "wire", "half", "patience", "placement", "resources"):
+            if (
+                getattr(cluster, name) != type(cluster).model_fields[name].default
+            ):  # a saved config has them all
+                yield Misfit(
+                    ("cluster", name), f"cluster.{name} is for engine: ray; engine is {cluster.engine}"
+                )
     if config.log:
         say = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
         yield Misfit(("log",), say)
+
+
+ENGINES = ("threads", "ray")
 
 
 def _source_misfits(config: Config) -> Iterator[Misfit]:
@@ -212,6 +223,13 @@ def _model_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
+    rates = config.optimizer
+    if rates.batch_rule != "constant" and rates.base_batch is None:
+        say = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
+        yield Misfit(("optimizer", "batch_rule"), f"{say}: name it, such as optimizer.base_batch=1024")
+    if rates.batch_rule == "constant" and rates.base_batch is not None:
+        say = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
+        yield Misfit(("optimizer", "base_batch"), f"{say} (linear, square_root, cowclip), or remove it")
     parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
     for part, table in parts:
         optimizer = getattr(config.optimizer, part)
@@ -233,14 +251,21 @@ def _validation_misfits(config: Config) -> Iterator[Misfit]:
 
 def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     """Each strategy has its own settings, and must be able to cut the global batch among the workers."""
-    strategy = config.strategy
+    strategy, train = config.strategy, config.train
+    if train.batch is not None and train.micro_batches > 1:
+        say = "train.batch and train.micro_batches both say how a worker's share is cut; remove one of them"
+        yield Misfit(("train", "micro_batches"), say)
     asked: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
         (("strategy",), strategy.name, strategy.settings())
     ]
     asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
     for path, name, settings in asked:
+        if name in REPLICATED and config.cluster.engine == "ray":
+            yield Misfit(path, replicas_need_threads(name))
         try:
-            resolve(name, settings, config.train.global_batch, config.cluster.workers, config.train.batch)
+            resolve(
+                name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches
+            )
         except UserError as error:
             yield Misfit(path, str(error))
     for i, switch in enumerate(strategy.switch):

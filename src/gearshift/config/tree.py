@@ -182,6 +182,13 @@ class Optimizers(Section):
     row_clip: RowClip | None = Field(
         default=None, description="cowclip: a row's gradient is clipped by the row's own length."
     )
+    batch_rule: Literal["constant", "linear", "square_root", "cowclip"] = Field(
+        default="constant",
+        description="How rates that were tuned for base_batch grow with train.global_batch (docs/large_batches.md).",
+    )
+    base_batch: Count | None = Field(
+        default=None, ge=1, description="The global batch that the rates here were tuned for."
+    )
     clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
     embedding_reduce: Literal["mean", "touched", "sum"] = Field(
         default="mean",
@@ -224,6 +231,12 @@ class Training(Section):
         default=None,
         ge=1,
         description="Examples a worker takes at a time; global_batch / workers if not set.",
+    )
+    micro_batches: Count = Field(
+        default=1,
+        ge=1,
+        description="Into how many batches a worker's share of a step is cut, each with a gradient of its own; "
+        "vr_* wants 8 over all workers.",
     )
     epochs: Count = Field(default=1, ge=1, description="Passes over the training data.")
     seed: Count = Field(default=1, ge=0, description="The same seed gives the same run, bit for bit.")
@@ -440,8 +453,20 @@ class Inject(Section):
         )
 
 
+class Resources(Section):
+    """What Ray reserves for each process."""
+
+    coordinator_cpus: Number = Field(default=1.0, ge=0, description="CPUs of the coordinator.")
+    shard_cpus: Number = Field(default=1.0, ge=0, description="CPUs of a shard.")
+    worker_cpus: Number = Field(default=1.0, ge=0, description="CPUs of a worker.")
+    worker_gpus: Number = Field(default=0.0, ge=0, description="GPUs of a worker. Not tried by us.")
+
+
 class Cluster(Section):
-    engine: Text = Field(default="threads", description="Where workers run. This version has threads.")
+    engine: Text = Field(
+        default="threads",
+        description="Where workers run: threads of this process, or ray: processes on one machine or many.",
+    )
     workers: Count = Field(default=1, ge=1, description="How many compute at the same time.")
     shards: Count = Field(
         default=1, ge=1, le=256, description="Over how many servers rows and dense parameters are spread."
@@ -450,6 +475,24 @@ class Cluster(Section):
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )
     inject: Inject | None = Field(default=None, description="Slow workers down on purpose, for experiments.")
+    address: Text = Field(
+        default="local",
+        description="Of a Ray cluster, as 10.0.0.5:6379; auto: the one of this machine; local: one for the run.",
+    )
+    wire: Literal["auto", "ipc", "curve"] = Field(
+        default="auto",
+        description="How processes talk: ipc inside a machine, curve (encrypted) between machines.",
+    )
+    half: bool = Field(default=False, description="Send rows and gradients as bfloat16, half the bytes.")
+    patience: Seconds = Field(
+        default=30.0, gt=0, description="A process that is silent for so long is lost; others do its work."
+    )
+    placement: Literal["pack", "spread"] = Field(
+        default="pack", description="Processes on few machines, or over many."
+    )
+    resources: Resources = Field(
+        default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."
+    )
 
 
 class Checkpoints(Section):

@@ -44,6 +44,10 @@ class BadLines:
     _seen: dict[Place, BadLine] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
+    def __reduce__(self) -> tuple[type[BadLines], tuple[int, str | None]]:
+        """To another process, which counts for itself."""
+        return BadLines, (self.allowed, self.advice)
+
     def refuse(self, place: Place, reason: str, advice: str) -> None:
         """Raises UserError unless one more bad line is allowed."""
         line, advice = BadLine(place, reason), self.advice or advice

@@ -95,6 +95,10 @@ class Dataset:
         self._order: tuple[tuple[int, int] | None, NDArray[np.int64]] = (None, np.empty(0, np.int64))
         self._loading = Lock()
 
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Examples]]:
+        """To another process: what was read is read there again."""
+        return Dataset, (self.examples,)
+
     @property
     def schema(self) -> Schema:
         return self.examples.schema
@@ -135,8 +139,11 @@ class Dataset:
         """
         if size < 1:
             raise ValueError(f"a batch has at least one example, not {size}")
-        blocks = self._ordered(start) if shuffle is None else self._shuffled(start, shuffle)
-        return prefetched(cut(blocks, size), PREFETCH_BATCHES)
+        return prefetched(cut(self.blocks(start, shuffle), size), PREFETCH_BATCHES)
+
+    def blocks(self, start: int = 0, shuffle: tuple[int, int] | None = None) -> Iterator[Batch]:
+        """The same examples in pieces of whatever size is at hand."""
+        return self._ordered(start) if shuffle is None else self._shuffled(start, shuffle)
 
     def read(self, first: int, count: int, *, shuffle: tuple[int, int] | None = None) -> Batch:
         """Examples [first, first + count), fewer at the end; of a shuffled epoch as `batches` gives them.

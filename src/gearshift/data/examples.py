@@ -74,6 +74,10 @@ class Marks:
         self._marks = [start]
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[type[Marks], tuple[Any]]:
+        """To another process, which finds out for itself."""
+        return Marks, (self._marks[0],)
+
     def add(self, position: int, mark: Any) -> None:
         with self._lock:
             if position > self._positions[-1]:

@@ -96,6 +96,17 @@ class ClickLog:
         self.schema = click_schema(sequences)
         self._core = _core.ClickLog(seed, examples, days, sequences, drift, click_rate)
 
+    def __reduce__(self) -> tuple[type[ClickLog], tuple[Any, ...]]:
+        """To another process, where it is made again."""
+        return ClickLog, (
+            self.examples,
+            self.days,
+            self.seed,
+            self.sequences,
+            self.drift,
+            self.click_rate,
+        )
+
     def count(self) -> int:
         return self.examples
 

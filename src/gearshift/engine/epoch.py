@@ -160,6 +160,10 @@ class Epoch(Generic[R]):
             self._announce(step)
         self._carry_out_next()
 
+    def held_by(self, lease: int) -> int | None:
+        """The worker that this lease was given to; None if it has ended."""
+        return self._flights[lease][0] if lease in self._flights else None
+
     def open_ranges(self) -> list[tuple[int, int]]:
         """(first, count) of what was supplied and has not ended: a restored run leases it anew."""
         return sorted([*self.leased_ranges(), *self.unbegun_ranges()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -217,8 +217,9 @@ class LiveReplicas:
     def release(self) -> None:
         self._gate.open()
 
-    def ended(self, lease: int) -> None:
-        self._stepped.discard(lease)
+    def ended(self, leases: Iterable[int]) -> None:
+        """They are accounted for."""
+        self._stepped.difference_update(leases)
 
     def join(self, worker: int) -> None:
         number = self.replicas.choices.replica_of(worker)

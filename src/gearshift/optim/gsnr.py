@@ -37,7 +37,10 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class Ratios:
-    """r of one step: None in place of ones. What it was made from is kept, for `statistics`."""
+    """r of one step: None in place of ones. What it was made from is kept, for `statistics`.
+
+    `values` lie in the spread's spare buffers, where it has some.
+    """
 
     values: Tensor | None
     reason: str | None  # why r is 1 everywhere
@@ -76,16 +79,28 @@ class GSNR:
                 f"{self.min_gradients:g}: r = 1"
             )
             return Ratios(None, reason, spread, layout, self.floor)
-        ratio, silent = _signal_to_noise(spread.mean, spread.variance)
-        for r, out in zip(layout.views(ratio), layout.views(silent), strict=True):
-            live = out.numel() - int(out.sum())
-            average = float(r.sum(dtype=torch.float64)) / live if live else 0.0
-            if average > 0:
-                r.div_(average)
-        ratio.clamp_(self.floor, 1.0).masked_fill_(silent, 1.0)
+        signal, noise = _signal_and_noise(spread.mean, spread.variance, spread.spare)
+        for r, s in zip(layout.views(signal), layout.views(noise), strict=True):
+            self._in_layer(r, s)
+        for gap in layout.gaps(signal):
+            gap.fill_(1.0)
         if self.control != "none":
-            self._replace(ratio, silent, spread.mean, layout)
-        return Ratios(ratio, None, spread, layout, self.floor)
+            self._replace(signal, noise == 0, spread.mean, layout)
+        return Ratios(signal, None, spread, layout, self.floor)
+
+    def _in_layer(self, r: Tensor, noise: Tensor) -> None:
+        """From the signal to r, in place. Filling by a mask is slow, and seldom needed."""
+        live, silent = int(torch.count_nonzero(noise)), None
+        r.div_(noise)
+        if live < r.numel():
+            silent = noise == 0
+            r.masked_fill_(silent, 0.0)
+        average = float(r.sum()) / live if live else 0.0
+        if average > 0:
+            r.div_(average)
+        r.clamp_(self.floor, 1.0)
+        if silent is not None:
+            r.masked_fill_(silent, 1.0)
 
     def _replace(self, ratio: Tensor, silent: Tensor, mean: Tensor, layout: Layout) -> None:
         for r, out, g in zip(*map(layout.views, (ratio, silent, mean)), strict=True):
@@ -105,19 +120,24 @@ class GSNR:
                     r[live] = r[live][keys[live].argsort()]
 
 
-def _signal_to_noise(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """(r before normalisation, which elements have neither gradient nor noise: r is 0 there)."""
-    square = mean * mean
-    noise = torch.maximum(variance, (variance + square).mul_(SMALLEST_NOISE))
-    silent = noise == 0
-    return square.div_(noise).masked_fill_(silent, 0.0), silent
+def _signal_and_noise(
+    mean: Tensor, variance: Tensor, spare: tuple[Tensor, ...] = ()
+) -> tuple[Tensor, Tensor]:
+    """Squared mean and variance; the noise is 0 where an element has neither gradient nor noise.
+
+    In the spare buffers, if there are any: fresh ones took most of the time.
+    """
+    signal, noise = spare or (torch.empty_like(mean), torch.empty_like(mean))
+    torch.mul(mean, mean, out=signal)
+    torch.add(variance, signal, out=noise).mul_(SMALLEST_NOISE)
+    return signal, torch.maximum(variance, noise, out=noise)
 
 
 def _statistics(
     name: str, mean: Tensor, variance: Tensor, ratio: Tensor | None, of: Ratios
 ) -> LayerStatistics:
     noise = noise_scale(mean, variance, of.spread)
-    live = ~_signal_to_noise(mean, variance)[1]
+    live = _signal_and_noise(mean, variance)[1] != 0
     if ratio is None or not live.any():
         return LayerStatistics(name, 1.0, 0.0, noise)
     values = ratio[live].double()

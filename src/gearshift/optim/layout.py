@@ -52,9 +52,20 @@ class Layout:
 
     def views(self, values: Tensor) -> tuple[Tensor, ...]:
         """Each layer's elements of a buffer; a tensor that is one whole layer is given back as it is."""
-        if len(self.layers) == 1 and values.numel() == self.layers[0].size:
+        if self._is_all(values):
             return (values,)
         return tuple(values[layer.start : layer.start + layer.size] for layer in self.layers)
+
+    def gaps(self, values: Tensor) -> tuple[Tensor, ...]:
+        """The elements that belong to no layer, before, between and after them."""
+        if self._is_all(values):
+            return ()
+        ends = [0, *(layer.start + layer.size for layer in self.layers)]
+        starts = [*(layer.start for layer in self.layers), values.numel()]
+        return tuple(values[a:b] for a, b in zip(ends, starts, strict=True) if a < b)
+
+    def _is_all(self, values: Tensor) -> bool:
+        return len(self.layers) == 1 and values.numel() == self.layers[0].size
 
 
 def bind(optimizer: Optimizer, layout: Layout) -> Optimizer:

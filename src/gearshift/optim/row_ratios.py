@@ -6,7 +6,8 @@
                1/(j-1) from j pushes. A row in fewer than `min_pushes` effective ones keeps r = 1, out of the mean.
 
 The touched rows of one part (the embedding, the linear term) are a layer: r is divided by its mean over them. Floor,
-control and statistics are those of `GSNR`. `dense_only` is to use neither. Sums are float64, around the mean.
+control and statistics are those of `GSNR`. `dense_only` is to use neither. Squares are summed around the mean: in
+float32, sums of squares alone would lose it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gearshift import _core
 from gearshift.optim.gsnr import GSNR, Ratios
 from gearshift.optim.layout import Layout
 from gearshift.optim.spread import Spread
@@ -50,9 +52,9 @@ class RowPartColumns:
 
 def touched(pushes: Sequence[PushedRows], gsnr: GSNR, parts: Sequence[RowPartColumns]) -> RowRatios:
     rows = _Merged(pushes)
-    mean_UW = rows.sum(rows.gradients_NW) / rows.weight
-    absent_U1 = (rows.weight - rows.weights_U)[:, None]
-    variance_UW = (rows.squares_around(mean_UW) + absent_U1 * mean_UW**2) / rows.weight
+    mean_UW = rows.sums().div_(rows.weight)
+    absent_U1 = (rows.weight - rows.weights_U1).clamp_(min=0)
+    variance_UW = rows.squares_around(mean_UW).addcmul_(absent_U1, mean_UW**2).div_(rows.weight)
     return _per_part(rows, gsnr, parts, lambda part: (mean_UW[:, part], variance_UW[:, part]))
 
 
@@ -60,9 +62,9 @@ def row_wise(
     pushes: Sequence[PushedRows], gsnr: GSNR, parts: Sequence[RowPartColumns], *, min_pushes: float = 2.0
 ) -> RowRatios:
     rows = _Merged(pushes)
-    mean_UW = rows.sum(rows.gradients_NW) / rows.weights_U[:, None]
-    variance_UW = rows.squares_around(mean_UW) / rows.weights_U[:, None]
-    enough_U1 = (rows.effective_U >= min_pushes * (1 - 1e-6)).double()[:, None]
+    mean_UW = rows.sums().div_(rows.weights_U1)
+    variance_UW = rows.squares_around(mean_UW).div_(rows.weights_U1)
+    enough_U1 = (rows.effective_U1 >= min_pushes * (1 - 1e-6)).float()
 
     def of_rows(part: slice) -> tuple[Tensor, Tensor]:
         length_U1 = mean_UW[:, part].norm(dim=1, keepdim=True)
@@ -72,33 +74,38 @@ def row_wise(
 
 
 class _Merged:
-    """The rows of all pushes that count, one after another (N), and where each belongs among the distinct ids (U)."""
+    """The rows of all pushes that count, one after another (N), and the distinct ids among them (U)."""
 
     def __init__(self, pushes: Sequence[PushedRows]) -> None:
         kept = [push for push in pushes if push.weight > 0 and push.examples > 0]
         if not kept:
             raise ValueError("no push of weight above 0: there is nothing to take a mean of")
-        ids_N = np.concatenate([push.ids_U for push in kept])
-        sorted_U, first_U, place_N = np.unique(ids_N, return_index=True, return_inverse=True)
-        order_U = np.argsort(first_U)
-        self.ids_U = sorted_U[order_U]
-        self._place_N = torch.from_numpy(np.argsort(order_U)[place_N.reshape(-1)])
-        a_M = torch.tensor([push.weight * push.examples for push in kept], dtype=torch.float64)
-        lengths_M = torch.tensor([len(push.ids_U) for push in kept])
-        self._a_N1 = a_M.repeat_interleave(lengths_M)[:, None]
-        self._g_NW = torch.cat([torch.from_numpy(p.sums_UW).double() / p.examples for p in kept])
-        self.gradients_NW = self._a_N1 * self._g_NW
+        self._index = _core.Occurrences(np.concatenate([push.ids_U for push in kept]))
+        self.ids_U = self._index.unique_U
+        a_M = np.array([push.weight * push.examples for push in kept])
         self.weight, self.pushes = float(a_M.sum()), len(kept)
         self.effective = self.weight**2 / float((a_M**2).sum())
-        self.weights_U = self.sum(self._a_N1)[:, 0]
-        self.effective_U = self.weights_U**2 / self.sum(self._a_N1**2)[:, 0]
+        self._a_N1 = a_M.astype(np.float32).repeat([len(push.ids_U) for push in kept])[:, None]
+        self._g_NW = np.concatenate([push.sums_UW / np.float32(push.examples) for push in kept])
+        self.weights_U1 = self._sum(self._a_N1)
+        self.effective_U1 = self.weights_U1**2 / self._sum(self._a_N1**2)
 
-    def sum(self, values_NW: Tensor) -> Tensor:
-        out_UW = torch.zeros(len(self.ids_U), values_NW.shape[1], dtype=torch.float64)
-        return out_UW.index_add_(0, self._place_N, values_NW)
+    def sums(self) -> Tensor:
+        """Of the gradients, each with its weight."""
+        return self._sum(self._a_N1 * self._g_NW)
 
     def squares_around(self, mean_UW: Tensor) -> Tensor:
-        return self.sum(self._a_N1 * (self._g_NW - mean_UW[self._place_N]) ** 2)
+        d_NW = np.empty_like(self._g_NW)
+        self._index.expand(mean_UW.numpy(), 0, d_NW.shape[1], d_NW)
+        d_NW -= self._g_NW
+        d_NW *= d_NW
+        d_NW *= self._a_N1
+        return self._sum(d_NW)
+
+    def _sum(self, values_NW: NDArray[np.float32]) -> Tensor:
+        out_UW = np.empty((len(self.ids_U), values_NW.shape[1]), np.float32)
+        self._index.sum(values_NW, 0, values_NW.shape[1], out_UW)
+        return torch.from_numpy(out_UW)
 
 
 def _per_part(
@@ -115,5 +122,5 @@ def _per_part(
         found.append(ratios)
         if ratios.values is not None:
             columns.append(ratios.values.expand(-1, part.end - part.begin))
-    values_UW = torch.cat(columns, 1).float().numpy() if columns else None
+    values_UW = torch.cat(columns, 1).numpy() if columns else None
     return RowRatios(rows.ids_U, values_UW, tuple(found))

@@ -26,6 +26,7 @@ class Spread:
     weight: float  # sum of a
     effective: float  # the number of gradients, if they had equal weights
     gradients: int
+    spare: tuple[Tensor, ...] = ()  # buffers like `mean`, free until `restart`: for whoever goes on from here
 
 
 class ShiftedSums:
@@ -35,10 +36,12 @@ class ShiftedSums:
     """
 
     def __init__(self, shift: Tensor) -> None:
-        dtype = torch.promote_types(shift.dtype, torch.float32)
-        self._minus_shift, self._difference, self.first, self.second = (
-            torch.empty_like(shift, dtype=dtype, requires_grad=False) for _ in range(4)
+        dtype, n = torch.promote_types(shift.dtype, torch.float32), shift.numel()
+        self._minus_shift, self._difference = (
+            torch.empty(shift.shape, dtype=dtype, device=shift.device) for _ in range(2)
         )
+        self._packed = torch.empty(2 * n + 3, dtype=dtype, device=shift.device)  # one buffer, one all-reduce
+        self.first, self.second = (self._packed[i * n : i * n + n].view(shift.shape) for i in range(2))
         self.restart(shift)
 
     @torch.no_grad()
@@ -63,16 +66,16 @@ class ShiftedSums:
         self.gradients += 1
 
     def packed(self) -> Tensor:
-        """Everything as one vector, for one all-reduce; the shift must be the same everywhere."""
-        numbers = self.first.new_tensor([self.weight, self.squared_weight, self.gradients])
-        return torch.cat([self.first.flatten(), self.second.flatten(), numbers])
+        """Everything as one vector, the sums' own, for one all-reduce in place; all must have the same shift."""
+        numbers = [self.weight, self.squared_weight, self.gradients]
+        self._packed[-3:] = self._packed.new_tensor(numbers)
+        return self._packed
 
     def unpack(self, packed: Tensor) -> None:
         """Takes the sums that `packed` vectors have added up to."""
-        n = self.first.numel()
-        self.first.copy_(packed[:n].view_as(self.first))
-        self.second.copy_(packed[n : 2 * n].view_as(self.second))
-        self.weight, self.squared_weight, gradients = packed[2 * n :].tolist()
+        if packed is not self._packed:
+            self._packed.copy_(packed)
+        self.weight, self.squared_weight, gradients = packed[-3:].tolist()
         self.gradients = round(gradients)
 
     def spread(self) -> Spread:
@@ -82,7 +85,8 @@ class ShiftedSums:
         offset = self.first.div_(self.weight)
         variance = self.second.div_(self.weight).addcmul_(offset, offset, value=-1).clamp_(min=0)
         effective = self.weight**2 / self.squared_weight
-        return Spread(offset.sub_(self._minus_shift), variance, self.weight, effective, self.gradients)
+        mean, spare = offset.sub_(self._minus_shift), (self._minus_shift, self._difference)
+        return Spread(mean, variance, self.weight, effective, self.gradients, spare)
 
 
 def spread_of(pushes: Iterable[tuple[Tensor, float, float]], sums: ShiftedSums | None = None) -> Spread:

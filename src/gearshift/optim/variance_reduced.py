@@ -11,7 +11,7 @@ A user's own PyTorch loop takes `gearshift.optim.VRAdam` and its like.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -59,17 +59,30 @@ class VarianceReduced:
         *,
         ratio: Tensor | None = None,
         lr_scale: float = 1.0,
+        spare: Tensor | None = None,
     ) -> None:
-        """`ratio` None: r is 1."""
-        factor = ratio if not self.beta3 else self._smoothed(ratio, state)
-        reduced = grad if factor is None else grad * factor.to(grad.dtype)
+        """`ratio` None: r is 1. `spare` is a buffer like `grad` to compute in."""
+        factor = ratio if not self.beta3 else self._smoothed(ratio, state, spare)
+        reduced = grad if factor is None else torch.mul(grad, factor.to(grad.dtype), out=spare)
         self.base.step(flat, reduced, state, lr_scale=lr_scale)
 
-    def _smoothed(self, ratio: Tensor | None, state: State) -> Tensor:
-        kept = state["ratio"].mul_(self.beta3)
+    def _smoothed(self, ratio: Tensor | None, state: State, spare: Tensor | None) -> Tensor:
+        kept, fresh = state["ratio"].mul_(self.beta3), 1 - self.beta3
         if ratio is not None:
-            kept.add_((ratio - 1).to(kept.dtype), alpha=1 - self.beta3)
-        return kept.div(1 - self.beta3 ** (int(state["step"]) + 1)).add_(1)
+            kept.add_(ratio.to(kept.dtype), alpha=fresh).sub_(fresh)
+        return torch.div(kept, 1 - self.beta3 ** (int(state["step"]) + 1), out=spare).add_(1)
+
+
+def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:
+    """The same optimizer at another rate."""
+    if isinstance(optimizer, VarianceReduced):
+        return replace(optimizer, base=with_lr(optimizer.base, lr))
+    if not is_dataclass(optimizer):
+        raise UserError(
+            f"{type(optimizer).__name__} is no dataclass with a field lr, so its rate cannot be changed"
+        )
+    changed: DenseOptimizer = replace(optimizer, lr=lr)
+    return changed
 
 
 # The base rule of each, and its memory of r.

@@ -38,8 +38,11 @@ MakeStrategy = Callable[[str, dict[str, Any]], Strategy]
 
 
 class Coordinator:
-    def __init__(self, strategy: Strategy, make: MakeStrategy, *, step: int = 0) -> None:
+    def __init__(
+        self, strategy: Strategy, make: MakeStrategy, *, step: int = 0, first_lease: int = 0
+    ) -> None:
         self.strategy, self.work, self._make = strategy, Work(step), make
+        self.work.supply.next_number = first_lease
 
     def handle(self, event: Event) -> list[Action]:
         """Everything that follows from this event, in the order in which it is to be done."""

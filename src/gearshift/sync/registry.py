@@ -108,6 +108,10 @@ def _load(path: str) -> type[Any]:
     return kind
 
 
+def replicas_need_threads(name: str) -> str:
+    return f"strategy {name} keeps dense replicas, which this version has with engine: threads only; on Ray use gba"
+
+
 def make_auto(settings: dict[str, Any]) -> Auto:
     check_auto_names(settings)
     return Auto(**settings)
@@ -124,16 +128,23 @@ def check_auto_names(settings: Iterable[str]) -> None:
 
 
 def resolve(
-    name: str, settings: dict[str, Any], global_batch: int, workers: int, batch: int | None = None
+    name: str,
+    settings: dict[str, Any],
+    global_batch: int,
+    workers: int,
+    batch: int | None = None,
+    micro_batches: int = 1,
 ) -> Strategy:
     """A strategy for a run's global batch and workers; `batch` and `global_batch` may be among the settings."""
     if name == "auto":  # it begins as sync
         make_auto(settings)
-        return resolve("sync", {}, global_batch, workers, batch)
+        return resolve("sync", {}, global_batch, workers, batch, micro_batches)
     own = {"global_batch": global_batch, **settings}
     if "batch" not in own:
         backups = int(own.get("backups", 1)) if name == "backup_workers" else 0
-        own["batch"] = local_batch(name, own["global_batch"], workers, backups=backups, batch=batch)
+        own["batch"] = local_batch(
+            name, own["global_batch"], workers, backups=backups, batch=batch, micro_batches=micro_batches
+        )
     return make_strategy(name, own)
 
 
@@ -157,17 +168,29 @@ def recommended_global_batch(examples: int) -> int:
 
 
 def local_batch(
-    name: str, global_batch: int, workers: int, *, backups: int = 0, batch: int | None = None
+    name: str,
+    global_batch: int,
+    workers: int,
+    *,
+    backups: int = 0,
+    batch: int | None = None,
+    micro_batches: int = 1,
 ) -> int:
     """The examples of one lease, decided before a run: `batch` if given, else what cuts the global batch best.
 
-    In sync and backup_workers every worker of a round has the same share. The others need only leases that make up
-    a global batch, at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
+    `micro_batches` cuts a worker's share into so many leases, each with a gradient of its own. In sync and
+    backup_workers every worker of a round has the same share. The others need only leases that make up a global batch,
+    at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
     """
     in_round = workers - backups
     if in_round < 1:
         raise UserError(f"backups={backups} leave none of {workers} workers to wait for; take fewer")
     share = in_round if name in IN_ROUNDS else 1
+    pieces = in_round * micro_batches
+    if batch is None and micro_batches > 1:
+        if pieces > global_batch or (name in IN_ROUNDS and global_batch % pieces):
+            raise UserError(_not_that_many_pieces(global_batch, in_round, micro_batches))
+        return _near_share(global_batch, pieces)
     if global_batch % (share * (batch or 1)):
         raise UserError(_does_not_divide(global_batch, share, backups, batch))
     if batch is not None:
@@ -202,6 +225,13 @@ def _does_not_divide(global_batch: int, share: int, backups: int, batch: int | N
             fitting = _workers(global_batch // batch, share, backups)
             options = [fitting, _sizes(lower, upper), "strategy=gba (any count)"]
     return f"{wrong}. Nearest: {', or '.join(options)}"
+
+
+def _not_that_many_pieces(global_batch: int, workers: int, micro_batches: int) -> str:
+    pieces = workers * micro_batches
+    lower, upper = global_batch // pieces * pieces, -(-global_batch // pieces) * pieces
+    among = f"{workers} worker{'s' * (workers > 1)} x micro_batches {micro_batches}"
+    return f"global_batch {global_batch} does not divide among {among}. Nearest: {_sizes(lower, upper)}"
 
 
 def _sizes(lower: int, upper: int) -> str:

@@ -100,6 +100,10 @@ def test_processes_that_share_a_shift_add_their_packed_sums() -> None:
     torch.testing.assert_close(found.mean, alone.mean)
     torch.testing.assert_close(found.variance, alone.variance, rtol=1e-5, atol=1e-6)
     assert found.effective == pytest.approx(alone.effective) and found.gradients == 12
+    own = parts[0].packed()  # in place, as an all-reduce does it
+    own.add_(parts[1].packed()).add_(parts[2].packed())
+    parts[0].unpack(own)
+    assert torch.equal(parts[0].spread().variance, found.variance) and parts[0].gradients == 12
 
 
 def test_pushes_come_as_sums_over_their_examples() -> None:

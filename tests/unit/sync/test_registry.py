@@ -139,6 +139,18 @@ class TestLocalBatch:
     def test_elsewhere_leases_make_up_a_global_batch_exactly(self, global_batch, workers, batch):
         assert local_batch("gba", global_batch, workers) == batch
 
+    def test_micro_batches_cut_a_workers_share(self):
+        assert local_batch("sync", 8192, 4, micro_batches=8) == 256
+        assert local_batch("backup_workers", 8192, 9, backups=1, micro_batches=2) == 512
+        assert local_batch("gba", 1000, 6, micro_batches=2) == 50  # the nearest that divides
+        assert resolve("auto", {}, 8192, 2, micro_batches=8).batch == 512
+        with pytest.raises(
+            UserError, match=r"among 1 worker x micro_batches 8\. Nearest: global_batch=96 or 104"
+        ):
+            local_batch("sync", 100, 1, micro_batches=8)
+        with pytest.raises(UserError, match="among 6 workers x micro_batches 8"):
+            local_batch("gba", 40, 6, micro_batches=8)
+
     def test_a_global_batch_without_a_good_divisor_is_exceeded_by_less_than_one_example_per_worker(self):
         assert local_batch("gba", 997, 6) == 167  # 6 x 167 = 1002
         assert local_batch("gba", 2, 6) == 1

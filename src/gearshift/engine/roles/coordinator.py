@@ -9,6 +9,7 @@ written its part.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from gearshift.engine.roles.messages import (
     Rejoin,
     Report,
     Saved,
+    Seen,
     ShardHello,
     Tell,
     To,
@@ -36,6 +38,8 @@ from gearshift.shard import Drop, Order, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
+
+LOADING = 20  # times as long may a shard be silent while it loads its part
 
 
 class Vault(Protocol):
@@ -50,12 +54,21 @@ class Vault(Protocol):
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         """Every shard has written its part of this one. Nothing, if a later incarnation has begun."""
 
+    def failed(self, name: str, error: str) -> None:
+        """A shard could not write its part of this one."""
+
 
 class Book(Host[Any], Protocol):
     """A host whose accounts can be set back to a snapshot's."""
 
-    def facts(self) -> dict[str, Any]: ...
-    def restore(self, facts: dict[str, Any]) -> None: ...
+    def facts(self) -> Any: ...
+    def restore(self, facts: Any) -> None: ...
+    def passed(self, first_lease: int) -> bool:
+        """The data are done with. True: once more from the beginning; leases go on with this number."""
+
+
+class StateLost(Exception):
+    """A shard that the host asked has begun anew: what it looked at is gone."""
 
 
 @dataclass
@@ -77,15 +90,22 @@ class CoordinatorRole:
         shards: int,
         examples: int,
         patience: float,
+        workers: int = 1 << 30,
         cut_every: int = 0,
         log: Log | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never."""
+        """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never.
+
+        Workers have the numbers below `workers`; others are sent home.
+        """
         self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
-        self.patience, self.cut_every, self._log = patience, cut_every, log
+        self.patience, self.workers, self.cut_every, self._log = patience, workers, cut_every, log
+        self.tell = tell
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
+        self._heard = dict.fromkeys(range(shards), 0.0)  # when, of each shard
         self._new_incarnation()
 
     # ---- incarnations ----
@@ -94,12 +114,14 @@ class CoordinatorRole:
         self.incarnation = self.vault.new_incarnation()
         self._snapshot, self._facts = self.vault.newest()
         self.epoch: Epoch[Any] | None = None
+        self.over = False
         self._loaded: set[int] = set()
         self._workers: dict[int, Session] = {}
         self._given_up: dict[int, int] = {}  # by worker: the last start that was given up
         self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
         self._orders: deque[Order] = deque()  # not carried out by all
         self._given = 0
+        self._heard = dict.fromkeys(range(self.shards), self.now)
         self._step_order = 0  # the number of the step under way, 0: none
         self._cut: tuple[str, dict[str, Any]] | None = None  # being written
         self._cut_parts: set[int] = set()
@@ -107,25 +129,53 @@ class CoordinatorRole:
             self._send_load(shard)
 
     def _send_load(self, shard: int) -> None:
-        self.out.append((To("shard", shard), Load(self.incarnation, self._snapshot)))
+        if boot := self._boots[shard]:  # else nobody has said that it is there
+            self.out.append((To("shard", shard), Load(self.incarnation, boot, self._snapshot)))
 
     def _begin(self) -> None:
         facts = self._facts
         strategy = make_strategy(facts["strategy"], facts["settings"])
         self.book.restore(facts["book"])
-        coordinator = Coordinator(strategy, make_strategy, step=facts["step"])
-        self.epoch = Epoch(coordinator, self, _Looking(self), self._log, now=lambda: self.now)
-        self.epoch.tell = self._tell
+        self.epoch_number: int = facts.get("epoch", 0)
         self.position: int = facts["position"]
+        self._open_epoch(Coordinator(strategy, make_strategy, step=facts["step"]))
+        assert self.epoch is not None
         for first, count in facts["leased"]:
             self.epoch.supply(first, count)
         for first, count in facts["unbegun"]:
             self.epoch.supply(first, count, strategy.batch)
 
+    def _open_epoch(self, coordinator: Coordinator) -> None:
+        self.epoch = Epoch(coordinator, self, _Looking(self), self._log, now=lambda: self.now)
+        self.epoch.tell = self._tell
+
+    def _next_pass(self) -> None:
+        """Once more over the data, with everybody who is here; those who asked for work still want it."""
+        assert self.epoch is not None
+        old = self.epoch.coordinator
+        self.epoch_number, self.position = self.epoch_number + 1, 0
+        first_lease = old.work.supply.next_number
+        self._open_epoch(
+            Coordinator(old.strategy, make_strategy, step=self.epoch.step, first_lease=first_lease)
+        )
+        for worker, session in self._workers.items():
+            self.epoch.joined(worker)
+            if session.request and session.answer is None:
+                self.epoch.requested(worker)
+
     # ---- what is said ----
 
     def handle(self, message: ToCoordinator, now: float) -> None:
         self.now = now
+        try:
+            self._handle(message)
+            self._feed()
+        except StateLost:
+            self._new_incarnation()
+
+    def _handle(self, message: ToCoordinator) -> None:
+        if isinstance(message, ShardHello | Loaded | Done | Saved | Seen):
+            self._heard[message.shard] = self.now
         match message:
             case ShardHello(shard, boot):
                 self._shard_started(shard, boot)
@@ -147,7 +197,8 @@ class CoordinatorRole:
             case Report(incarnation, worker, boot):
                 if session := self._known(incarnation, worker, boot):
                     self._reported(session, message)
-        self._feed()
+            case Seen():
+                pass  # the answer to a question that nobody asks any more
 
     def tick(self, now: float) -> None:
         """Time has passed: what was not answered is said again, and who was silent too long is given up."""
@@ -157,20 +208,37 @@ class CoordinatorRole:
                 if shard not in self._loaded:
                     self._send_load(shard)
             return
-        for order in self._orders:
-            for shard, done in self._done.items():
-                if order.number > done:
-                    self._send_order(shard, order)
-        if self._cut is not None:
-            for shard in range(self.shards):
-                if shard not in self._cut_parts:
-                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
+        self._orders_again()
         for worker, session in list(self._workers.items()):
             if now - session.heard > self.patience:
                 del self._workers[worker]
                 self._given_up[worker] = session.boot
-                self.epoch.lost(worker, f"worker {worker} was silent for {self.patience:g} s")
-        self._feed()
+                reason = f"worker {worker} was silent for {self.patience:g} s"
+                self.tell(f"{reason}; its examples go to the others")
+                self.epoch.lost(worker, reason)
+        try:
+            self._feed()
+        except StateLost:
+            self._new_incarnation()
+
+    def figures(self) -> dict[str, float]:
+        """Who is here, and what is under way. From any thread."""
+        found = {
+            "workers": len(self._workers),
+            "orders_open": len(self._orders),
+            "incarnation": self.incarnation,
+        }
+        if (epoch := self.epoch) is not None:
+            work = epoch.coordinator.work
+            found |= {"leases_open": len(work.flying), "gradients_waiting": len(work.waiting)}
+        return dict(found)
+
+    def settle(self, message: Done | Saved) -> None:
+        """In the middle of a step's end, while the host waits for a snapshot: what shards say of it."""
+        self._handle(message)
+
+    def settle_again(self) -> None:
+        self._orders_again()
 
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         """Another strategy decides from here on; nothing under way is lost."""
@@ -178,13 +246,36 @@ class CoordinatorRole:
             self.epoch.switch(strategy, settings, reason)
             self._feed()
 
+    def resize(self, workers: int) -> None:
+        """Only those with a number below this shall work; others leave when they have ended their batch."""
+        self.workers = workers
+        for worker, session in list(self._workers.items()):
+            if worker >= workers and session.answer is None:
+                self._leave(worker, session)
+
     # ---- shards ----
+
+    def is_new(self, shard: int, boot: int) -> bool:
+        """Whether a shard of this start is another than the one we know."""
+        return boot > self._boots[shard]
+
+    def boot_of(self, shard: int) -> int:
+        """The newest start that was heard of."""
+        return self._boots[shard]
+
+    def silent(self) -> list[int]:
+        """Shards that have said nothing for too long; each is named once in that time."""
+        patience = self.patience if self.epoch is not None else LOADING * self.patience
+        found = [shard for shard, heard in self._heard.items() if self.now - heard > patience]
+        self._heard |= dict.fromkeys(found, self.now)
+        return found
 
     def _shard_started(self, shard: int, boot: int) -> None:
         if boot < self._boots[shard]:
             return
         again, self._boots[shard] = boot > self._boots[shard], boot
         if again and self.epoch is not None:
+            self.tell(f"shard {shard} was lost and started anew")
             self._new_incarnation()
         elif self.epoch is None:
             self._loaded.discard(shard)
@@ -192,7 +283,7 @@ class CoordinatorRole:
 
     def _is_known(self, shard: int, boot: int) -> bool:
         """A shard that has started anew, unheard, holds another state than we believe: all begin anew."""
-        if boot > self._boots[shard] and self.epoch is not None:
+        if boot > self._boots[shard]:
             self._shard_started(shard, boot)
             return False
         return boot == self._boots[shard]
@@ -215,6 +306,16 @@ class CoordinatorRole:
             self._send_order(shard, order)
         return False
 
+    def _orders_again(self) -> None:
+        for order in self._orders:
+            for shard, done in self._done.items():
+                if order.number > done:
+                    self._send_order(shard, order)
+        if self._cut is not None:
+            for shard in range(self.shards):
+                if shard not in self._cut_parts:
+                    self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
+
     def _send_order(self, shard: int, order: Order) -> None:
         self.out.append((To("shard", shard), Tell(self.incarnation, order)))
 
@@ -229,6 +330,11 @@ class CoordinatorRole:
 
     # ---- snapshots ----
 
+    @property
+    def cutting(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._cut is not None
+
     def take_cut(self) -> None:
         """Of the step that all shards have just applied, unless one is still being written."""
         assert self.epoch is not None
@@ -236,6 +342,7 @@ class CoordinatorRole:
             step, strategy = self.epoch.step, self.epoch.coordinator.strategy
             facts = {
                 "step": step,
+                "epoch": self.epoch_number,
                 "position": self.position,
                 "leased": self.epoch.leased_ranges(),
                 "unbegun": self.epoch.unbegun_ranges(),
@@ -252,6 +359,7 @@ class CoordinatorRole:
         self._cut_parts.add(shard)
         if error:
             self._cut = None  # the next one may fare better
+            self.vault.failed(name, error)
         elif len(self._cut_parts) == self.shards:
             self.vault.commit(self.incarnation, *self._cut)
             self._cut = None
@@ -262,9 +370,14 @@ class CoordinatorRole:
         session = self._workers.get(worker)
         if self.epoch is None or (session is not None and boot < session.boot):
             return
+        if worker >= self.workers:
+            self.out.append((To("worker", worker), Over(boot)))
+            return
         if boot <= self._given_up.get(worker, 0):
             self.out.append((To("worker", worker), Rejoin(boot)))
             return
+        if session is not None and boot > session.boot:
+            self.tell(f"worker {worker} started anew; what it had begun is begun again")
         if session is None or boot > session.boot:
             self._workers[worker] = Session(boot, self.now)
             self.epoch.joined(worker)
@@ -288,39 +401,51 @@ class CoordinatorRole:
                 self.out.append((To("worker", report.worker), session.answer))
             return
         session.request, session.answer = report.request, None
-        if report.lease is not None and report.refused:
+        if report.lease is None or self.epoch.held_by(report.lease) not in (None, report.worker):
+            pass  # nothing yet; or a lease that was given to another, who will report it
+        elif report.refused:
             self.epoch.refused(report.worker, report.lease, report.refused)
-        elif report.lease is not None:
+        else:
             self.epoch.arrived(report.worker, report.lease, report.content, report.seconds, report.version)
+        if report.worker >= self.workers:
+            self._leave(report.worker, session)
+            return
         if self.epoch.coordinator.work.flights_of[report.worker]:
             self.epoch.joined(report.worker)  # it knows nothing of a lease that it did not report
         self.epoch.requested(report.worker)
 
+    def _leave(self, worker: int, session: Session) -> None:
+        assert self.epoch is not None
+        del self._workers[worker]
+        self._given_up[worker] = session.boot
+        self.epoch.lost(worker, f"worker {worker} left")
+        self.out.append((To("worker", worker), Over(session.boot)))
+
     def _tell(self, begin: Begin) -> None:
         session = self._workers[begin.worker]
-        session.answer = Work(self.incarnation, session.boot, session.request, begin)
+        session.answer = Work(self.incarnation, session.boot, session.request, begin, self.epoch_number)
         self.out.append((To("worker", begin.worker), session.answer))
 
     def _feed(self) -> None:
         """Examples for those who wait, a global batch at a time; farewell when there are none."""
-        epoch = self.epoch
-        if epoch is None or epoch.stopped:
-            return
-        while epoch.hungry:
-            strategy = epoch.coordinator.strategy
-            count = min(strategy.global_batch, self.examples - self.position)
-            if count:
-                first, self.position = self.position, self.position + count
-                epoch.supply(first, count, strategy.batch)
+        while (epoch := self.epoch) is not None and not self.over:
+            while epoch.hungry:
+                strategy = epoch.coordinator.strategy
+                count = min(strategy.global_batch, self.examples - self.position)
+                if count:
+                    first, self.position = self.position, self.position + count
+                    epoch.supply(first, count, strategy.batch)
+                else:
+                    epoch.exhausted()
+            if not epoch.done:
+                return
+            if not epoch.stopped and self.book.passed(epoch.coordinator.work.supply.next_number):
+                self._next_pass()
             else:
-                epoch.exhausted()
-        if epoch.done:
+                self.over = True
+        if self.over:
             for worker, session in self._workers.items():
                 self.out.append((To("worker", worker), Over(session.boot)))
-
-    @property
-    def over(self) -> bool:
-        return self.epoch is not None and self.epoch.done
 
 
 class _Looking:

@@ -6,17 +6,37 @@ start has a higher one. What is asked is numbered, so that an answer is known by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gearshift.data.batch import Floats, Ids
+from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.shard import Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
 # ---- to the coordinator ----
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
+
+    loss: float  # summed
+    examples: float  # the sum of their weights
+    labels_BT: Floats
+    probabilities_BT: Floats  # before the gradient was applied
+    weights_B: Floats | None = None
+    times_B: NDArray[np.int64] | None = None  # epoch seconds
+
+
+def measured_of(batch: Batch, push: Push) -> Measured:
+    return Measured(
+        push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +59,7 @@ class Report:
     refused: str = ""  # why there is no gradient to give
     version: int = 0  # the oldest step among the shards it pulled from
     seconds: float = 0.0
-    content: Any = None  # what the host wants to know of it
+    content: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +107,19 @@ class Saved:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One shard's answer to a peek."""
+
+    incarnation: int
+    shard: int
+    boot: int
+    number: int
+    rows: tuple[Floats, ...]
+    dense: Tensor
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
 # ---- to a worker ----
 
 
@@ -102,6 +135,7 @@ class Work:
     boot: int
     request: int
     begin: Begin
+    epoch: int = 0  # which pass over the data its examples are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +163,9 @@ class Rows:
     step: int
     rows: tuple[Floats, ...]
     dense: Tensor
+    statistics: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # running ones of the model, from the first shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +182,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Forget everything and take your part of this snapshot; a new incarnation begins."""
+    """Forget everything and take your part of this snapshot; a new incarnation begins.
+
+    For the shard of this start alone: one that started anew must not take the place of what it was, unheard.
+    """
 
     incarnation: int
+    boot: int
     name: str
 
 
@@ -178,6 +219,15 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Peek:
+    """The coordinator measures the model: rows as they are now, and nothing is born."""
+
+    incarnation: int
+    number: int
+    ids: tuple[Ids, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Give:
     """This shard's part of a gradient."""
 
@@ -187,9 +237,9 @@ class Give:
     push: Push
 
 
-ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved
+ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen
 ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken
-ToShard = Load | Tell | IsSaved | Pull | Give
+ToShard = Load | Tell | IsSaved | Pull | Peek | Give
 Message = ToCoordinator | ToWorker | ToShard
 
 

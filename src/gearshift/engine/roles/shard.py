@@ -12,9 +12,11 @@ from gearshift.engine.roles.messages import (
     Load,
     Loaded,
     Out,
+    Peek,
     Pull,
     Rows,
     Saved,
+    Seen,
     ShardHello,
     Taken,
     Tell,
@@ -54,17 +56,27 @@ class ShardRole:
                     self.out.append((To("worker", worker), Taken(self.incarnation, self.number, lease)))
                 case Tell(_, order):
                     self.shard.tell(order)
-                    done = Done(self.incarnation, self.number, self.boot, self.shard.done)
-                    self.out.append((COORDINATOR, done))
+                    self._say_done(self.shard)
+                case Peek(_, number, ids):
+                    rows, dense, statistics = self.shard.peek(ids)
+                    seen = Seen(self.incarnation, self.number, self.boot, number, rows, dense, statistics)
+                    self.out.append((COORDINATOR, seen))
                 case IsSaved(_, name):
                     if self._saved is not None and self._saved.name == name:
                         self.out.append((COORDINATOR, self._saved))
             self._serve(self.shard)
 
     def tick(self) -> None:
-        """Time has passed: what was not answered is said again."""
+        """Time has passed: what was not answered is said again, and that it lives."""
         if self.shard is None:
             self._hello()
+        else:
+            self._say_done(self.shard)
+
+    def figures(self) -> dict[str, float]:
+        """What waits here. From any thread."""
+        waiting = len(self.shard.waiting) if self.shard is not None else 0
+        return {"parked_pulls": len(self._parked), "gradients_waiting": waiting}
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
         """The cut of this name is written, or could not be."""
@@ -75,8 +87,11 @@ class ShardRole:
     def _hello(self) -> None:
         self.out.append((COORDINATOR, ShardHello(self.number, self.boot)))
 
+    def _say_done(self, shard: Shard) -> None:
+        self.out.append((COORDINATOR, Done(self.incarnation, self.number, self.boot, shard.done)))
+
     def _take_snapshot(self, load: Load) -> None:
-        if load.incarnation < self.incarnation:
+        if load.incarnation < self.incarnation or load.boot != self.boot:
             return
         if load.incarnation > self.incarnation:
             server = self._load(load.name)
@@ -91,6 +106,5 @@ class ShardRole:
         for worker, pull in list(self._parked.items()):
             if shard.step >= pull.version:
                 del self._parked[worker]
-                rows, dense = shard.pull(pull.ids)
-                answer = Rows(self.incarnation, self.number, pull.boot, pull.pull, shard.step, rows, dense)
-                self.out.append((To("worker", worker), answer))
+                head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
+                self.out.append((To("worker", worker), Rows(*head, *shard.pull(pull.ids))))

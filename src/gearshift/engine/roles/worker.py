@@ -16,6 +16,7 @@ from gearshift.engine.roles.messages import (
     Alive,
     Give,
     Hello,
+    Measured,
     Out,
     Over,
     Pull,
@@ -40,6 +41,7 @@ class Job:
 
     begin: Begin
     answers: tuple[Rows, ...]  # by shard
+    epoch: int = 0
 
 
 class WorkerRole:
@@ -48,9 +50,9 @@ class WorkerRole:
         number: int,
         shards: int,
         new_boot: Callable[[], int],
-        ids_of: Callable[[Begin], Sequence[tuple[Ids, ...]]],
+        ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
     ) -> None:
-        """`new_boot` gives ever higher numbers; `ids_of` the ids that a lease needs, by shard and store."""
+        """`new_boot` gives ever higher numbers; `ids_of` the ids that a lease of an epoch needs, by shard and store."""
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
         self.out: Out = []
         self.job: Job | None = (
@@ -64,6 +66,7 @@ class WorkerRole:
         self.boot, self.incarnation, self.request = self._new_boot(), 0, 0
         self.job = None
         self._begin: Begin | None = None
+        self._epoch = 0
         self._report: Report | None = None
         self._answers: dict[int, Rows] = {}
         self._ids: Sequence[tuple[Ids, ...]] = ()
@@ -75,9 +78,9 @@ class WorkerRole:
             case Welcome(incarnation, boot) if self.state == "joining" and boot == self.boot:
                 self.incarnation = incarnation
                 self._ask(None)
-            case Work(_, boot, request, begin) if (boot, request) == (self.boot, self.request):
+            case Work(_, boot, request, begin, epoch) if (boot, request) == (self.boot, self.request):
                 if self.state == "asking":
-                    self._begin_pull(begin)
+                    self._begin_pull(begin, epoch)
             case Rows(boot=boot, pull=pull) if (boot, pull) == (self.boot, self._pull):
                 if self.state == "pulling":
                     self._take_rows(message)
@@ -92,7 +95,9 @@ class WorkerRole:
             case _:
                 pass  # late, or meant for what this worker was before
 
-    def computed(self, job: Job, parts: Sequence[Push], content: Any, seconds: float = 0.0) -> None:
+    def computed(
+        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0
+    ) -> None:
         """The gradient of this job, by shard."""
         if job is not self.job:
             return  # it had to start anew meanwhile
@@ -124,10 +129,10 @@ class WorkerRole:
         self.state = "asking"
         self._say_again()
 
-    def _begin_pull(self, begin: Begin) -> None:
-        self.state, self._begin = "pulling", begin
+    def _begin_pull(self, begin: Begin, epoch: int) -> None:
+        self.state, self._begin, self._epoch = "pulling", begin, epoch
         self._pull += 1
-        self._answers, self._ids = {}, self._ids_of(begin)
+        self._answers, self._ids = {}, self._ids_of(begin, epoch)
         self._say_again()
 
     def _take_rows(self, rows: Rows) -> None:
@@ -136,7 +141,7 @@ class WorkerRole:
             return
         assert self._begin is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
-        self.state, self.job = "computing", Job(self._begin, answers)
+        self.state, self.job = "computing", Job(self._begin, answers, self._epoch)
 
     def _gives(self, lease: int) -> bool:
         return self.state == "giving" and self._report is not None and self._report.lease == lease

@@ -1,0 +1,130 @@
+"""How far may the batch grow, and under which optimizer? Each at its own tuned rates, paired seeds, real training.
+
+    python benchmarks/bench_large_batch.py                       1 M examples, x1 and x16 of 128, four arms
+    python benchmarks/bench_large_batch.py --full --data ../shared/data/frappe     4 M, x1 to x64, all arms, all cases:
+                                                                                   about a day on two cores
+
+DeepFM (with `--cases deepfm,dlrm,frappe` also DLRM, and DeepFM on Frappe) is trained once over five days of a generated
+log, in order, and tested on the sixth; on Frappe for three epochs. Rates of dense parameters and rows are searched on a
+grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data (more, where that
+would be fewer than 200 steps); the winner is trained with `--seeds` fresh ones, each a log of its own. Every arm warms
+up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at the smallest batch one,
+where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on where it was.
+
+`largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
+a lower 95 % bound below -.001 of AUC. `recommended` is the arm with the largest one, by AUC among equals. Steps are
+printed: a larger batch takes fewer, and that is all it gains on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from large_batch.arms import ARMS, arm
+from large_batch.cases import CASES
+from large_batch.jobs import Job, Pool
+
+from gearshift.comparison import interval
+from gearshift.largest_batch import Search, Sweep, sweep
+
+FOUR = ("sgd", "vr_sgd", "adam", "cowclip")
+ALL = (
+    *ARMS,
+    *(f"{name}/{trust}" for name in ("vr_sgd", "vr_adam") for trust in ("touched", "row_wise")),
+    *(
+        f"{name}/{control}"
+        for name in ("vr_sgd", "vr_adam")
+        for control in ("norm_matched", "layer_mean", "permuted")
+    ),
+)
+TOLERANCE = 0.001
+
+
+def measured(case: str, options: argparse.Namespace, pool: Pool, threads: ThreadPoolExecutor) -> Sweep:
+    began, arms = time.perf_counter(), options.arms.split(",")
+    folder = str(options.data.resolve()) if case == "frappe" else ""
+    found = None
+    for found in sweep(
+        arms,
+        [options.base_batch * factor for factor in options.factors],
+        lambda trial: pool(Job(case, trial, options.examples, options.base_batch, folder)),
+        Search(CASES[case].examples or options.examples, share=options.tune_share),
+        seeds=options.seeds,
+        tolerance=TOLERANCE,
+        rules={name: arm(name).rule for name in arms},
+        to_the_end=True,
+        each=threads.map,
+    ):
+        print(f"{case}  {text(found, -1)}  after {time.perf_counter() - began:.0f} s", flush=True)
+    assert found is not None
+    return found
+
+
+def text(found: Sweep, i: int) -> str:
+    line = found.lines[i]
+    chosen = arm(line.optimizer)
+    apart = found.difference(line)
+    return (
+        f"{line.optimizer:20} batch {line.batch:6,}  {line.mean('steps'):6,.0f} steps  "
+        f"dense {chosen.dense_lr * line.dense:.2g} rows {chosen.rows.lr * line.rows:.2g}  "
+        f"AUC {mean(line.aucs):.4f} {apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}]  "
+        f"log loss {line.mean('logloss'):.4f}  gap {line.mean('gap'):+.4f}  {line.seconds:.0f} s CPU"
+        + ("" if None not in line.scores else f"  diverged {line.scores.count(None)}")
+    )
+
+
+def figures(found: Sweep) -> dict[str, Any]:
+    auc: dict[str, dict[int, float]] = {}
+    for line in found.lines:
+        auc.setdefault(line.optimizer, {})[line.batch] = round(interval(line.aucs).mean, 5)
+    best = found.recommended
+    return found.as_json() | {"recommended": best and best.optimizer, "auc": auc}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="the defaults of the full form")
+    parser.add_argument("--cases", help="some of " + ",".join(CASES))
+    parser.add_argument("--arms", help="some of " + ",".join(ALL))
+    parser.add_argument("--examples", type=int)
+    parser.add_argument("--base-batch", type=int, default=128)
+    parser.add_argument("--factors", type=lambda text: [int(f) for f in text.split(",")])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tune-share", type=float, default=0.25)
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data/frappe"), help="a folder with Frappe"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, one core each")
+    parser.add_argument("--journal", type=Path, help="a file that keeps what is done, to go on from it")
+    options = parser.parse_args()
+    options.cases = options.cases or (",".join(CASES) if options.full else "deepfm")
+    options.arms = options.arms or ",".join(ALL if options.full else FOUR)
+    options.examples = options.examples or (4_000_000 if options.full else 1_000_000)
+    options.factors = options.factors or ([1, 4, 16, 64] if options.full else [1, 16])
+    found: dict[str, Sweep] = {}
+    with Pool(options.jobs, options.journal) as pool, ThreadPoolExecutor(options.jobs) as threads:
+        for case in options.cases.split(","):
+            if case == "frappe" and not options.data.is_dir():
+                print(f"frappe is skipped: there is no folder {options.data} (--data)", flush=True)
+                continue
+            found[case] = measured(case, options, pool, threads)
+            print(
+                "\n".join([f"== {case}", *(text(found[case], i) for i in range(len(found[case].lines)))]),
+                flush=True,
+            )
+    by_case = {case: figures(one) for case, one in found.items()}
+    first = next(iter(by_case.values()), {})
+    keys = ("largest_batch", "recommended", "auc")
+    print(json.dumps({key: first.get(key) for key in keys} | {"cases": by_case, "seeds": options.seeds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,460 @@
+"""The run in the coordinator's process: its books, evaluations and checkpoints, while others compute.
+
+A `Run` like any other, with its folder, its log and its control socket; only its passes over the data are made by
+processes elsewhere. It holds no rows: an evaluation looks at those of the shards, at the step where the run stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from gearshift import run_folder
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.cluster import snapshots
+from gearshift.cluster.site import (
+    Member,
+    Site,
+    driver_of,
+    endpoint_of,
+    layout_of,
+    read_state,
+    write_state,
+)
+from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.sharded import Placement
+from gearshift.embedding.store import RowStore
+from gearshift.engine.epoch import Ended
+from gearshift.engine.roles.coordinator import CoordinatorRole, StateLost
+from gearshift.engine.roles.messages import Done, Measured, Message, Peek, Saved, Seen, ShardHello, To
+from gearshift.engine.wire.driver import CoordinatorSeat
+from gearshift.epoch_run import PassHost
+from gearshift.errors import UserError
+from gearshift.learner import Learner
+from gearshift.resuming import restore_measures
+from gearshift.run import Run
+from gearshift.saver import Saver
+from gearshift.sync.strategy import Strategy
+from gearshift.training import Observer, Progress, Training
+
+
+class Staff(Protocol):
+    """Who starts and ends the other processes."""
+
+    def begin(self, site: Site, workers: int) -> None: ...
+    def resize(self, workers: int) -> None: ...
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """The process of that start does not answer: it is ended, and another is started in its place."""
+
+    def failure(self) -> str | None:
+        """Why the run cannot go on: a process that fails again and again."""
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The newest of each process, by its name."""
+
+    def close(self) -> None: ...
+
+
+def coordinate(member: Member, site: Site, staff: Staff) -> Run:
+    """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
+    site.enter()
+    folder = site.folder
+    run_folder.claim(folder, command=run_folder.read(folder).command)
+    resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
+    run = site.build(resume=folder if resumed else origin_of(folder))
+    run.training.engine = Engine(run, member, site, staff)
+    run.make_saver = ClusterSaver
+    run.processes = staff.figures
+    run.header = site.recipe.header(run, folder)
+    run.start(folder)
+    return run
+
+
+def origin_of(folder: Path) -> Path | None:
+    """The checkpoint of another run from which this one branches off, if it does."""
+    origin = read_state(folder).get("origin")
+    return Path(origin) if origin else None
+
+
+class ClusterSaver(Saver):
+    """Saves by cuts of the shards; before there are any, as any other."""
+
+    engine: Engine | None = None
+    _pending: tuple[dict[str, Any], dict[str, Arrays], bool] | None = None
+
+    def save(
+        self,
+        step: int,
+        facts: dict[str, Any],
+        arrays: dict[str, Arrays],
+        learners: tuple[Learner, ...],
+        *,
+        best: bool,
+    ) -> None:
+        if self.engine is None:
+            super().save(step, facts, arrays, learners, best=best)
+            return
+        self.engine.wait_for_cut()
+        self._pending = facts, arrays, best
+        self.engine.role.take_cut()
+
+    def facts(self) -> dict[str, Any]:
+        """For the cut that was just ordered; kept by the role until it is written."""
+        assert self._pending is not None, "a cut without a checkpoint"
+        facts, arrays, best = self._pending
+        self._pending = None
+        return {"facts": facts, "arrays": arrays, "best": best}
+
+    def has(self, step: int) -> bool:
+        return self.checkpoints.has(step) if self.engine else super().has(step)
+
+    def commit(self, name: str, said: dict[str, Any]) -> None:
+        """All parts are on disk."""
+        assert self.engine is not None
+        path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
+        beside = snapshots.part_folder(self.checkpoints.folder, name)
+        try:
+            snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
+            self.checkpoints.link("last", path)
+            if said["best"]:
+                self.checkpoints.link("best", path)
+            self.checkpoints.prune()
+            self.last, self.failure = path, None
+            self._written.append(path)
+        except OSError as error:
+            self.could_not(name, self._sentence(path, error))
+
+    def could_not(self, name: str, sentence: str) -> None:
+        intact = f"; {self.last.name} is intact" if self.last else ""
+        self.failure = sentence + ("" if "intact" in sentence else intact)
+        snapshots.discard(self.checkpoints.folder, name)
+        self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+
+
+class Vault:
+    """The run's folder, as the role sees it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._folder = engine, engine.site.folder
+
+    def new_incarnation(self) -> int:
+        number = int(read_state(self._folder).get("incarnation", 0)) + 1
+        write_state(self._folder, incarnation=number)
+        return number
+
+    def newest(self) -> tuple[str, dict[str, Any]]:
+        training, last = self._engine.training, self._engine.saver.last
+        assert last is not None, "a run begins with a checkpoint"
+        saved = Checkpoint.open(last)
+        progress = saved.facts["progress"]
+        # Whatever was asked since then still counts: a strategy is no state of the parameters.
+        facts = {
+            "step": saved.facts["step"],
+            "epoch": progress["epoch"],
+            "position": progress["position"],
+            "leased": progress["open"],
+            "unbegun": [],
+            "strategy": training.strategy_name,
+            "settings": asdict(training.strategy),
+            "book": saved,
+        }
+        return last.name, facts
+
+    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
+        if incarnation == int(read_state(self._folder)["incarnation"]):
+            self._engine.saver.commit(name, facts["book"])
+
+    def failed(self, name: str, error: str) -> None:
+        self._engine.saver.could_not(name, error)
+
+
+class Books(PassHost):
+    """The role's `Book`: accounts of the training, set back to a checkpoint's when a shard was lost."""
+
+    def __init__(self, engine: Engine, training: Training, observer: Observer) -> None:
+        super().__init__(training, observer)
+        self._engine = engine
+        self._rewinds = -1
+
+    def ended(self, leases: Sequence[Ended[Measured]]) -> None:
+        self._account(leases)
+
+    def stepped(self) -> bool:
+        epoch = self._engine.role.epoch
+        assert epoch is not None
+        self.training.learner.server.step = epoch.step
+        return super().stepped()
+
+    def facts(self) -> dict[str, Any]:
+        return self._engine.saver.facts()
+
+    def restore(self, saved: Checkpoint) -> None:
+        """What a role keeps for us is the checkpoint itself."""
+        training = self.training
+        lost, step = training.step - int(saved.facts["step"]), int(saved.facts["step"])
+        seconds, by_plan = training.progress.seconds, training.progress.switched
+        training.learner.server.step = step
+        training.progress = Progress(**saved.facts["progress"])
+        training.progress.switched = max(training.progress.switched, by_plan)
+        restore_measures(training.progress, saved.arrays("progress"))
+        training.progress.seconds = max(seconds, training.progress.seconds)  # what was lost took its time
+        self._rewinds += 1
+        if self._rewinds:
+            self.observer.tell(
+                f"goes on from {saved.path.name}: {lost:,} steps are done again"
+                if lost
+                else f"goes on from {saved.path.name}, where it was"
+            )
+        self.mark, self.before = time.perf_counter(), training.moment
+        self._began(0)
+
+    def passed(self, first_lease: int) -> bool:
+        self._tick()
+        more = self.training.next_epoch(self.observer)
+        self.mark, self.before = time.perf_counter(), self.training.moment
+        if more:
+            self._began(first_lease)
+        return more
+
+    def _began(self, first_lease: int) -> None:
+        self.training.first_lease = first_lease
+        self.observer.began()
+
+    def _position(self) -> tuple[int, list[list[int]]]:
+        role, batch = self._engine.role, self.training.strategy.batch
+        assert role.epoch is not None
+        pieces = [list(r) for r in role.epoch.leased_ranges()]
+        for first, count in role.epoch.unbegun_ranges():
+            pieces += [[at, min(batch, first + count - at)] for at in range(first, first + count, batch)]
+        return role.position, sorted(pieces)
+
+    def _under_way(self) -> int:
+        epoch = self._engine.role.epoch
+        assert epoch is not None
+        return len(epoch.coordinator.work.flying) + len(epoch.coordinator.work.waiting)
+
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
+        self._engine.role.switch(name, asdict(strategy), reason)
+
+    def _resize(self, workers: int) -> None:
+        write_state(self._engine.site.folder, workers=workers)
+        self._engine.role.resize(workers)
+        self._engine.staff.resize(workers)
+
+    def do_what_was_asked(self) -> None:
+        if self._engine.role.epoch is not None and not self._engine.role.over:
+            super().do_what_was_asked()
+
+
+class Engine:
+    """Runs a training with the processes that its staff keeps."""
+
+    name = "ray"
+
+    def __init__(self, run: Run, member: Member, site: Site, staff: Staff) -> None:
+        self.training = run.training
+        self._run, self._member, self.staff = run, member, staff
+        self.learner = run.training.learner
+        self.site = replace(site, schema=self.learner.schema.to_dict())
+        self.layout = layout_of(self.learner, site.shards)
+        self.role: CoordinatorRole
+        self._question = 0
+
+    @property
+    def saver(self) -> ClusterSaver:
+        saver = self._run.saver
+        assert isinstance(saver, ClusterSaver)
+        return saver
+
+    def run(self, training: Training, observer: Observer) -> bool:
+        workers = int(read_state(self.site.folder).get("workers", training.workers))
+        training.workers = workers
+        self._first_checkpoint()
+        self.staff.begin(self.site, workers)
+        try:
+            with closing(endpoint_of(self._member, self.site, training)) as endpoint:
+                self.driver = driver_of(self._member, self.site, endpoint)
+                self.books = Books(self, training, observer)
+                self.role = CoordinatorRole(
+                    Vault(self),
+                    self.books,
+                    shards=self.site.shards,
+                    examples=training.train.counted(),
+                    patience=self.site.patience,
+                    workers=workers,
+                    log=training.observe,
+                    tell=observer.tell,
+                )
+                self.driver.steer(RunSeat(self))
+        finally:
+            self.staff.close()
+        self.saver.engine = None
+        self._take_rows()
+        assert self.role.epoch is not None
+        return not self.role.epoch.stopped
+
+    def _first_checkpoint(self) -> None:
+        """Where the run goes on if a shard is lost before the next one; every process begins from it."""
+        saver = self.saver
+        if saver.last is None:
+            self._run.save_now()
+            saver.wait()
+            if saver.failure:
+                raise UserError(saver.failure)
+        assert saver.last is not None
+        saver.engine = self
+        stores: tuple[Any, ...] = tuple(
+            Elsewhere(store, i, self) for i, store in enumerate(self.learner.server.stores)
+        )
+        self.learner.server.stores = stores
+
+    def _take_rows(self) -> None:
+        """The run is over: predictions and last measures are made here."""
+        assert self.saver.last is not None
+        self.learner.restore(Checkpoint.open(self.saver.last))
+
+    def saved_all(self) -> bool:
+        """At the end: the last step is saved, or cannot be."""
+        if self.role.cutting:
+            return False
+        if self.saver.has(self.training.step):
+            return True
+        if self.saver.failure:
+            raise UserError(self.saver.failure)
+        self._run.save_now()
+        return False
+
+    def wait_for_cut(self) -> None:
+        """Until the snapshot that is being written is done with."""
+        role = self.role
+
+        def take(message: Message) -> bool:
+            match message:
+                case Done() | Saved():
+                    role.settle(message)
+                    return True
+                case ShardHello(shard, boot) if role.is_new(shard, boot):
+                    raise StateLost
+            return False
+
+        while role.cutting:
+            self.driver.listen(take, lambda: not role.cutting)
+            role.settle_again()
+            self.driver.send(role)
+            for shard in role.silent():
+                self.replace_shard(shard)
+                raise StateLost
+
+    def replace_shard(self, shard: int) -> None:
+        reason = f"shard {shard} was silent for {self.site.patience:g} s"
+        self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
+
+    # ---- the learner's view of the shards ----
+
+    def refresh(self) -> None:
+        """Dense parameters and running statistics as the shards have them now."""
+        self.peek(tuple(np.empty(0, np.int64) for _ in self.learner.server.stores))
+
+    def peek(self, ids: tuple[Ids, ...]) -> tuple[Floats, ...]:
+        """Rows of each store; the dense values of the learner are brought up to date on the way."""
+        places = [Placement(own, self.site.shards) for own in ids]
+        self._question += 1
+        number, answers = self._question, dict[int, Seen]()
+
+        def take(message: Message) -> bool:
+            match message:
+                case Seen(incarnation, shard, _, asked) if (incarnation, asked) == (
+                    self.role.incarnation,
+                    number,
+                ):
+                    answers[shard] = message
+                    return True
+                case ShardHello(shard, boot) if self.role.is_new(shard, boot):
+                    raise StateLost
+            return False
+
+        began = time.monotonic()
+        while len(answers) < self.site.shards:
+            for shard in set(range(self.site.shards)) - answers.keys():
+                own = tuple(store[place.groups[shard]] for store, place in zip(ids, places, strict=True))
+                self.driver.endpoint.send(To("shard", shard), Peek(self.role.incarnation, number, own))
+            self.driver.listen(take, lambda: len(answers) == self.site.shards)
+            if time.monotonic() - began > self.site.patience:
+                for shard in set(range(self.site.shards)) - answers.keys():
+                    self.replace_shard(shard)
+                raise StateLost
+        self._take_dense(answers)
+        return tuple(self._gathered(i, ids[i], places[i], answers) for i in range(len(ids)))
+
+    def _take_dense(self, answers: dict[int, Seen]) -> None:
+        with torch.no_grad():
+            for shard, own in enumerate(self.layout.dense):
+                self.learner.worker.dense.flat[own].copy_(answers[shard].dense)
+            for name, values in self.learner.server.buffers.items():
+                values.copy_(answers[0].statistics[name])
+
+    def _gathered(self, i: int, ids_U: Ids, place: Placement, answers: dict[int, Seen]) -> Floats:
+        rows_UW: Floats = np.empty((len(ids_U), self.learner.server.stores[i].width), np.float32)
+        for shard, at in enumerate(place.groups):
+            rows_UW[at] = answers[shard].rows[i]
+        return rows_UW
+
+
+class Elsewhere:
+    """A store whose rows are on the shards: they can be looked at, and nothing else."""
+
+    def __init__(self, store: RowStore, number: int, engine: Engine) -> None:
+        self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
+        self._number, self._engine = number, engine
+
+    def __len__(self) -> int:
+        return 0
+
+    def memory_bytes(self) -> int:
+        return 0
+
+    def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+        stores, most = len(self._engine.learner.server.stores), self._engine.driver.endpoint.limits.ids
+        found = [self._ask(ids_U[at : at + most], stores) for at in range(0, len(ids_U), most)]
+        rows_UW = np.concatenate(found) if found else np.empty((0, self.width), np.float32)
+        if out_UW is None:
+            return rows_UW
+        out_UW[:] = rows_UW
+        return out_UW
+
+    def _ask(self, ids_U: Ids, stores: int) -> Floats:
+        nothing = np.empty(0, np.int64)
+        return self._engine.peek(tuple(ids_U if i == self._number else nothing for i in range(stores)))[
+            self._number
+        ]
+
+
+class RunSeat(CoordinatorSeat):
+    """The coordinator's loop: what users ask is done between two messages, and it ends with a checkpoint."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.role, engine.site.tick)
+        self._engine = engine
+
+    def handle(self, message: Any) -> None:
+        super().handle(message)
+        self._engine.books.do_what_was_asked()
+
+    def tick(self) -> None:
+        engine = self._engine
+        if reason := engine.staff.failure():
+            raise UserError(reason)
+        super().tick()
+        for shard in engine.role.silent():
+            engine.replace_shard(shard)
+        engine.books.do_what_was_asked()
+
+    def over(self) -> bool:
+        return self.role.over and self._engine.saved_all()

@@ -1,0 +1,245 @@
+"""From where a run is started: starts its processes on Ray, and shows what they tell until it ends.
+
+The run does not need its starter: if that is gone, it goes on, and `gearshift watch` shows it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from gearshift import run_folder
+from gearshift.cluster.coordinate import coordinate
+from gearshift.cluster.local_ray import LocalRay
+from gearshift.cluster.serve import serve
+from gearshift.cluster.settings import ClusterSettings
+from gearshift.cluster.site import Recipe, Site, write_state
+from gearshift.cluster.work import work
+from gearshift.control import Status
+from gearshift.errors import UserError
+from gearshift.report import closing_lines
+from gearshift.trained import TrainedModel, load
+from gearshift.training import Switch
+
+if TYPE_CHECKING:
+    from gearshift.engine import ray_cluster
+
+POLL_SECONDS = 0.2
+LOST_SECONDS = 180.0  # without an answer of the coordinator, after which the run counts as lost
+PLACE_SECONDS = 30.0  # in which Ray must find room
+
+
+def start(
+    recipe: Recipe,
+    settings: ClusterSettings,
+    *,
+    folder: Path,
+    workers: int,
+    shards: int,
+    origin: Path | None = None,
+    model: nn.Module | None = None,
+) -> LaunchedRun:
+    """`folder` is this run's own and is handed over; `origin` a checkpoint of another run to go on from."""
+    for name in ("ray", "zmq"):
+        if find_spec(name) is None:
+            raise UserError("engine=ray needs the extra: pip install 'gearshift-ctr[ray]'")
+    cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
+    local = LocalRay.start(cpus) if settings.address == "local" else None
+    ray = _ray()
+    try:
+        ray.connect(local.address if local else settings.address)
+        plan = _plan(ray, settings, folder, workers, shards)
+        wire = settings.wire if settings.wire != "auto" else ("ipc" if local else "curve")
+        sockets = local.sockets if local else tempfile.mkdtemp(prefix="gs-") + "/s"
+        site = Site(
+            recipe,
+            folder.resolve(),
+            str(Path.cwd()),
+            shards,
+            wire,
+            sockets,
+            settings.half,
+            settings.threads,
+            patience=settings.patience,
+            local=local,
+            token=secrets.token_hex(8),
+        )
+        write_state(folder, token=site.token)
+        if origin is not None:
+            write_state(folder, origin=str(origin.resolve()))
+        write_state(folder, ray=local.address if local else settings.address)
+        run_folder.hand_over(folder)
+        hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
+    except BaseException:
+        if ray.is_connected():
+            ray.leave()
+        if local is not None:
+            local.stop()
+        raise
+    return LaunchedRun(site, hub, plan, ray, model)
+
+
+def _ray() -> Any:
+    from gearshift.engine import ray_cluster
+
+    return ray_cluster
+
+
+def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shards: int) -> ray_cluster.Plan:
+    needs = {
+        "coordinator": ray.Needs(settings.coordinator_cpus),
+        "shard": ray.Needs(settings.shard_cpus),
+        "worker": ray.Needs(settings.worker_cpus, settings.worker_gpus),
+    }
+    plan: ray_cluster.Plan = ray.Plan(f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread)
+    return replace(plan, group=ray.reserve(plan, PLACE_SECONDS))
+
+
+class LaunchedRun:
+    """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
+
+    def __init__(self, site: Site, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
+        self.folder, self._site = site.folder, site
+        self.messages: list[str] = []
+        self.header: tuple[str, ...] = ()
+        self._hub, self._plan, self._ray, self._model = hub, plan, ray, model
+        self._status = Status(0, 0, 1, 0.0, 0.0, float("nan"), float("nan"), None, "starting")
+        self._said: dict[str, Any] = {}
+        self._asked_at = 0.0
+        self._heard = time.monotonic()
+        self._watchdog = ray.Watchdog(site)
+        self._error: BaseException | None = None
+        self._over = False
+        self._result: ClusterResult | None = None
+
+    # What it tells
+
+    @property
+    def finished(self) -> bool:
+        self._look()
+        return self._over
+
+    def status(self) -> Status:
+        self._look()
+        return self._status
+
+    def processes(self) -> dict[Any, tuple[int, str]]:
+        """Pid and machine of each, by role and number."""
+        self._look()
+        return dict(self._said.get("places", {}))
+
+    def _look(self) -> None:
+        if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
+            return
+        self._asked_at = time.monotonic()
+        said = self._ray.answer(self._hub.watch.remote(len(self.messages)))
+        if said is not None:
+            self._hear(said)
+        elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
+            self._end(None if record.state != "failed" else (record.reason, True))
+        elif time.monotonic() - self._heard < LOST_SECONDS:
+            self._watchdog.silent()
+        else:
+            self._error = UserError(
+                f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
+                f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
+            )
+            self._finish()
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        self._heard, self._said = time.monotonic(), said
+        self._watchdog.heard()
+        self.header = self.header or tuple(said.get("header", ()))
+        self.messages += said.get("messages", ())
+        self._status = said.get("status", self._status)
+        if said["over"]:
+            self._end(said["error"])
+
+    def _end(self, error: tuple[str, bool] | None) -> None:
+        if error is not None:
+            self._error = UserError(error[0]) if error[1] else RuntimeError(error[0])
+            self._status = replace(self._status, phase="failed")
+            if run_folder.read(self.folder).ended is None:  # it failed before the run was its own
+                run_folder.finish(self.folder, "failed", error[0])
+        else:
+            state = run_folder.read(self.folder).state
+            self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")
+        self._finish()
+
+    def _finish(self) -> None:
+        self._over = True
+        self._ray.end(self._hub, self._plan)
+        self._ray.leave()
+        if self._site.local is not None:
+            self._site.local.stop()
+
+    # What is asked of it
+
+    def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
+        found: Switch = self._ask("switch", strategy, reason=reason, **settings)
+        return found
+
+    def resize(self, workers: int) -> None:
+        self._ask("resize", workers)
+
+    def stop(self) -> None:
+        self._ask("stop")
+
+    def checkpoint(self) -> None:
+        self._ask("checkpoint")
+
+    def _ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
+        if self.finished:
+            raise UserError(f"run {self.folder.name} is over; `{method}` needs a live run")
+        return self._ray.answer(self._hub.ask.remote(method, *arguments, **settings), 75.0)
+
+    def wait(self, timeout: float | None = None) -> ClusterResult:
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.finished:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"run {self.folder.name} is not done after {timeout} s")
+            time.sleep(POLL_SECONDS / 4)
+        if self._error is not None:
+            raise self._error
+        self._result = self._result or ClusterResult.of(self.folder, self._model)
+        return self._result
+
+
+class ClusterResult(TrainedModel):
+    """A finished run: its figures, and the model to predict with and to save."""
+
+    folder: Path
+    report: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path, model: nn.Module | None) -> ClusterResult:
+        made = load(folder, model)
+        result = cls(made.learner, made.facts)
+        file = folder / run_folder.REPORT
+        result.folder, result.report = folder, json.loads(file.read_text()) if file.exists() else {}
+        return result
+
+    @property
+    def auc(self) -> float:
+        return float(self.report["auc"])
+
+    @property
+    def logloss(self) -> float:
+        return float(self.report["logloss"])
+
+    @property
+    def examples_per_second(self) -> float:
+        return float(self.report["examples_per_second"])
+
+    @property
+    def lines(self) -> list[str]:
+        return closing_lines(self.report, self.folder)

@@ -1,0 +1,117 @@
+"""A Ray cluster on this machine, for one run: started before it, stopped after it, also if its starter is gone by then.
+
+Only this user can use it: Ray's token authentication is on, and the token is in a folder that nobody else can enter.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gearshift.errors import UserError
+
+START_SECONDS = 60.0
+STORE_BYTES = 80 << 20  # of Ray's object store, which has next to nothing to hold
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    folder: str  # its own: token, sockets and logs
+    port: int
+    pid: int
+
+    @classmethod
+    def start(cls, cpus: float) -> LocalRay:
+        folder = Path(tempfile.mkdtemp(prefix="gs-"))
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(_own_token())
+        environment = {**os.environ, **TOKEN, "RAY_AUTH_TOKEN_PATH": str(token)}
+        environment.pop("RAY_AUTH_TOKEN", None)
+        port = _free_port()
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        command += [f"--port={port}", f"--num-cpus={round(cpus + 0.5)}", "--include-dashboard=false"]
+        command += [
+            f"--object-store-memory={STORE_BYTES}",
+            f"--temp-dir={folder}/ray",
+            "--disable-usage-stats",
+        ]
+        with (folder / "start.log").open("w") as log:
+            made = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        local = cls(str(folder), port, made.pid)
+        until = time.monotonic() + START_SECONDS
+        while not local._answers():
+            if made.poll() is not None or time.monotonic() > until:
+                said = (folder / "start.log").read_text().strip().splitlines()[-3:]
+                local.stop()
+                raise UserError(f"Ray did not start on this machine: {' '.join(said)}")
+            time.sleep(0.1)
+        return local
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def sockets(self) -> str:
+        return f"{self.folder}/s"
+
+    def stop(self) -> None:
+        """Everything of it, and its folder."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+        until = time.monotonic() + 10
+        while self._lives() and time.monotonic() < until:
+            time.sleep(0.1)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stop_soon(self) -> None:
+        """The same from a process that is part of it, and will end with it."""
+        script = f"sleep 2; kill -TERM -{self.pid}; sleep 5; kill -KILL -{self.pid}; rm -rf {self.folder}"
+        subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stderr=subprocess.DEVNULL)
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return "Ray runtime started" in (Path(self.folder) / "start.log").read_text()
+        return False
+
+    def _lives(self) -> bool:
+        with suppress(ChildProcessError):
+            os.waitpid(
+                self.pid, os.WNOHANG
+            )  # ours, if this process started it: a dead child stays until then
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, 0)
+            return True
+        return False
+
+
+def _own_token() -> str:
+    """Of this process, for all clusters that it starts: Ray reads mode and token once, when it is imported."""
+    if os.environ.get("RAY_AUTH_MODE") != "token" and "ray" in sys.modules:
+        raise UserError(
+            "Ray was imported before this run was started, without its token authentication; "
+            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the environment, or import ray later"
+        )
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ |= TOKEN
+    return os.environ["RAY_AUTH_TOKEN"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

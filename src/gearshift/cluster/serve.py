@@ -1,0 +1,41 @@
+"""A shard as a process: its part of rows and dense parameters, and of every snapshot."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from functools import partial
+
+from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_of
+from gearshift.cluster.snapshots import PartCut, load_part, part_folder
+from gearshift.engine.roles.shard import ShardRole
+from gearshift.server import Server
+
+
+def serve(member: Member, site: Site) -> None:
+    site.enter()
+    number = member.me.number
+    training = site.build().training
+    training.learner.server.threads = site.threads
+    layout = layout_of(training.learner, site.shards)
+
+    def load(name: str) -> Server:
+        return load_part(training.learner, layout, number, site.checkpoints / name)
+
+    def take_cut(name: str, server: Server) -> None:
+        cut, incarnation = PartCut.of(server, number), role.incarnation
+
+        def write() -> None:
+            error = ""
+            try:
+                cut.write(part_folder(site.checkpoints, name))
+            except OSError as failed:
+                error = f"shard {number} could not write its part ({failed.strerror or failed})"
+            driver.post(partial(role.saved, incarnation, name, error))
+
+        threading.Thread(target=write, name="gearshift-cut", daemon=True).start()
+
+    with closing(endpoint_of(member, site, training)) as endpoint:
+        driver = driver_of(member, site, endpoint)
+        role = ShardRole(number, member.boot, load, take_cut)
+        driver.run(role)

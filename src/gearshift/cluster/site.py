@@ -1,0 +1,193 @@
+"""What every process of a run knows. It reaches them through Ray when they start, and holds no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from gearshift import run_folder
+from gearshift.cluster.local_ray import LocalRay
+from gearshift.data.schema import Bag, Schema, Sequence
+from gearshift.engine.roles.messages import To
+from gearshift.engine.wire.address import ipc_address
+from gearshift.engine.wire.driver import Driver
+from gearshift.engine.wire.endpoint import Endpoint
+from gearshift.engine.wire.keys import Contact, Keys
+from gearshift.engine.wire.limits import Limits, Statistic
+from gearshift.errors import UserError
+from gearshift.learner import Learner
+from gearshift.run import Run
+from gearshift.shard import Layout
+from gearshift.training import Training
+
+BAG = 256  # ids of one example in a bag that a message has room for
+SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
+
+STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
+
+
+class Recipe(Protocol):
+    """How a process builds the run's parts; the same in each of them."""
+
+    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+        """`schema` is the one that the coordinator has fitted; only the coordinator resumes."""
+
+    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+        """What the user reads before the start."""
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def write_state(folder: Path, **changed: Any) -> None:
+    with _writing:
+        run_folder.write_json(folder / STATE, {**read_state(folder), **changed})
+
+
+_writing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Site:
+    recipe: Recipe
+    folder: Path  # the run's own; every process reads and writes checkpoints there
+    cwd: str  # where the run was started: relative paths of the data mean that place
+    shards: int
+    wire: Literal["ipc", "curve"]
+    sockets: str  # the folder for ipc
+    half: bool = False  # rows and gradients travel as bfloat16
+    threads: int = 1  # of a worker, and of a shard
+    tick: float = 0.25  # seconds between looks at the clock, and until something is said again
+    patience: float = 30.0  # seconds that a worker may be silent
+    schema: dict[str, Any] | None = None  # None until the coordinator has fitted it
+    local: LocalRay | None = None  # the cluster that was started for this run
+    token: str = ""  # stands in the run's folder since the start, for all to see
+
+    def enter(self) -> None:
+        """A process finds files and modules as the one that started the run, or the run ends with a sentence."""
+        self._check_shared()
+        if Path(self.cwd).is_dir():
+            os.chdir(self.cwd)
+            if self.cwd not in sys.path:
+                sys.path.insert(0, self.cwd)
+        torch.set_num_threads(self.threads)
+
+    def _check_shared(self) -> None:
+        """A shard that writes its part of a checkpoint where nobody finds it would be noticed too late."""
+        until = time.monotonic() + SHARED_SECONDS
+        while read_state(self.folder).get("token", "") != self.token:
+            if time.monotonic() >= until:
+                raise UserError(
+                    f"{platform.node()} does not see the run's folder {self.folder}, or another folder of that name: "
+                    "all machines of a run must share it (NFS, Lustre, a volume); set checkpoint.path to a folder "
+                    "that they share"
+                )
+            time.sleep(0.2)
+
+    def build(self, resume: Path | None = None) -> Run:
+        return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    # What whoever keeps the processes asks
+
+    def new_start(self, pid: int, node: str) -> int:
+        """The coordinator's process starts, here; which time it is."""
+        number = int(read_state(self.folder).get("start", 0)) + 1
+        if self.folder.is_dir():  # if not, `enter` will say so
+            write_state(self.folder, start=number, pid=pid, node=node)
+        return number
+
+    def hub_place(self) -> tuple[int, str] | None:
+        """Process and machine of the coordinator."""
+        state = read_state(self.folder)
+        return (state["pid"], state["node"]) if "pid" in state else None
+
+    def over(self) -> None:
+        """The run has ended: so does a cluster that was started for it alone."""
+        if self.local is not None:
+            self.local.stop_soon()
+
+
+class Member(Protocol):
+    """A process's place among the others, as whoever started it keeps it."""
+
+    me: To
+    boot: int  # higher than that of any start before
+    host: str  # the address of its machine
+
+    def announce(self, contact: Contact) -> None: ...
+    def contacts(self) -> Iterable[Contact]:
+        """The newest of everybody, as far as known; never waits."""
+
+    def tell(self, sentence: str) -> None:
+        """To the user."""
+
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        """Its figures go to whoever started it, who shows them."""
+
+
+Body = Callable[[Member, Site], None]  # what a process does, to its end
+
+
+def layout_of(learner: Learner, shards: int) -> Layout:
+    dense, together = learner.worker.dense, learner.server.max_norm is not None
+    return Layout.of(shards, len(dense), dense.offsets, together=together)
+
+
+def endpoint_of(member: Member, site: Site, training: Training) -> Endpoint:
+    """The sockets of this process; the others learn where they are."""
+    keys = Keys.make() if site.wire == "curve" else None
+    bind = ""
+    if member.me.role != "worker":
+        host = f"[{member.host}]" if ":" in member.host else member.host
+        bind = f"tcp://{host}:*" if keys else ipc_address(Path(site.sockets), member.me, member.boot)
+    limits = limits_of(training, site.shards)
+    endpoint = Endpoint(member.me, member.boot, limits, bind=bind, keys=keys, half=site.half)
+    member.announce(endpoint.contact)
+    return endpoint
+
+
+def driver_of(member: Member, site: Site, endpoint: Endpoint) -> Driver:
+    driver = Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+    member.measured_by(driver.figures)
+    return driver
+
+
+def limits_of(training: Training, shards: int) -> Limits:
+    """The largest messages that this run can have: a lease is never more than the global batch."""
+    learner, batch = training.learner, training.plan.batch
+    schema = learner.schema
+    per_example = 0
+    for group in learner.worker.groups:
+        ragged = [schema.ragged_fields[i] for i in group.ragged]
+        lists = sum(
+            f.max_len if isinstance(f, Sequence) else BAG for f in ragged if isinstance(f, Bag | Sequence)
+        )
+        per_example = max(per_example, len(group.singles) + lists)
+    statistics = tuple(
+        Statistic(name, tuple(values.shape), not values.is_floating_point())
+        for name, values in learner.model.named_buffers()
+    )
+    return Limits(
+        tuple(store.width for store in learner.server.stores),
+        tuple(own.stop - own.start for own in layout_of(learner, shards).dense),
+        ids=max(1, batch * per_example),
+        batch=batch,
+        tasks=max(1, len(schema.labels)),
+        statistics=statistics,
+    )

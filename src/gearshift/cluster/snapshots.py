@@ -1,0 +1,132 @@
+"""Snapshots of a run on many shards: each writes its part, and together they become a checkpoint like any other.
+
+    checkpoints/.step-600-3.part/     while it is written, by incarnation 3
+        rows0-s1-0000.safetensors     rows of store 0 on shard 1
+        dense-s1.safetensors          its dense parameters, their optimizer's state, running statistics
+        s1.json                       what the manifest will say of the rows
+
+The folder must be one that all machines see. Loading a part takes the rows whose hash names the shard, so a checkpoint
+of any number of shards, of any engine, loads on any other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save
+from torch import Tensor
+
+from gearshift import checkpoint
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.embedding.sharded import Placement
+from gearshift.embedding.store import Cut, RowBlock
+from gearshift.learner import Learner
+from gearshift.server import Server
+from gearshift.shard import Layout, shard_server
+
+
+def part_folder(checkpoints: Path, name: str) -> Path:
+    return checkpoints / f".{name}.part"
+
+
+@dataclass(frozen=True)
+class PartCut:
+    """A shard's part as it was when the cut was taken, while the shard goes on."""
+
+    shard: int
+    dense: dict[str, Tensor]  # flat, optimizer/..., statistics/...
+    rows: tuple[Cut, ...]
+
+    @classmethod
+    def of(cls, server: Server, shard: int) -> PartCut:
+        dense = {"flat": server.flat.clone()}
+        dense |= {f"optimizer/{name}": values.clone() for name, values in server.optimizer_state.items()}
+        dense |= {f"statistics/{name}": values.clone() for name, values in server.buffers.items()}
+        return cls(shard, dense, tuple(store.cut() for store in server.stores))
+
+    def write(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files: dict[str, Any] = {}
+            for i, cut in enumerate(self.rows):
+                files |= checkpoint.write_rows(folder, f"rows{i}-s{self.shard}", cut)
+            arrays = {name: values.numpy() for name, values in self.dense.items()}
+            (folder / f"dense-s{self.shard}.safetensors").write_bytes(save(arrays))
+            (folder / f"s{self.shard}.json").write_text(json.dumps(files))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for cut in self.rows:
+            cut.close()
+
+
+def load_part(learner: Learner, layout: Layout, shard: int, path: Path) -> Server:
+    """The server of this shard, with its part of the checkpoint; `learner` is of this process alone."""
+    saved = Checkpoint.open(path)
+    learner.restore(saved, keep=lambda block: _own_rows(block, shard, layout.shards))
+    server = shard_server(learner.server, layout, shard)
+    if layout.shards > 1:
+        server.threads = learner.server.threads
+    return server
+
+
+def _own_rows(block: RowBlock, shard: int, shards: int) -> RowBlock:
+    if shards == 1:
+        return block
+    at = Placement(block.ids_U, shards).groups[shard]
+    return replace(block, **{f.name: getattr(block, f.name)[at] for f in fields(block)})
+
+
+def commit(
+    learner: Learner,
+    layout: Layout,
+    beside: Path,
+    path: Path,
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, Arrays],
+) -> None:
+    """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut."""
+    optimizer: dict[str, Tensor] = {
+        name: torch.empty_like(values) for name, values in learner.server.optimizer_state.items()
+    }
+    files: dict[str, Any] = {}
+    with torch.no_grad():
+        for shard, own in enumerate(layout.dense):
+            part = dict(_arrays(beside / f"dense-s{shard}.safetensors"))
+            learner.worker.dense.flat[own].copy_(torch.from_numpy(part["flat"]))
+            for name, values in optimizer.items():
+                saved = torch.from_numpy(part[f"optimizer/{name}"])
+                if values.dim():
+                    values[own] = saved
+                elif shard == 0:
+                    values.copy_(saved)
+            for name, values in learner.server.buffers.items() if shard == 0 else ():
+                values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
+            files |= json.loads((beside / f"s{shard}.json").read_text())
+    for leftover in [*beside.glob("dense-s*.safetensors"), *beside.glob("s*.json")]:
+        leftover.unlink()
+    dense: dict[str, Arrays] = {
+        "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
+        "optimizer": {name: t.numpy() for name, t in optimizer.items()},
+    }
+    checkpoint.finish(beside, path, facts, {**arrays, **dense}, files)
+
+
+def discard(checkpoints: Path, name: str) -> None:
+    shutil.rmtree(part_folder(checkpoints, name), ignore_errors=True)
+
+
+def _arrays(file: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    with safe_open(file, framework="numpy") as opened:
+        for name in opened.keys():  # noqa: SIM118 (not a dict)
+            yield name, np.asarray(opened.get_tensor(name))

@@ -1,0 +1,67 @@
+"""`gearshift metrics`: figures of a live run as Prometheus text, printed once or served on a port of this machine."""
+
+from __future__ import annotations
+
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gearshift import control, prometheus
+from gearshift.commands import terminal
+from gearshift.commands.control import run_of
+from gearshift.errors import UserError
+
+HOST = "127.0.0.1"
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics(run: str, port: int | None) -> None:
+    folder = run_of(run)
+    if port is None:
+        sys.stdout.write(page(folder))
+        return
+    with server(folder, port) as listening:
+        control.check_live(folder, "metrics")
+        terminal.say(
+            f"{folder.name} -> http://{HOST}:{listening.server_port}/metrics   (Ctrl-C ends this, not the run)"
+        )
+        try:
+            listening.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+def page(folder: Path) -> str:
+    said = control.ask(folder, "metrics")
+    return prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
+
+
+def server(folder: Path, port: int) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds for a request
+
+        def do_GET(self) -> None:
+            if self.path not in ("/", "/metrics"):
+                self._answer(404, "only /metrics is here\n")
+                return
+            try:
+                self._answer(200, page(folder))
+            except UserError as error:  # the run is over, or starts anew
+                self._answer(503, f"{error}\n")
+
+        def _answer(self, code: int, body: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", TYPE)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {HOST}:{port}: {error.strerror}; choose another --port, or 0 for any"
+        ) from None

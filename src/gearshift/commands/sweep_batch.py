@@ -1,0 +1,125 @@
+"""`gearshift sweep-batch`: how large the batch may be, under which optimizer; a table, a recommendation, its files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gearshift import run_folder
+from gearshift.commands import terminal
+from gearshift.commands.compare import difference_text, interval_text, markdown_table
+from gearshift.comparison import interval
+from gearshift.config import check_files, load_config
+from gearshift.errors import UserError
+from gearshift.largest_batch import Line, Sweep
+
+if TYPE_CHECKING:
+    from gearshift.sweep import Asked, BatchSweep
+
+_HEADS = ("optimizer", "batch", "rates: dense, rows", "AUC (95 %)", "vs best at {:,}", "within", "log loss", "gap",
+          "steps", "time")  # fmt: skip
+RatesOf = Callable[[Line], tuple[float, float]]
+
+
+def sweep_batch_command(asked: Asked, out: Path) -> None:
+    check_files(load_config(asked.config, asked.settings))
+
+    from gearshift.sweep import BatchSweep  # imports torch
+
+    swept = BatchSweep(asked, terminal.say)
+    terminal.say(
+        f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
+        f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {asked.seeds} seeds each."
+    )
+    found = None
+    try:
+        for found in swept:
+            _keep(found, swept, out)
+            terminal.say(_sentence(found, found.lines[-1]))
+    except KeyboardInterrupt:
+        if found is not None:
+            terminal.say(table(found, swept.rates))
+            terminal.say(f"Interrupted; what is done is in {out / 'sweep.json'}.")
+        raise
+    assert found is not None
+    terminal.say(table(found, swept.rates))
+    for sentence in _notes(found, swept):
+        terminal.say(sentence)
+    run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
+    terminal.say(f"Wrote {out / 'sweep.json'}, {out / 'sweep.md'}.")
+
+
+def factor(word: str) -> int:
+    """16 or 16x"""
+    number = word.removesuffix("x")
+    if not number.isdecimal():
+        raise UserError(f"--batches has `{word}`; write factors of train.global_batch, such as 1,4,16,64")
+    return int(number)
+
+
+def _sentence(found: Sweep, line: Line) -> str:
+    """Whether the smallest batch is within is not known before all optimizers had it."""
+    place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
+    auc = interval_text(interval(line.aucs))
+    said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {line.mean('steps'):,.0f} steps"
+    return said + (place if line.batch > found.reference.batch else "")
+
+
+def table(found: Sweep, rates: RatesOf) -> str:
+    rows = [_row(found, line, *rates(line)) for line in found.lines]
+    return terminal.table(_heads(found), rows, right="lrlllrrrrr")
+
+
+def markdown(found: Sweep, rates: RatesOf) -> str:
+    return markdown_table(_heads(found), [_row(found, line, *rates(line)) for line in found.lines])
+
+
+def _heads(found: Sweep) -> list[str]:
+    return [head.format(found.reference.batch) for head in _HEADS]
+
+
+def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
+    diverged = line.scores.count(None)
+    return [
+        line.optimizer,
+        terminal.count(line.batch),
+        f"{dense_lr:.3g}, {row_lr:.3g}",
+        interval_text(interval(line.aucs)),
+        "-" if line is found.reference else difference_text(found.difference(line)),
+        "yes" if found.within(line) else f"no, {diverged} diverged" if diverged else "no",
+        terminal.figure(line.mean("logloss")),
+        terminal.figure(line.mean("gap")),
+        "-" if diverged == len(line.scores) else terminal.count(line.mean("steps")),
+        "-" if diverged == len(line.scores) else terminal.clock(line.seconds),
+    ]
+
+
+def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
+    tolerance, best, seeds = terminal.figure(found.tolerance), found.recommended, swept.asked.seeds
+    bound = "the difference" if seeds == 1 else "the lower 95 % bound of the paired difference"
+    said = [
+        f'"within" = {bound} to the best of the smallest batch is at least -{tolerance} (--tolerance); gap = AUC on '
+        "training data minus AUC held out."
+    ]
+    said += [
+        f"{optimizer}: largest batch {'none' if batch is None else f'{batch:,}'}."
+        for optimizer, batch in found.largest_batch().items()
+    ]
+    if seeds == 1:
+        said.append("One seed gives no interval; --seeds 5 does.")
+    if best is not None:
+        words = shlex.join(swept.chosen(best))
+        said.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
+        said.append(f"Train so: gearshift train {swept.asked.config} {words}")
+    return said
+
+
+def _keep(found: Sweep, swept: BatchSweep, out: Path) -> None:
+    """What is known so far, should the rest not come."""
+    told = found.as_json()
+    for line, one in zip(found.lines, told["lines"], strict=True):
+        one["settings"] = swept.chosen(line)
+    out.mkdir(parents=True, exist_ok=True)
+    run_folder.write_json(out / "sweep.json", told)

@@ -1,0 +1,27 @@
+"""An optimizer and settings beside it in one word of the command line: NAME[:KEY=VALUE...].
+
+`lamb`, `vr_adam:row_trust=row_wise`, `adam:row_clip=cowclip:batch_rule=cowclip`: NAME is of the dense parameters, keys
+are those of the config's section `optimizer`.
+"""
+
+from __future__ import annotations
+
+from gearshift import names
+from gearshift.config.checks import DENSE_SETTINGS
+from gearshift.errors import UserError
+
+
+def parse_optimizer(word: str) -> tuple[str, dict[str, str]]:
+    """The name, and the settings as they are written."""
+    name, *pieces = word.split(":")
+    if name not in DENSE_SETTINGS:
+        raise names.unknown("optimizer", name, DENSE_SETTINGS)
+    written: dict[str, str] = {}
+    for piece in pieces:
+        key, _, value = piece.partition("=")
+        if not (key and value):
+            raise UserError(f"optimizer `{word}`: `{piece}` is not a setting; write {name}:row_clip=cowclip")
+        if key in written:
+            raise UserError(f"optimizer `{word}`: `{key}` is set twice; remove one")
+        written[key] = value
+    return name, written

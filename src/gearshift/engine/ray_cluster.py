@@ -1,0 +1,515 @@
+"""Processes on a Ray cluster: Ray places them, starts them, and starts them anew. Nothing else imports Ray.
+
+One actor is the hub, in which the coordinator runs; the others hear from it who else is there. All of them are
+detached: they outlive whoever started the run. Every actor begins its work by itself when its process starts, so one
+that Ray has started anew needs nobody to tell it. What passes through Ray is where a process listens and its public
+key; rows, gradients and everything about the training go over the wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from gearshift.engine.roles.messages import To
+from gearshift.engine.wire.keys import Contact
+from gearshift.errors import UserError
+
+NAMESPACE = "gearshift"
+MEET_SECONDS = 1.0  # between two looks at who is there
+ANSWER_SECONDS = 20.0  # for a question to the hub
+STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+PLACE_SECONDS = 60.0  # in which a first process must be there
+FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
+STARTS = 1 << 20  # of members, that one start of the hub has numbers for
+FAILURES = 3  # of one member, one after the other, that end the run
+WELL_SECONDS = 120.0  # a member that worked so long has not failed again, but anew
+
+
+class Running(Protocol):
+    """What the hub lets others see of the run in it."""
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def messages(self) -> list[str]: ...
+    def status(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one process of a role takes of its machine."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def bundle(self) -> dict[str, float]:
+        return {"CPU": self.cpus, "GPU": self.gpus} if self.gpus else {"CPU": self.cpus}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started, and where."""
+
+    name: str  # of the run; no other live one has it
+    needs: dict[str, Needs]  # by role
+    shards: int
+    workers: int
+    spread: bool = False  # over machines, rather than together
+    group: PlacementGroup | None = None
+
+    @property
+    def members(self) -> list[To]:
+        """All that are there from the beginning; the place in this list is that of its bundle."""
+        shards = [To("shard", i) for i in range(self.shards)]
+        return [To("coordinator"), *shards, *(To("worker", i) for i in range(self.workers))]
+
+    def options(self, who: To) -> dict[str, Any]:
+        needs = self.needs[who.role]
+        found: dict[str, Any] = {
+            "name": actor_name(self.name, who),
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "max_restarts": -1,
+            "max_task_retries": 0,
+            "num_cpus": needs.cpus,
+            "num_gpus": needs.gpus,
+        }
+        if self.group is not None and who in self.members:
+            place = self.members.index(who)
+            found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self.group, place)
+        return found
+
+
+def actor_name(run: str, who: To) -> str:
+    return f"{run}/{who.role}-{who.number}"
+
+
+# ---- in every process ----
+
+
+@dataclass
+class Seat:
+    """A process's place among the others (`cluster.site.Member`)."""
+
+    me: To
+    boot: int
+    host: str
+    _contact: Contact | None = None
+    _known: dict[To, Contact] = field(default_factory=dict)
+    _sentences: list[str] = field(default_factory=list)
+    _measure: Callable[[], dict[str, float]] = dict
+
+    def announce(self, contact: Contact) -> None:
+        self._contact = contact
+
+    def contacts(self) -> Iterable[Contact]:
+        return list(self._known.values())
+
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        self._measure = measure
+
+    def tell(self, sentence: str) -> None:
+        self._sentences.append(sentence)
+
+    def meet(self, hub: Any) -> None:
+        """Tells the hub where we are, and hears where the others are."""
+        said, self._sentences = self._sentences, []
+        found = ray.get(
+            hub.meet.remote(self._contact, said, self.me, self._measure()), timeout=ANSWER_SECONDS
+        )
+        self._known.update({contact.who: contact for contact in found})
+
+
+class Process:
+    """An actor that is a shard or a worker, from its start on."""
+
+    def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
+        self._hub_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
+        threading.Thread(target=self._live, name="gearshift", daemon=True).start()
+
+    def _live(self) -> None:
+        hub = ray.get_actor(self._hub_name, namespace=NAMESPACE)
+        node = ray.get_runtime_context().get_node_id()
+        boot = _patiently(lambda: hub.register.remote(self._who, os.getpid(), node))
+        self._site = _patiently(lambda: hub.site.remote())
+        seat = Seat(self._who, boot, _this_host())
+        threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
+        failure: tuple[str, bool] | None = None
+        try:
+            self._body(seat, self._site)
+        except UserError as error:
+            failure = str(error), True
+        except BaseException:
+            failure = traceback.format_exc(), False
+        with contextlib.suppress(Exception):
+            _patiently(lambda: hub.ended.remote(self._who, boot, failure))
+        os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
+
+    def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
+        watchdog = Watchdog(self._site)
+        while True:
+            try:
+                seat.meet(hub)
+                watchdog.heard()
+            except RayError:
+                if seat.me == To("shard", 0):
+                    watchdog.silent()
+            time.sleep(MEET_SECONDS)
+
+
+class Watchdog:
+    """Ends a hub that is there and does not answer: Ray starts another. One that has just started has more time."""
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+        self._known = self._answered = site.hub_place()
+        self._since = time.monotonic()  # it was heard, first seen, or ended
+
+    def heard(self) -> None:
+        self._since, self._answered = time.monotonic(), self._site.hub_place()
+        self._known = self._answered
+
+    def silent(self) -> None:
+        now, place = time.monotonic(), self._site.hub_place()
+        if place != self._known:
+            self._known, self._since = place, now
+        grace = self._site.patience if place == self._answered else max(STARTING_SECONDS, self._site.patience)
+        if place is not None and now - self._since > grace:
+            self._since = now
+            end_process(*place)
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """The hub may be starting anew itself."""
+    while True:
+        try:
+            return ray.get(ask(), timeout=ANSWER_SECONDS)
+        except RayError:
+            time.sleep(MEET_SECONDS)
+
+
+def end_process(pid: int, node: str) -> None:
+    """At once, also if it is frozen; by a task on its own machine."""
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    with contextlib.suppress(RayError):
+        task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=here, max_retries=0)
+        ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
+
+
+def _this_host() -> str:
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def _cpus(of: Callable[[], dict[str, float]]) -> float:
+    return of().get("CPU", 0)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+# ---- the hub ----
+
+
+class Keeper:
+    """Holds what the run is made of, for the hub and all that start anew.
+
+    It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
+    """
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+
+    def give(self) -> Any:
+        return self._site
+
+
+def keeper_of(run: str) -> Any:
+    return ray.get_actor(f"{run}/keeper", namespace=NAMESPACE)
+
+
+class Hub:
+    """The actor of the coordinator. It is also the staff that starts, replaces and ends the others."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        begin: Callable[[Seat, Any, Hub], Running],
+        bodies: dict[str, Callable[[Any, Any], None]],
+    ) -> None:
+        self._plan, self._begin, self._bodies = plan, begin, bodies
+        self._site: Any = _patiently(lambda: keeper_of(plan.name).give.remote())
+        self._lock = threading.Lock()
+        self._contacts: dict[To, Contact] = {}
+        self._places: dict[To, tuple[int, str]] = {}  # pid and node
+        self._boots: dict[To, int] = {}
+        self._starts: Counter[To] = Counter()
+        self._figures: dict[To, dict[str, float]] = {}
+        self._actors: dict[To, Any] = {}
+        self._failures: dict[To, list[float]] = {}
+        self._failure: str | None = None
+        self._error: tuple[str, bool] | None = None
+        self._over = False
+        self._run: Running | None = None
+        first: int = self._site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
+        self._boot: int = first
+        self._starts[To("coordinator")] = first // STARTS
+        self._seat = Seat(To("coordinator"), first, _this_host())
+        threading.Thread(target=self._live, name="gearshift", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            self._seat._known = self._contacts
+            self._run = self._begin(self._seat, self._site, self)
+            self._run.wait()  # type: ignore[attr-defined]
+        except UserError as error:
+            self._error = str(error), True
+        except BaseException:
+            self._error = traceback.format_exc(), False
+        with contextlib.suppress(Exception):
+            self.close()
+        self._over = True
+        self._site.over()
+        time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
+        leave_place(self._plan)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    # ---- from members ----
+
+    def site(self) -> Any:
+        return self._site
+
+    def register(self, who: To, pid: int, node: str) -> int:
+        with self._lock:
+            self._boot += 1
+            self._places[who] = pid, node
+            self._boots[who] = self._boot
+            self._starts[who] += 1
+            return self._boot
+
+    def meet(
+        self, contact: Contact | None, sentences: list[str], who: To, figures: dict[str, float]
+    ) -> list[Contact]:
+        with self._lock:
+            self._figures[who] = figures
+            if self._seat._contact is not None:
+                self._contacts[To("coordinator")] = self._seat._contact
+            if contact is not None:
+                known = self._contacts.get(contact.who)
+                if known is None or known.boot <= contact.boot:
+                    self._contacts[contact.who] = contact
+            self._seat._sentences.extend(sentences)
+            self._pass_on()
+            return list(self._contacts.values())
+
+    def _pass_on(self) -> None:
+        """What members have to say, to whoever watches the run."""
+        if self._run is not None:
+            said, self._seat._sentences = self._seat._sentences, []
+            self._run.messages.extend(said)
+
+    def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
+        """A member's work is over, or it cannot do it."""
+        if failure is None:
+            self._end(who)
+            return
+        sentence, is_users = failure
+        now = time.monotonic()
+        times = [at for at in self._failures.get(who, []) if now - at < WELL_SECONDS] + [now]
+        self._failures[who] = times
+        if is_users or len(times) >= FAILURES:
+            name = f"{who.role} {who.number}"
+            again = "" if is_users else f" {len(times)} times, the last time so"
+            self._failure = f"{name} failed{again}: {sentence.strip()}"
+
+    # ---- the staff (`cluster.coordinate.Staff`) ----
+
+    def begin(self, site: Any, workers: int) -> None:
+        self._site = site
+        for who in self._plan.members[1 : 1 + self._plan.shards]:
+            self._start(who)
+        self.resize(workers)
+
+    def resize(self, workers: int) -> None:
+        """Those who are too many are told by the coordinator that it is over."""
+        for number in range(workers):
+            self._start(To("worker", number))
+
+    def _start(self, who: To) -> None:
+        if who not in self._actors:
+            options = self._plan.options(who) | {"get_if_exists": True}
+            make = ray.remote(Process).options(**options)
+            self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
+
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """The process of that start; if another has started meanwhile, it is given its time."""
+        if (place := self._places.get(who)) and self._boots[who] == boot:
+            self._boots[who] = 0  # once
+            self._seat.tell(f"{reason}: it is started anew")
+            threading.Thread(target=end_process, args=place, daemon=True).start()
+
+    def failure(self) -> str | None:
+        return self._failure
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        with self._lock:
+            found = {**self._figures, self._seat.me: self._seat._measure()}
+            return {
+                f"{who.role}-{who.number}": {**own, "restarts": max(0, self._starts[who] - 1)}
+                for who, own in sorted(found.items())
+            }
+
+    def close(self) -> None:
+        for who in list(self._actors):
+            self._end(who)
+
+    def _end(self, who: To) -> None:
+        actor = self._actors.pop(who, None)
+        with self._lock:
+            self._contacts.pop(who, None)
+            self._figures.pop(who, None)
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(actor, no_restart=True)
+        if place := self._places.get(who):
+            threading.Thread(target=end_process, args=place, daemon=True).start()
+
+    # ---- from whoever watches ----
+
+    def watch(self, since: int) -> dict[str, Any]:
+        """Where the run stands, and what it said since the line with this number."""
+        run = self._run
+        said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
+        if run is not None:
+            with self._lock:
+                self._pass_on()
+            said |= {"status": run.status(), "messages": list(run.messages[since:])}
+            said["header"] = getattr(run, "header", ())
+        return said
+
+    def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
+        """switch, resize, stop, checkpoint."""
+        if self._run is None:
+            raise UserError("the run has not begun yet; try again")
+        return getattr(self._run, method)(*arguments, **settings)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+# ---- from where a run is started ----
+
+
+def connect(address: str) -> None:
+    """To a cluster that is there."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
+    setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        if ray.is_initialized():
+            raise
+        raise UserError(
+            f"cannot reach Ray at {address} ({str(error).splitlines()[0]}). Is the head up (`ray status`)? "
+            "For a cluster on this machine: cluster.address=local"
+        ) from None
+
+
+def reserve(plan: Plan, seconds: float) -> PlacementGroup:
+    """Room for all processes of the plan, or a sentence that says what is missing."""
+    bundles = [plan.needs[who.role].bundle() for who in plan.members]
+    strategy = "SPREAD" if plan.spread else "PACK"
+    group: PlacementGroup = placement_group(bundles, strategy=strategy, name=plan.name, lifetime="detached")
+    ready, _ = ray.wait([group.ready()], timeout=seconds)
+    if not ready:
+        remove_placement_group(group)
+        wanted = sum(bundle["CPU"] for bundle in bundles)
+        there, free = _cpus(ray.cluster_resources), _cpus(ray.available_resources)
+        raise UserError(
+            f"the run asks {wanted:g} CPUs ({len(bundles)} processes); the Ray cluster has {there:g}, {free:g} of them "
+            "free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
+        )
+    return group
+
+
+def launch(
+    plan: Plan,
+    begin: Callable[[Any, Any, Any], Running],
+    bodies: dict[str, Callable[[Any, Any], None]],
+    site: Any,
+) -> Any:
+    """Starts the hub, which starts the others; its handle."""
+    options = plan.options(To("coordinator")) | {"max_concurrency": 64}
+    try:
+        kept = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+        keeper: Any = ray.remote(Keeper).options(**kept).remote(site)
+        ray.get(keeper.give.remote(), timeout=PLACE_SECONDS)
+        return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
+    except TypeError as error:  # what pickle says of what it cannot take along
+        cause = error.__cause__ or error
+        raise UserError(
+            f"the run cannot be taken to other processes: {cause}. Models, losses and data must be of classes that "
+            "can be imported there and pickled; a config always can"
+        ) from None
+
+
+def answer(reference: Any, seconds: float = ANSWER_SECONDS) -> Any:
+    """What an actor says, or None if it does not: it is starting anew, or Ray is gone."""
+    try:
+        return ray.get(reference, timeout=seconds)
+    except UserError:
+        raise
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UserError | TimeoutError):
+            raise cause from None
+        return None
+
+
+def find(run: str) -> Any:
+    """The hub of a live run, or None."""
+    try:
+        return ray.get_actor(actor_name(run, To("coordinator")), namespace=NAMESPACE)
+    except (ValueError, RayError):
+        return None
+
+
+def end(hub: Any, plan: Plan) -> None:
+    with contextlib.suppress(RayError):
+        ray.kill(hub, no_restart=True)
+    leave_place(plan)
+
+
+def leave_place(plan: Plan) -> None:
+    """What was reserved is free again; whatever still runs there ends."""
+    with contextlib.suppress(Exception):
+        ray.kill(keeper_of(plan.name), no_restart=True)
+    if plan.group is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(plan.group)
+
+
+def leave() -> None:
+    ray.shutdown()
+
+
+def is_connected() -> bool:
+    return bool(ray.is_initialized())

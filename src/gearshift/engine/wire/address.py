@@ -1,0 +1,50 @@
+"""Where a process may listen: a folder that is its user's alone, or a port on an address that was named."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+from pathlib import Path
+
+from gearshift.engine.roles.messages import To
+from gearshift.errors import UserError
+
+LONGEST = 107  # of a socket's path, in Linux
+
+
+def ipc_address(folder: Path, me: To, boot: int) -> str:
+    """In this folder, which is made if need be; other users cannot enter it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"ipc://{folder}/{me.role}-{me.number}-{boot}"
+
+
+def check_bind(address: str, *, keys: bool, open_to_host: bool = False) -> None:
+    scheme, _, place = address.partition("://")
+    if scheme == "ipc":
+        _check_folder(Path(place))
+    elif scheme == "tcp":
+        _check_host(place.rpartition(":")[0], address, keys, open_to_host)
+    else:
+        raise UserError(f"{address}: an address to listen on begins with ipc:// or tcp://")
+
+
+def _check_folder(path: Path) -> None:
+    if len(os.fsencode(path)) > LONGEST:
+        raise UserError(f"{path}: a socket's path has at most {LONGEST} bytes; choose a shorter folder")
+    found = path.parent.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        raise UserError(f"{path.parent} can be entered by others; use a folder of your own with `chmod 700`")
+
+
+def _check_host(host: str, address: str, keys: bool, open_to_host: bool) -> None:
+    try:
+        ip = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise UserError(
+            f"{address}: name the IP address to listen on, for example tcp://127.0.0.1:*"
+        ) from None
+    if ip.is_unspecified:
+        raise UserError(f"{address} would listen on every network of this host; name one address")
+    if not keys and not (ip.is_loopback and open_to_host):
+        raise UserError(f"{address}: a port is opened with keys only; inside a host use ipc://")

@@ -1,0 +1,334 @@
+"""Each kind of message: its number, for whom it is, and how it is written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from gearshift.data.batch import Floats, Ids
+from gearshift.engine.roles import messages as m
+from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.wire.frames import Reader, Writer
+from gearshift.engine.wire.limits import WireError
+from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut, Values
+from gearshift.sync.messages import Begin, Lease
+from gearshift.worker import Push, RowPush
+
+CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
+
+
+@dataclass(frozen=True)
+class Kind:
+    number: int
+    type: type[Any]
+    to: str
+    write: Callable[[Writer, Any], None]
+    read: Callable[[Reader, To], Message]  # by whom
+    flags: int = 0
+
+
+def plain(number: int, type_: type[Any], to: str) -> Kind:
+    """A message of numbers, with a name at the end or none."""
+    names = [field.name for field in fields(type_)]
+    timeless = "incarnation" not in names
+    numbers = [name for name in names if name not in ("incarnation", "name")]
+
+    def write(w: Writer, message: Any) -> None:
+        w.numbers(*(getattr(message, name) for name in numbers))
+        if "name" in names:
+            w.text(message.name)
+
+    def read(r: Reader, me: To) -> Message:
+        if timeless and r.incarnation:
+            raise WireError("a number out of range")
+        values: list[Any] = [] if timeless else [r.incarnation]
+        values += r.numbers(len(numbers))
+        message: Message = type_(*values, *([r.text()] if "name" in names else []))
+        return message
+
+    return Kind(number, type_, to, write, read)
+
+
+# ---- report and work ----
+
+
+def write_report(w: Writer, report: m.Report) -> None:
+    lease = 0 if report.lease is None else report.lease + 1
+    w.numbers(report.worker, report.boot, report.request, lease, report.version)
+    w.reals(report.seconds)
+    if (content := report.content) is not None:
+        w.flag(CONTENT)
+        row, most = content.labels_BT.shape[1:], w.limits.batch
+        if len(row) != 1 or not 0 < row[0] <= w.limits.tasks:
+            raise WireError("labels are not within the limits of the wire")
+        w.numbers(*row)
+        w.reals(content.loss, content.examples)
+        w.array(content.labels_BT, np.float32, most=most, row=row)
+        w.array(content.probabilities_BT, np.float32, most=most, row=row)
+        if content.weights_B is not None:
+            w.flag(WEIGHTS)
+            w.array(content.weights_B, np.float32, most=most)
+        if content.times_B is not None:
+            w.flag(TIMES)
+            w.array(content.times_B, np.int64, most=most)
+    w.text(report.refused)
+
+
+def read_report(r: Reader, me: To) -> m.Report:
+    worker, boot, request, lease, version = r.numbers(5)
+    (seconds,) = r.reals(1)
+    content = read_content(r) if r.flags & CONTENT else None
+    if r.flags & (WEIGHTS | TIMES) and content is None:
+        raise WireError("a flag that the message does not have")
+    ended = lease - 1 if lease else None
+    return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content)
+
+
+def read_content(r: Reader) -> m.Measured:
+    (tasks,) = r.numbers(1)
+    if not 0 < tasks <= r.limits.tasks:
+        raise WireError("an array of another size")
+    loss, examples = r.reals(2)
+    labels_BT = r.array(np.float32, most=r.limits.batch, row=(tasks,))
+    batch = len(labels_BT)
+    probabilities_BT = r.array(np.float32, most=batch, row=(tasks,), exact=batch)
+    weights_B = r.array(np.float32, most=batch, exact=batch) if r.flags & WEIGHTS else None
+    times_B = r.array(np.int64, most=batch, exact=batch) if r.flags & TIMES else None
+    return m.Measured(loss, examples, labels_BT, probabilities_BT, weights_B, times_B)
+
+
+def write_work(w: Writer, work: m.Work) -> None:
+    begin, lease = work.begin, work.begin.lease
+    w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
+    w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
+
+
+def read_work(r: Reader, me: To) -> m.Work:
+    boot, request, worker, token, version = r.numbers(5)
+    if worker != me.number:
+        raise WireError("a message for another worker")
+    *lease, epoch = r.numbers(5)
+    return m.Work(r.incarnation, boot, request, Begin(worker, Lease(*lease), token, version), epoch)
+
+
+# ---- snapshots ----
+
+
+def write_saved(w: Writer, saved: m.Saved) -> None:
+    name = saved.name.encode()
+    w.numbers(saved.shard, saved.boot, len(name))
+    w.text(saved.name + saved.error)
+
+
+def read_saved(r: Reader, me: To) -> m.Saved:
+    shard, boot, length = r.numbers(3)
+    raw = r.text().encode()
+    if length > len(raw):
+        raise WireError("a text that is none")
+    try:
+        return m.Saved(r.incarnation, shard, boot, raw[:length].decode(), raw[length:].decode())
+    except UnicodeDecodeError:
+        raise WireError("a text that is none") from None
+
+
+# ---- orders ----
+
+STEP, DROP, CUT = range(3)
+
+
+def write_tell(w: Writer, tell: m.Tell) -> None:
+    order = tell.order
+    w.numbers(order.number, order.open_from)
+    match order.what:
+        case Step(step, parts, lr_scale, over_kept):
+            w.numbers(STEP, step, over_kept)
+            w.reals(lr_scale)
+            w.array(np.array([lease for lease, _ in parts], np.int64), np.int64, most=w.limits.parts)
+            w.array(np.array([weight for _, weight in parts], np.float64), np.float64, most=w.limits.parts)
+        case Drop(lease):
+            w.numbers(DROP, lease)
+        case TakeCut(name):
+            w.numbers(CUT)
+            w.text(name)
+
+
+def read_tell(r: Reader, me: To) -> m.Tell:
+    number, open_from, what = r.numbers(3)
+    if what == STEP:
+        order = Order(number, read_step(r), open_from)
+    elif what == DROP:
+        order = Order(number, Drop(*r.numbers(1)), open_from)
+    elif what == CUT:
+        order = Order(number, TakeCut(r.text()), open_from)
+    else:
+        raise WireError("an order that there is not")
+    return m.Tell(r.incarnation, order)
+
+
+def read_step(r: Reader) -> Step:
+    step, over_kept = r.numbers(2)
+    (lr_scale,) = r.reals(1)
+    leases = r.array(np.int64, most=r.limits.parts)
+    weights = r.array(np.float64, most=r.limits.parts, exact=len(leases))
+    if over_kept > 1 or not np.isfinite(weights).all() or (leases < 0).any():
+        raise WireError("a number out of range")
+    return Step(step, tuple(zip(leases.tolist(), weights.tolist(), strict=True)), lr_scale, bool(over_kept))
+
+
+# ---- rows and gradients ----
+
+
+def read_ids(r: Reader) -> Ids:
+    ids = r.array(np.int64, most=r.limits.ids)
+    if len(ids) and ids.min() < 0:
+        raise WireError("an id out of range")
+    return ids
+
+
+def write_pull(w: Writer, pull: m.Pull) -> None:
+    w.numbers(pull.worker, pull.boot, pull.pull, pull.version)
+    for ids, _ in zip(pull.ids, w.limits.widths, strict=True):
+        w.array(ids, np.int64, most=w.limits.ids)
+
+
+def read_pull(r: Reader, me: To) -> m.Pull:
+    worker, boot, pull, version = r.numbers(4)
+    return m.Pull(r.incarnation, worker, boot, pull, version, tuple(read_ids(r) for _ in r.limits.widths))
+
+
+def write_rows(w: Writer, rows: m.Rows) -> None:
+    w.numbers(rows.shard, rows.boot, rows.pull, rows.step)
+    write_values(w, rows)
+
+
+def read_rows(r: Reader, me: To) -> m.Rows:
+    shard, boot, pull, step = r.numbers(4)
+    return m.Rows(r.incarnation, shard, boot, pull, step, *read_values(r, shard))
+
+
+def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
+    for rows_UW, width in zip(values.rows, w.limits.widths, strict=True):
+        w.floats(rows_UW, most=w.limits.ids, row=(width,))
+    w.array(values.dense.numpy(), np.float32, most=w.limits.dense[values.shard])
+    write_statistics(w, values.statistics)
+
+
+def read_values(r: Reader, shard: int) -> Values:
+    if shard >= r.limits.shards:
+        raise WireError("a shard that there is not")
+    rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
+    size = r.limits.dense[shard]
+    dense = torch.from_numpy(r.array(np.float32, most=size, exact=size))
+    return rows, dense, read_statistics(r)
+
+
+def write_peek(w: Writer, peek: m.Peek) -> None:
+    w.numbers(peek.number)
+    for ids, _ in zip(peek.ids, w.limits.widths, strict=True):
+        w.array(ids, np.int64, most=w.limits.ids)
+
+
+def read_peek(r: Reader, me: To) -> m.Peek:
+    (number,) = r.numbers(1)
+    return m.Peek(r.incarnation, number, tuple(read_ids(r) for _ in r.limits.widths))
+
+
+def write_seen(w: Writer, seen: m.Seen) -> None:
+    w.numbers(seen.shard, seen.boot, seen.number)
+    write_values(w, seen)
+
+
+def read_seen(r: Reader, me: To) -> m.Seen:
+    shard, boot, number = r.numbers(3)
+    return m.Seen(r.incarnation, shard, boot, number, *read_values(r, shard))
+
+
+def write_give(w: Writer, give: m.Give) -> None:
+    push = give.push
+    w.numbers(give.worker, give.lease)
+    w.reals(push.examples, push.loss)
+    for own, width in zip(push.rows, w.limits.widths, strict=True):
+        w.array(own.ids_U, np.int64, most=w.limits.ids)
+        w.floats(own.sums_UW, most=w.limits.ids, row=(width,))
+        w.array(own.counts_U, np.uint32, most=w.limits.ids)
+    w.floats(push.dense.numpy(), most=max(w.limits.dense))
+    write_statistics(w, push.buffer_changes)
+
+
+def read_give(r: Reader, me: To) -> m.Give:
+    worker, lease = r.numbers(2)
+    examples, loss = r.reals(2)
+    rows = tuple(read_row_push(r, width) for width in r.limits.widths)
+    size = r.limits.dense[me.number]
+    dense = finite(r.floats(most=size, exact=size))
+    changes = read_statistics(r)
+    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes)
+    return m.Give(r.incarnation, worker, lease, push)
+
+
+def read_row_push(r: Reader, width: int) -> RowPush:
+    ids_U = read_ids(r)
+    sums_UW = finite(r.floats(most=len(ids_U), row=(width,), exact=len(ids_U)))
+    return RowPush(ids_U, sums_UW, r.array(np.uint32, most=len(ids_U), exact=len(ids_U)))
+
+
+def write_statistics(w: Writer, values: dict[str, torch.Tensor]) -> None:
+    """Of the model, or by how much they changed; those that are there."""
+    known = w.limits.statistics
+    w.array(np.array([one.name in values for one in known], np.uint8), np.uint8, most=len(known))
+    for one in known:
+        if one.name in values:
+            flat = values[one.name].reshape(-1).numpy()
+            w.array(flat, np.int64 if one.counts else np.float32, most=one.size)
+
+
+def read_statistics(r: Reader) -> dict[str, torch.Tensor]:
+    statistics = r.limits.statistics
+    present = r.array(np.uint8, most=len(statistics), exact=len(statistics))
+    if (present > 1).any():
+        raise WireError("a number out of range")
+    changes = {}
+    for one, there in zip(statistics, present, strict=True):
+        if there:
+            dtype = np.int64 if one.counts else np.float32
+            values = r.array(dtype, most=one.size, exact=one.size)
+            changes[one.name] = torch.from_numpy(values if one.counts else finite(values)).view(one.shape)
+    return changes
+
+
+def finite(values: Floats) -> Floats:
+    """A store refuses what is not, and a shard must not come to that in the middle of a step."""
+    flat = values.reshape(-1)
+    # The dot product is three times as fast, and finite unless something is wrong or very large.
+    with np.errstate(all="ignore"):
+        if not np.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
+            raise WireError("a gradient that is not finite")
+    return values
+
+
+KINDS: Final = (
+    plain(1, m.Hello, "coordinator"),
+    Kind(2, m.Report, "coordinator", write_report, read_report, CONTENT | WEIGHTS | TIMES),
+    plain(3, m.Alive, "coordinator"),
+    plain(4, m.ShardHello, "coordinator"),
+    plain(5, m.Loaded, "coordinator"),
+    plain(6, m.Done, "coordinator"),
+    Kind(7, m.Saved, "coordinator", write_saved, read_saved),
+    Kind(8, m.Seen, "coordinator", write_seen, read_seen),
+    plain(16, m.Welcome, "worker"),
+    Kind(17, m.Work, "worker", write_work, read_work),
+    plain(18, m.Rejoin, "worker"),
+    plain(19, m.Over, "worker"),
+    Kind(20, m.Rows, "worker", write_rows, read_rows),
+    plain(21, m.Taken, "worker"),
+    plain(32, m.Load, "shard"),
+    Kind(33, m.Tell, "shard", write_tell, read_tell),
+    plain(36, m.IsSaved, "shard"),
+    Kind(37, m.Peek, "shard", write_peek, read_peek),
+    Kind(34, m.Pull, "shard", write_pull, read_pull),
+    Kind(35, m.Give, "shard", write_give, read_give),
+)

@@ -1,0 +1,65 @@
+"""How large a message may be, and the one error for whatever is not a message.
+
+Limits follow from the run's config and are the same in every process. Nothing that a message says of its own size is
+believed: what counts are the bytes that came, and they are compared with these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+HEAD_BYTES = 512  # more than the numbers of any message take
+
+
+class WireError(ValueError):
+    """Not a message, or not one that its sender may send. `reason` has no number in it, so that it can be counted."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A running statistic of a model, as `Push.buffer_changes` has it."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    counts: bool = False  # int64 and not float32
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    widths: tuple[int, ...]  # of a row, by store
+    dense: tuple[int, ...]  # dense parameters, by shard
+    ids: int  # of one store in one message
+    batch: int  # examples of one lease
+    tasks: int = 1
+    parts: int = 100_000  # gradients in one step
+    text: int = 1000  # bytes of a name or a reason
+    statistics: tuple[Statistic, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
+
+    @property
+    def shards(self) -> int:
+        return len(self.dense)
+
+    @property
+    def frames(self) -> int:
+        """The most that any message has: a gradient's, or a report's."""
+        return max(1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics), 5)
+
+    @property
+    def frame_bytes(self) -> int:
+        """The most that any frame has."""
+        rows = self.ids * max((8, *(4 * width for width in self.widths)))
+        report = self.batch * max(8, 4 * self.tasks)
+        statistics = max((8 * one.size for one in self.statistics), default=0)
+        return max(rows, report, 4 * max(self.dense), 8 * self.parts, self.text + HEAD_BYTES, statistics)

@@ -1,0 +1,247 @@
+"""How large may the batch be? Optimizers at growing batches, each at its best rates, against the small batch's best.
+
+At each batch an optimizer's two rates, of the dense parameters and of the rows, are searched downhill on a lattice of
+factors, on one seed that is not reported and on a share of the data; the winner alone is trained on all of them with
+every seed. Differences are paired by seed with the best optimizer of the smallest batch. A batch is *within* the
+tolerance while the lower 95 % bound of that difference is; an optimizer's largest batch is the last one before the
+first that is not. Decides what to train and what it means; who calls it trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from gearshift.comparison import Interval, bounds, interval, median
+from gearshift.optim.batch_scaling import Rates, scaled
+
+TUNING_SEED = 1000
+Each = Callable[[Callable[[str], "Line"], Iterable[str]], Iterable["Line"]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training to be made; `dense` and `rows` are factors of the optimizer's own rates."""
+
+    optimizer: str
+    batch: int
+    dense: float
+    rows: float
+    seed: int
+    share: float = 1.0  # of the training data
+
+
+@dataclass(frozen=True)
+class Score:
+    auc: float  # held out, like the log loss
+    logloss: float
+    gap: float  # AUC of the trained model on training data, minus held out
+    tuning_loss: float  # by which rates are chosen; not from the data that the AUC is from, where that can be
+    steps: int
+    seconds: float
+
+
+Run = Callable[[Trial], Score | None]  # None: it diverged
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where rates are looked for: factors of `step`, from `strides` apart to the nearest.
+
+    On `share` of the `examples`, or more where that would be fewer than `steps` steps: they would say little.
+    """
+
+    examples: int
+    step: float = 1.5
+    strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
+    share: float = 0.25
+    steps: int = 200
+    rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
+
+    def share_at(self, batch: int) -> float:
+        return min(1.0, max(self.share, self.steps * batch / self.examples))
+
+
+@dataclass(frozen=True)
+class Line:
+    """An optimizer at a batch: its best rates, and what came of each seed."""
+
+    optimizer: str
+    batch: int
+    dense: float  # factors of the optimizer's own rates
+    rows: float
+    scores: tuple[Score | None, ...]
+
+    @property
+    def aucs(self) -> list[float]:
+        """A training that diverged is worth no more than a coin."""
+        return [0.5 if score is None else score.auc for score in self.scores]
+
+    def mean(self, figure: str) -> float:
+        found = [float(getattr(score, figure)) for score in self.scores if score is not None]
+        return mean(found) if found else math.nan
+
+    @property
+    def seconds(self) -> float:
+        return median([score.seconds for score in self.scores if score is not None] or [math.nan])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is known so far."""
+
+    tolerance: float
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def reference(self) -> Line:
+        """The best of the smallest batch."""
+        smallest = min(line.batch for line in self.lines)
+        return max((x for x in self.lines if x.batch == smallest), key=lambda line: mean(line.aucs))
+
+    def difference(self, line: Line) -> Interval:
+        return interval([own - best for own, best in zip(line.aucs, self.reference.aucs, strict=True)])
+
+    def within(self, line: Line) -> bool:
+        """By the lower bound; one seed has none, and then it is the difference itself."""
+        found = self.difference(line)
+        return (found.mean if math.isnan(found.half) else found.low) >= -self.tolerance
+
+    def largest_batch(self) -> dict[str, int | None]:
+        """By optimizer; None if even its smallest batch is not within."""
+        found: dict[str, int | None] = {line.optimizer: None for line in self.lines}
+        fallen: set[str] = set()
+        for line in sorted(self.lines, key=lambda line: line.batch):
+            if not self.within(line):
+                fallen.add(line.optimizer)
+            elif line.optimizer not in fallen:
+                found[line.optimizer] = line.batch
+        return found
+
+    @property
+    def recommended(self) -> Line | None:
+        """The largest batch within the tolerance; of several optimizers the one with the best AUC there."""
+        largest = self.largest_batch()
+        able = [line for line in self.lines if line.batch == largest[line.optimizer]]
+        return max(able, key=lambda line: (line.batch, mean(line.aucs)), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        best = self.recommended
+        return {
+            "largest_batch": self.largest_batch(),
+            "recommended": best and {"optimizer": best.optimizer, "batch": best.batch},
+            "tolerance": self.tolerance,
+            "lines": [self._line(line) for line in self.lines],
+        }
+
+    def _line(self, line: Line) -> dict[str, Any]:
+        figures = {name: _known(line.mean(name)) for name in ("logloss", "gap", "steps")}
+        return {
+            "optimizer": line.optimizer,
+            "batch": line.batch,
+            "dense_factor": line.dense,
+            "row_factor": line.rows,
+            "auc": bounds(interval(line.aucs)),
+            "difference": bounds(self.difference(line)),
+            "within": self.within(line),
+            "diverged": sum(score is None for score in line.scores),
+            **figures,
+            "seconds": _known(line.seconds),
+        }
+
+
+def sweep(
+    optimizers: Sequence[str],
+    batches: Sequence[int],
+    run: Run,
+    search: Search,
+    *,
+    seeds: int = 5,
+    tolerance: float = 0.001,
+    rules: Mapping[str, str] | None = None,
+    to_the_end: bool = False,
+    each: Each = map,
+) -> Iterator[Sweep]:
+    """What is known after each line, all optimizers at a batch before the next batch.
+
+    An optimizer that is not within the tolerance any more is not tried at larger batches, unless `to_the_end`.
+    `rules` are of optimizers whose rates grow by another rule than the search's; `each` may work in parallel.
+    """
+    points: dict[str, tuple[int, int]] = {}
+    found = Sweep(tolerance)
+    alive = list(optimizers)
+    for i, batch in enumerate(batches):
+
+        def line(optimizer: str, i: int = i, batch: int = batch) -> Line:
+            start, strides = (0, 0), search.strides
+            if i:
+                rule = (rules or {}).get(optimizer, search.rule)
+                start = _grown(points[optimizer], rule, batch / batches[i - 1], search.step)
+                strides = strides[1:] or strides
+            point = _tuned(optimizer, batch, run, search, start, strides)
+            points[optimizer] = point
+            trials = [_trial(optimizer, batch, point, search, seed, 1.0) for seed in range(1, seeds + 1)]
+            scores = tuple(run(trial) for trial in trials)
+            return Line(optimizer, batch, trials[0].dense, trials[0].rows, scores)
+
+        for done in each(line, alive):
+            found = Sweep(tolerance, (*found.lines, done))
+            yield found
+        if not to_the_end:
+            alive = [x.optimizer for x in found.lines if x.batch == batch and found.within(x)]
+
+
+def _tuned(
+    optimizer: str, batch: int, run: Run, search: Search, start: tuple[int, int], strides: Sequence[int]
+) -> tuple[int, int]:
+    known: dict[tuple[int, int], float] = {}
+
+    def loss(point: tuple[int, int]) -> float:
+        if point not in known:
+            score = run(_trial(optimizer, batch, point, search, TUNING_SEED, search.share_at(batch)))
+            known[point] = math.inf if score is None or math.isnan(score.tuning_loss) else score.tuning_loss
+        return known[point]
+
+    for stride in strides:
+        start = downhill(loss, start, stride)
+    return start
+
+
+def downhill(
+    loss: Callable[[tuple[int, int]], float], start: tuple[int, int], stride: int
+) -> tuple[int, int]:
+    """Along one axis and then the other, as far as it goes down, until neither does."""
+    best, still, axis = start, 0, 0
+    while still < 2:
+        before = best
+        for direction in (stride, -stride):
+            while loss(there := _shifted(best, axis, direction)) < loss(best):
+                best = there
+            if best != before:
+                break
+        still = 0 if best != before else still + 1
+        axis = 1 - axis
+    return best
+
+
+def _shifted(point: tuple[int, int], axis: int, by: int) -> tuple[int, int]:
+    return (point[0] + by, point[1]) if axis == 0 else (point[0], point[1] + by)
+
+
+def _grown(point: tuple[int, int], rule: str, factor: float, step: float) -> tuple[int, int]:
+    rates = scaled(rule, Rates(1.0, 1.0), factor)
+    dense, rows = (round(math.log(rate, step)) for rate in (rates.dense_lr, rates.row_lr))
+    return point[0] + dense, point[1] + rows
+
+
+def _trial(
+    optimizer: str, batch: int, point: tuple[int, int], search: Search, seed: int, share: float
+) -> Trial:
+    return Trial(optimizer, batch, search.step ** point[0], search.step ** point[1], seed, share)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

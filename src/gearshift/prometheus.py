@@ -1,0 +1,87 @@
+"""Figures of a run and its processes, in the text format of Prometheus (version 0.0.4). Knows no torch.
+
+Names and labels are a contract: add, never rename. A counter begins at 0 when its process starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
+
+OF_THE_RUN = {  # fields of `control.Status`
+    "step": ("step", "Steps made; fewer again if a lost shard sets the run back."),
+    "examples": ("examples", "Examples trained on."),
+    "total": ("examples_expected", "Examples that the run will train on."),
+    "seconds": ("training_seconds", "Time spent training."),
+    "examples_per_second": ("examples_per_second", "Examples trained on per second, over the whole run."),
+    "loss": ("loss", "Log loss, lately."),
+    "auc_so_far": ("auc_so_far", "AUC of each training example before it was trained."),
+}
+COUNTERS = {
+    "sent_messages": "Messages sent.",
+    "sent_bytes": "Bytes of the messages sent.",
+    "received_messages": "Messages received.",
+    "received_bytes": "Bytes of the messages received.",
+    "refused": "Connections and messages refused.",
+    "unsent": "Messages dropped because a queue was full or nobody was there; they are said again.",
+    "waited_seconds": "Time in which it had nothing to do but to wait for others.",
+    "batches": "Batches computed.",
+    "computing_seconds": "Time spent computing batches.",
+    "restarts": "How many times it was started anew.",
+}
+GAUGES = {
+    "parked_pulls": "Pulls that wait for a step.",
+    "gradients_waiting": "Gradients that wait for their step.",
+    "leases_open": "Batches that workers have.",
+    "orders_open": "Orders that not all shards have carried out.",
+    "workers": "Workers that are there.",
+    "incarnation": "How many times the parameters were loaded from a snapshot.",
+}
+
+
+def text(run: str, status: Any, processes: Processes) -> str:
+    """`status` is the run's `control.Status`; what is not known is left out."""
+    label = f'{{run="{_escaped(run)}"}}'
+    lines: list[str] = []
+    for key, (name, help_) in OF_THE_RUN.items():
+        if math.isfinite(value := float(getattr(status, key))):
+            lines += [*_head(name, "gauge", help_), f"gearshift_{name}{label} {_number(value)}"]
+    for key, help_ in (*COUNTERS.items(), *GAUGES.items()):
+        kind, name = ("counter", f"{key}_total") if key in COUNTERS else ("gauge", key)
+        samples = [
+            f"gearshift_{name}{_labels(run, who)} {_number(own[key])}"
+            for who, own in processes.items()
+            if key in own
+        ]
+        lines += _head(name, kind, help_) + samples if samples else []
+    return "\n".join(lines) + "\n"
+
+
+def figures_by_role(processes: Processes) -> dict[str, float]:
+    """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes."""
+    found: dict[str, float] = {}
+    for who, own in processes.items():
+        for key, value in own.items():
+            name = f"{who.rpartition('-')[0]}_{key}"
+            found[name] = found.get(name, 0) + value
+    return found
+
+
+def _head(name: str, kind: str, help_: str) -> list[str]:
+    return [f"# HELP gearshift_{name} {help_}", f"# TYPE gearshift_{name} {kind}"]
+
+
+def _labels(run: str, who: str) -> str:
+    role, _, number = who.rpartition("-")
+    return f'{{run="{_escaped(run)}",role="{_escaped(role)}",number="{_escaped(number)}"}}'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

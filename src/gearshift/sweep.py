@@ -1,0 +1,260 @@
+"""`gearshift.sweep_batch`: a config trained at growing batches under several optimizers, to see how large it may be.
+
+`largest_batch.py` decides what is trained and what it means; here is what a trial is for a config: its optimizer,
+batch, rates and seed laid over the file, trained in threads of this process without a run folder, measured on the
+validation data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from gearshift import models
+from gearshift.cadence import Moment
+from gearshift.config import Config, load_config
+from gearshift.config.optimizer_words import parse_optimizer
+from gearshift.data.dataset import Dataset
+from gearshift.data.examples import MemoryExamples
+from gearshift.embedding.store import RowOptimizer
+from gearshift.errors import UserError
+from gearshift.evaluate import Evaluation, evaluate
+from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
+from gearshift.optim.batch_scaling import Rates, scaled
+from gearshift.train import datasets, make_trainer
+from gearshift.training import NotFinite, Switch, Training
+
+FACTORS = (1, 2, 4, 8, 16, 32, 64)
+GRADIENTS = 8  # of a step, that a vr_* optimizer wants
+SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
+UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
+Told = Callable[[str], None]
+
+
+def sweep_batch(
+    config: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    optimizers: Sequence[str] = (),
+    factors: Sequence[int] = FACTORS,
+    seeds: int = 3,
+    tolerance: float = 0.001,
+    tune_share: float = 0.1,
+    tell: Told = lambda _: None,
+) -> Sweep:
+    """The largest batch at which a model is as good: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
+
+    `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
+    `vr_adam:row_trust=row_wise`, the config's own if none is given.
+    """
+    asked = Asked(config, tuple(settings), tuple(optimizers), tuple(factors), seeds, tolerance, tune_share)
+    *_, last = BatchSweep(asked, tell)
+    return last
+
+
+@dataclass(frozen=True)
+class Asked:
+    config: str | Path
+    settings: tuple[str, ...] = ()  # over the file's
+    optimizers: tuple[str, ...] = ()  # none: the config's own
+    factors: tuple[int, ...] = FACTORS
+    seeds: int = 3
+    tolerance: float = 0.001
+    tune_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"seeds is {self.seeds}; at least 1, and 5 for an interval that says something")
+        if not 0 < self.tune_share <= 1:
+            said = f"the share to search rates on is {self.tune_share:g}"
+            raise UserError(f"{said}; above 0 and at most 1, such as 0.1")
+        if not self.tolerance > 0:
+            raise UserError(f"the tolerance is {self.tolerance:g}; an AUC above 0, such as .001")
+        if not self.factors or min(self.factors) < 1 or list(self.factors) != sorted(set(self.factors)):
+            raise UserError("batches are factors of train.global_batch that rise, such as 1,4,16,64")
+        if len(set(self.optimizers)) < len(self.optimizers):
+            raise UserError("optimizers names each once, such as adam,lamb,vr_adam")
+
+
+class BatchSweep:
+    """A sweep to be looked at while it goes on: `for found in BatchSweep(...)`, one line more each time."""
+
+    def __init__(self, asked: Asked, tell: Told) -> None:
+        self.asked, self.tell = asked, tell
+        self.config = load_config(asked.config, asked.settings)
+        self._head: tuple[float, Dataset] | None = None  # the last share that was searched on
+        words = asked.optimizers or (self.config.optimizer.dense.name,)
+        self.arms = {word: _arm(asked, self.config, word) for word in words}
+        self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
+        for batch in self.batches:  # refused now rather than after an hour
+            for word in words:
+                self._config(Trial(word, batch, 1.0, 1.0, 1))
+
+    def __iter__(self) -> Iterator[Sweep]:
+        search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.asked.tune_share)
+        return sweep(
+            list(self.arms),
+            self.batches,
+            self.run,
+            search,
+            seeds=self.asked.seeds,
+            tolerance=self.asked.tolerance,
+            rules={word: arm.rule for word, arm in self.arms.items()},
+        )
+
+    def rates(self, line: Line) -> tuple[float, float]:
+        """Of the dense parameters and the rows."""
+        arm = self.arms[line.optimizer]
+        return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
+
+    def chosen(self, line: Line) -> list[str]:
+        """The settings that make a run like this line's."""
+        return self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1))
+
+    def run(self, trial: Trial) -> Score | None:
+        score = self._trained(trial)
+        tuning = trial.seed == TUNING_SEED
+        what = "rates of" if tuning else f"seed {trial.seed}  "
+        said = "diverged"
+        if score is not None:
+            measured = f"log loss {score.tuning_loss:.5f}" if tuning else f"AUC {score.auc:.4f}"
+            said = f"{measured}  {score.steps:,} steps  {score.seconds:.1f} s"
+        rates = f"dense x{trial.dense:g} rows x{trial.rows:g}"
+        self.tell(f"  {what} {trial.optimizer} at {trial.batch:,}  {rates}  {said}")
+        return score
+
+    def _trained(self, trial: Trial) -> Score | None:
+        config, train = self._config(trial), self._share(trial.share)
+        torch.set_num_threads(config.cluster.threads or torch.get_num_threads())
+        torch.manual_seed(trial.seed)
+        model = models.build(config.model.name, train.schema, **config.model.settings())
+        training = make_trainer(config).prepare(model, train, self._valid).training
+        observer = _Quiet()
+        try:
+            training.run(observer)
+        except NotFinite:
+            return None
+        valid = observer.best if training.plan.keep_best else observer.last
+        assert valid is not None
+        return self._score(training, valid, tuning=trial.seed == TUNING_SEED)
+
+    def _score(self, training: Training, valid: Evaluation, *, tuning: bool) -> Score:
+        """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
+        auc, logloss = valid.measures.auc, valid.measures.logloss
+        if math.isnan(auc):
+            raise UserError(
+                f"{self.asked.config}: the AUC is undefined, the validation data have one class only"
+            )
+        gap = math.nan if tuning else evaluate(training.learner, self._sample).measures.auc - auc
+        once = training.plan.epochs == 1
+        by = training.progress.measures.logloss if once else logloss
+        return Score(auc, logloss, gap, by, training.step, training.progress.seconds)
+
+    def _config(self, trial: Trial) -> Config:
+        quiet = ["train.eval_every=none", "train.baseline=false", f"train.seed={trial.seed}"]
+        return load_config(self.asked.config, [*self.asked.settings, *self._words(trial), *quiet])
+
+    def _words(self, trial: Trial) -> list[str]:
+        arm, factor = self.arms[trial.optimizer], trial.batch / self.config.train.global_batch
+        growth = scaled(arm.rule, Rates(1.0, 1.0, 1.0, arm.warmup), factor)
+        words = [f"train.global_batch={trial.batch}", *arm.words]
+        words += [] if self.config.optimizer.base_batch is None else UNSCALED
+        words.append(f"optimizer.dense.lr={arm.dense_lr * trial.dense:.6g}")
+        for part, rows in arm.rows.items():
+            words.append(f"optimizer.{part}.lr={rows.lr * trial.rows:.6g}")
+            if rows.l2:
+                words.append(f"optimizer.{part}.l2={rows.l2 * growth.row_l2:.6g}")
+        if growth.warmup:
+            words.append(f"optimizer.schedule.warmup={growth.warmup:g}")
+        return words
+
+    # What is read once
+
+    @cached_property
+    def _data(self) -> tuple[Dataset, Dataset]:
+        data = datasets(self.config)
+        if data.valid is None:
+            raise UserError(
+                f"{self.asked.config}: sweep-batch compares on validation data: set data.valid or data.split "
+                "(data.synthetic: days of 2 or more)"
+            )
+        train = data.train.fitted()
+        return train, data.valid.with_schema(train.schema)
+
+    @property
+    def _train(self) -> Dataset:
+        return self._data[0]
+
+    @property
+    def _valid(self) -> Dataset:
+        return self._data[1]
+
+    @cached_property
+    def _sample(self) -> Dataset:
+        """The newest of the training data."""
+        count = min(self._train.counted(), self._valid.counted(), SAMPLE)
+        newest = self._train.read(self._train.counted() - count, count)
+        return Dataset(MemoryExamples(newest.moved(0), self._train.schema))
+
+    def _share(self, share: float) -> Dataset:
+        if share == 1.0:
+            return self._train
+        if self._head is None or self._head[0] != share:
+            examples = max(1, round(share * self._train.estimate()))
+            self._head = share, self._train.head(examples).in_memory()
+        return self._head[1]
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """An optimizer as words for the config, and what it has at the config's own batch."""
+
+    words: tuple[str, ...]
+    rule: str
+    dense_lr: float
+    rows: dict[str, RowOptimizer]  # embeddings, and linear if that has its own
+    warmup: float
+
+
+def _arm(asked: Asked, config: Config, word: str) -> _Arm:
+    name, written = parse_optimizer(word)
+    own, train = config.optimizer, config.train
+    rule = written.pop("batch_rule", own.batch_rule)
+    words = [f"optimizer.{key}={value}" for key, value in written.items()]
+    if name != own.dense.name:
+        words.insert(0, f"optimizer.dense={{name: {name}}}")
+    if name.startswith("vr_") and train.batch is None and train.micro_batches == 1:
+        words.append(f"train.micro_batches={math.ceil(GRADIENTS / config.cluster.workers)}")
+    trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
+    rows = {"embeddings": trainer.rows.embeddings}
+    if trainer.rows.linear is not None:
+        rows["linear"] = trainer.rows.linear
+    rule = "square_root" if rule == "constant" else rule
+    return _Arm(tuple(words), rule, trainer.optimizer.lr, rows, trainer.plan.schedule.warmup)
+
+
+class _Quiet:
+    """An observer that keeps what was measured."""
+
+    def __init__(self) -> None:
+        self.last: Evaluation | None = None
+        self.best: Evaluation | None = None
+
+    def began(self) -> None: ...
+
+    def stepped(self, before: Moment) -> bool:
+        return True
+
+    def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
+        self.last = evaluation
+        if is_best:
+            self.best = evaluation
+
+    def switched(self, switch: Switch) -> None: ...
+
+    def tell(self, sentence: str) -> None: ...

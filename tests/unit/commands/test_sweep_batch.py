@@ -1,0 +1,133 @@
+"""`gearshift sweep-batch` and `gearshift.sweep_batch`, on small generated logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gearshift as gs
+from gearshift import cli, train
+from gearshift.largest_batch import Line, Score, Trial
+from gearshift.sweep import Asked, BatchSweep
+
+CONFIG = """\
+data: {synthetic: {examples: 3000, days: 3, seed: 3}}
+model: {name: deepfm, dim: 4, hidden: [8]}
+train: {global_batch: 128}
+cluster: {threads: 1}
+optimizer: {dense: {name: adam, lr: 5e-3}, embeddings: {name: adagrad, lr: 0.05, l2: 1e-6}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks.yaml").write_text(CONFIG)
+    return tmp_path / "clicks.yaml"
+
+
+def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...] = (1, 4)) -> BatchSweep:
+    return BatchSweep(Asked("clicks.yaml", words, optimizers, factors, seeds=2), lambda _: None)
+
+
+def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
+        "sweep-batch clicks.yaml --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5 --out found"
+    )
+    assert cli.run([*command.split(), "--tune-share", "0.5"]) == 0
+    said = capsys.readouterr().out
+    assert "adam, lamb at global batches 128, 512." in said
+    assert "rates of lamb at 512" in said and "seed 2   adam at 512" in said
+    told = json.loads(Path("found/sweep.json").read_text())
+    assert told["largest_batch"] == {"adam": 512, "lamb": 512}
+    assert [(line["optimizer"], line["batch"], line["steps"]) for line in told["lines"]] == [
+        ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
+    assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
+    assert Path("found/sweep.md").read_text().count("\n") == 6
+    advice = next(line for line in said.splitlines() if line.startswith("Train so: gearshift train"))
+    assert "train.global_batch=512" in advice
+    assert not Path("runs").exists()
+
+
+def test_the_advice_gives_the_run_that_was_measured() -> None:
+    """A config, laid over with a line's settings, trains to the same figures."""
+    sweep = swept("train.epochs=2", optimizers=("vr_adam:row_trust=touched",))
+    score = sweep.run(Trial("vr_adam:row_trust=touched", 512, 2.0, 0.5, 1))
+    assert score is not None
+    line = Line("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
+    dense, rows = sweep.rates(line)
+    config = gs.config.load_config("clicks.yaml", ["train.epochs=2", "eval_every=none", *sweep.chosen(line)])
+    assert config.optimizer.dense.name == "vr_adam" and config.optimizer.row_trust == "touched"
+    assert config.optimizer.dense.lr == pytest.approx(
+        dense
+    ) and config.optimizer.embeddings.lr == pytest.approx(rows)
+    assert config.train.global_batch == line.batch and config.train.micro_batches == 8
+    assert train.start(config).wait().auc == score.auc
+
+
+def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
+    ruled = swept(
+        "optimizer.batch_rule=linear",
+        "optimizer.base_batch=32",
+        optimizers=("adam", "lamb", "adam:batch_rule=cowclip"),
+    )
+    adam, lamb, cowclip = ruled.arms.values()
+    assert adam.dense_lr == pytest.approx(0.02) and adam.rows["embeddings"].lr == pytest.approx(0.2)
+    assert adam.rule == "linear"
+    assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
+    words = ruled.chosen(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ()))
+    assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=4e-06" in words
+    assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
+
+
+def test_rates_too_high_are_no_end() -> None:
+    trial = Trial("adam", 128, 1e30, 1e30, 1)
+    assert swept().run(trial) is None
+
+
+def test_in_python() -> None:
+    told: list[str] = []
+    found = gs.sweep_batch("clicks.yaml", factors=[1], seeds=1, tune_share=0.3, tell=told.append)
+    assert found.largest_batch() == {"adam": 128}
+    assert len(told) > 5 and told[-1].startswith("  seed 1")
+
+
+def test_an_interrupt_leaves_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(self: BatchSweep, trial: Trial) -> Score:
+        if trial.batch > 128:
+            raise KeyboardInterrupt
+        return Score(0.7, 0.5, 0.0, 0.5, 10, 1.0)
+
+    monkeypatch.setattr(BatchSweep, "_trained", trained)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2"]) == 130
+    assert "Interrupted; what is done is in sweep.json" in capsys.readouterr().out
+    assert json.loads(Path("sweep.json").read_text())["largest_batch"] == {"adam": 128}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--batches 1,two", "--batches has `two`; write factors of train.global_batch, such as 1,4,16,64"),
+        ("--batches 4,1", "factors of train.global_batch that rise"),
+        ("--optimizers adm", "Did you mean `adam`"),
+        ("--optimizers adam,adam", "names each once"),
+        ("--optimizers adam:row_clip", "`row_clip` is not a setting; write adam:row_clip=cowclip"),
+        ("--optimizers adam:row_clip=cowclip:row_clip=cowclip", "`row_clip` is set twice"),
+        ("--optimizers adam:beta9=1", "unknown key `beta9` in optimizer"),
+        ("--seeds 0", "seeds is 0; at least 1"),
+        ("--tune-share 0", "the share to search rates on is 0"),
+        ("--tolerance -1", "the tolerance is -1"),
+        ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
+        ("data.synthetic.days=1", "sweep-batch compares on validation data: set data.valid or data.split"),
+        ("nothing.yaml", "`nothing.yaml` is not a setting"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["sweep-batch", "clicks.yaml", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not Path("sweep.json").exists()

@@ -1,0 +1,120 @@
+"""The search of rates, and what is said of batches, on trainings whose outcome is a formula."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from gearshift.largest_batch import TUNING_SEED, Score, Search, Sweep, Trial, downhill, sweep
+
+SEARCH = Search(examples=1_000_000, share=0.1, steps=10)
+CEILING = {"good": 4096, "bad": 256}  # batches up to which an optimizer loses nothing
+
+
+class World:
+    """The best rates of batch 128 are (3, .5), and grow with the root of the batch; more costs AUC."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+
+    def __call__(self, trial: Trial) -> Score | None:
+        self.trials.append(trial)
+        root = math.sqrt(trial.batch / 128)
+        off = abs(math.log(trial.dense / (3 * root))) + abs(math.log(trial.rows / (0.5 * root)))
+        if trial.dense > 1000:
+            return None
+        over = max(0.0, math.log2(trial.batch / CEILING[trial.optimizer]))
+        auc = 0.75 - 0.01 * over + 0.001 * trial.seed + 0.00001 * (trial.seed % 2) - 0.001 * off
+        steps = math.ceil(trial.share * 1_000_000 / trial.batch)
+        return Score(auc, 1 - auc, 0.01 * over, 0.5 + off, steps, 1.0)
+
+
+def swept(world: World, **more) -> list[Sweep]:
+    return list(sweep(["good", "bad"], [128, 1024, 8192], world, SEARCH, **{"seeds": 3, **more}))
+
+
+def test_rates_are_found_on_one_seed_and_a_share_and_only_the_winner_gets_all_seeds() -> None:
+    world = World()
+    last = swept(world)[-1]
+    small = last.lines[0]
+    assert small.dense == pytest.approx(3, rel=0.25) and small.rows == pytest.approx(0.5, rel=0.25)
+    grown = next(line for line in last.lines if line.batch == 1024)
+    assert grown.dense == pytest.approx(3 * math.sqrt(8), rel=0.25)
+    searching = [trial for trial in world.trials if trial.seed == TUNING_SEED]
+    assert {trial.share for trial in searching} == {0.1}
+    rest = [trial for trial in world.trials if trial.seed != TUNING_SEED]
+    assert len(rest) == 3 * len(last.lines) and {trial.share for trial in rest} == {1.0}
+    first = sum(trial.batch == 128 and trial.optimizer == "good" for trial in searching)
+    assert sum(trial.batch == 1024 and trial.optimizer == "good" for trial in searching) < first
+
+
+def test_a_search_has_enough_steps() -> None:
+    assert Search(1_000_000, share=0.1, steps=100).share_at(128) == 0.1
+    assert Search(1_000_000, share=0.1, steps=100).share_at(4096) == pytest.approx(0.4096)
+    assert Search(1_000_000, share=0.1, steps=100).share_at(65536) == 1.0
+
+
+def test_who_has_fallen_is_not_tried_further_unless_asked() -> None:
+    last = swept(World())[-1]
+    assert [(line.optimizer, line.batch) for line in last.lines] == [
+        ("good", 128), ("bad", 128), ("good", 1024), ("bad", 1024), ("good", 8192)]  # fmt: skip
+    assert last.largest_batch() == {"good": 1024, "bad": 128}
+    assert last.recommended is not None
+    assert (last.recommended.optimizer, last.recommended.batch) == ("good", 1024)
+    assert len(swept(World(), to_the_end=True)[-1].lines) == 6
+    assert swept(World(), tolerance=0.015)[-1].largest_batch() == {"good": 8192, "bad": 128}
+
+
+def test_each_line_is_told_when_it_is_there_and_as_plain_json() -> None:
+    found = swept(World())
+    assert [len(one.lines) for one in found] == [1, 2, 3, 4, 5]
+    told = json.loads(json.dumps(found[-1].as_json(), allow_nan=False))
+    assert told["recommended"] == {"optimizer": "good", "batch": 1024}
+    assert told["lines"][0]["difference"]["mean"] == 0 and told["lines"][0]["steps"] == 7813
+    assert told["lines"][4]["within"] is False and told["lines"][4]["gap"] == pytest.approx(0.01)
+
+
+def test_a_wider_interval_is_less_within() -> None:
+    def noisy(trial: Trial) -> Score:
+        noise = 0.002 * (-1) ** trial.seed if trial.batch > 128 else 0.0
+        return Score(0.75 + noise, 0.5, 0.0, 0.5, 10, 1.0)
+
+    for seeds, batch in ((2, 128), (40, 256)):
+        *_, last = sweep(["a"], [128, 256], noisy, SEARCH, seeds=seeds)
+        assert last.largest_batch() == {"a": batch}
+    *_, one = sweep(["a"], [128, 256], noisy, SEARCH, seeds=1)  # seed 1 lost .002
+    assert one.largest_batch() == {"a": 128}
+
+
+def test_what_diverges_is_worth_a_coin() -> None:
+    def never(trial: Trial) -> Score | None:
+        return Score(0.7, 0.5, 0.0, 0.5, 10, 1.0) if trial.batch == 128 else None
+
+    *_, last = sweep(["a"], [128, 256], never, SEARCH, seeds=2)
+    assert last.lines[1].aucs == [0.5, 0.5] and last.largest_batch() == {"a": 128}
+    told = json.loads(json.dumps(last.as_json(), allow_nan=False))["lines"][1]
+    assert told["diverged"] == 2 and told["seconds"] is None and told["steps"] is None
+
+
+def test_downhill_goes_on_until_neither_axis_helps() -> None:
+    looked: list[tuple[int, int]] = []
+
+    def valley(point: tuple[int, int]) -> float:
+        looked.append(point)
+        x, y = point
+        return 0.2 * (x - y) ** 2 + (x - 5) ** 2
+
+    assert downhill(valley, (0, 0), 1) == (5, 5)
+    assert downhill(lambda point: math.inf, (2, 3), 1) == (2, 3)
+    assert downhill(lambda p: math.inf if p[0] > 0 else -p[0] / 10, (4, 0), 2) == (4, 0)
+
+
+def test_each_may_be_another_map() -> None:
+    def backwards(line, words) -> Iterator:
+        return iter([line(word) for word in reversed(list(words))])
+
+    *_, last = sweep(["good", "bad"], [128], World(), SEARCH, seeds=2, each=backwards)
+    assert [line.optimizer for line in last.lines] == ["bad", "good"]

@@ -1,0 +1,157 @@
+"""Any message that the roles could send, within these limits; and whether two are the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from gearshift.engine.roles import messages as m
+from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.wire.limits import Limits, Statistic
+from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut
+from gearshift.sync.messages import Begin, Lease
+from gearshift.worker import Push, RowPush
+
+STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
+LIMITS = Limits((2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS)
+COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
+
+numbers = st.integers(0, 2**62 - 1)
+reals = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text(max_size=15)
+floats = st.floats(-(2.0**90), 2.0**90, width=32)
+
+
+def array(dtype: Any, *shape: int, elements: Any = None) -> st.SearchStrategy[np.ndarray]:
+    return hnp.arrays(dtype, shape, elements=elements)
+
+
+def floats_of(*shape: int) -> st.SearchStrategy[np.ndarray]:
+    return array(np.float32, *shape, elements=floats)
+
+
+ids = st.integers(0, LIMITS.ids).flatmap(
+    lambda count: array(np.int64, count, elements=st.integers(0, 2**63 - 1))
+)
+works = st.builds(
+    m.Work,
+    numbers,
+    numbers,
+    numbers,
+    st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
+    numbers,
+)
+parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
+orders = (
+    st.builds(Step, numbers, parts, reals, st.booleans())
+    | st.builds(Drop, numbers)
+    | st.builds(TakeCut, names)
+)
+tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
+pulls = st.builds(m.Pull, numbers, st.just(WORKER.number), numbers, numbers, numbers, st.tuples(ids, ids))
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> m.Measured:
+    batch, tasks = draw(st.integers(0, LIMITS.batch)), draw(st.integers(1, LIMITS.tasks))
+    labels, probabilities = draw(floats_of(batch, tasks)), draw(floats_of(batch, tasks))
+    weights = draw(st.none() | floats_of(batch))
+    times = draw(st.none() | array(np.int64, batch))
+    return m.Measured(draw(reals), draw(reals), labels, probabilities, weights, times)
+
+
+@st.composite
+def row_push(draw: st.DrawFn, width: int) -> RowPush:
+    own = draw(ids)
+    return RowPush(own, draw(floats_of(len(own), width)), draw(array(np.uint32, len(own))))
+
+
+@st.composite
+def gives(draw: st.DrawFn) -> m.Give:
+    rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
+    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()))
+    return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
+
+
+@st.composite
+def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    found = {}
+    if draw(st.booleans()):
+        found["norm.mean"] = torch.from_numpy(draw(floats_of(3)))
+    if draw(st.booleans()):
+        found["norm.batches"] = torch.tensor(draw(st.integers(0, 100)))
+    return found
+
+
+@st.composite
+def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
+    found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
+    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
+    return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
+
+
+worker, shard = st.just(WORKER.number), st.just(SHARD.number)
+reports = st.builds(
+    m.Report,
+    numbers,
+    worker,
+    numbers,
+    numbers,
+    st.none() | st.integers(0, 2**61),
+    names,
+    numbers,
+    reals,
+    st.none() | measured(),
+)
+BY_READER: dict[To, st.SearchStrategy[Message]] = {
+    COORDINATOR: st.one_of(
+        reports,
+        st.builds(m.Hello, worker, numbers),
+        st.builds(m.Alive, numbers, worker, numbers),
+        st.builds(m.ShardHello, shard, numbers),
+        st.builds(m.Loaded, numbers, shard, numbers),
+        st.builds(m.Done, numbers, shard, numbers, numbers),
+        st.builds(m.Saved, numbers, shard, numbers, names, names),
+        values(m.Seen),
+    ),
+    WORKER: st.one_of(
+        works,
+        values(m.Rows),
+        st.builds(m.Welcome, numbers, numbers),
+        st.builds(m.Rejoin, numbers),
+        st.builds(m.Over, numbers),
+        st.builds(m.Taken, numbers, shard, numbers),
+    ),
+    SHARD: st.one_of(
+        tells,
+        pulls,
+        gives(),
+        st.builds(m.Load, numbers, numbers, names),
+        st.builds(m.IsSaved, numbers, names),
+        st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
+    ),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Field by field, type by type, bit by bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and same(one.numpy(), other.numpy())
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if is_dataclass(one):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    return bool(one == other)
