@@ -22,9 +22,8 @@ from gearshift.replicas.replica import DenseReplica
 from gearshift.sync.exchange import Background, Choices, EverySteps
 from gearshift.worker import Push
 
-BREATH = (
-    0.005  # seconds between exchanges: in one memory they take no time, and would leave none for training
-)
+# Seconds between exchanges: in one memory they take no time, and back to back would leave none for training.
+BREATH = 0.005
 ENDING = 60.0  # seconds in which a shadow may end the exchange it is in
 
 
