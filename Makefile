@@ -27,10 +27,10 @@ demo: $(VENV)/built
 	@$(BIN)/gearshift demo
 
 test: $(VENV)/built $(VENV)/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-all: $(VENV)/built $(VENV)/dev cover-sync
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" --timeout=1800
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout=1800
 
 # Strategies decide what counts: every branch of theirs is taken by their own tests.
 cover-sync: $(VENV)/built $(VENV)/dev

@@ -28,6 +28,7 @@ COUNTERS = {
     "refused": "Connections and messages refused.",
     "unsent": "Messages dropped because a queue was full or nobody was there; they are said again.",
     "waited_seconds": "Time in which it had nothing to do but to wait for others.",
+    "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
     "batches": "Batches computed.",
     "computing_seconds": "Time spent computing batches.",
     "restarts": "How many times it was started anew.",

@@ -171,6 +171,10 @@ class Run:
             )
         )
 
+    def write_events(self) -> None:
+        """The log is on disk as far as it goes."""
+        self._events.write()
+
     def switched(self, switch: Switch) -> None:
         why = f": {switch.reason}" if switch.reason else ""
         self.messages.append(

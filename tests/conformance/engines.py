@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
+from gearshift import run_folder
 from gearshift.cadence import Moment
+from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
 from gearshift.learner import Learner
+from gearshift.saver import Saver
 from gearshift.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.training import Plan, Training
@@ -67,6 +71,45 @@ def virtual(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settin
 
 
 ENGINES = {"threads": threads, "virtual time": virtual}
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """As processes, on two shards: from a checkpoint of the learner, which takes over what they made of it."""
+
+    cluster: gs.ClusterSettings
+    path: Path
+
+    def __call__(
+        self, on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any
+    ) -> Counted:
+        before = on.server.step
+        trainer = gs.Trainer(
+            global_batch=GLOBAL,
+            workers=workers,
+            shards=2,
+            strategy={"name": strategy, **settings},
+            optimizer=on.server.optimizer,
+            embeddings=on.server.stores[0].parts[0].optimizer,
+            threads=1,
+            checkpoint=gs.CheckpointPolicy(None, path=self.path),
+            cluster=self.cluster,
+        )
+        report = trainer.fit(on.model, data, resume=self._begun(on, data, trainer.plan)).report
+        (last,) = self.path.glob("*/checkpoints/last")
+        on.restore(Checkpoint.open(last.resolve()))
+        steps = report["global_steps"] - before
+        return Counted(steps, report["examples"], report["discarded"], report["staleness"]["mean"])
+
+    def _begun(self, on: Learner, data: gs.Dataset, plan: Plan) -> Path:
+        """The folder of a run that was stopped where the learner stands."""
+        folder = run_folder.create(self.path, "conformance")
+        run = gs.Run(Training(plan, on, data), gs.CheckpointPolicy(None))
+        run.saver = Saver(folder / "checkpoints", 3, print)
+        run.save_now()
+        run.saver.wait()
+        run_folder.finish(folder, "stopped")
+        return folder
 
 
 def learner(optimizers: tuple[gs.DenseOptimizer, gs.RowOptimizer] = SGD) -> Learner:

@@ -20,12 +20,16 @@ from gearshift.learner import Learner
 from gearshift.server import RowSettings
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.registry import make_strategy, resolve
+from tests.on_ray.fixtures import ON_RAY
 
 from .engines import ENGINES, GLOBAL, data, learner, state
 
 RULES = (Rule("sgd", 0.1), Rule("sgd", 0.5))  # of dense parameters and rows, as `learner()` has them
 EXAMPLES = 10 * GLOBAL + 35  # the last step is a short one
-on_every_engine = pytest.mark.parametrize("train", ENGINES.values(), ids=ENGINES)
+on_every_engine = pytest.mark.parametrize(
+    "train", [*ENGINES, pytest.param("ray", marks=[ON_RAY, pytest.mark.slow])], indirect=True
+)
+in_one_process = pytest.mark.parametrize("train", list(ENGINES), indirect=True)
 
 
 def assert_equals_oracle(on: Learner, oracle: Oracle, tolerance: float = 2e-6) -> None:
@@ -212,7 +216,7 @@ class Even(nn.Module):
         return self.net(x)
 
 
-@on_every_engine
+@in_one_process
 @pytest.mark.parametrize(("workers", "per_step"), [(2, 4), (4, 4)])
 def test_free_gba_discards_nothing_while_speeds_are_even(train, workers: int, per_step: int) -> None:
     Even.together = threading.Barrier(workers)

@@ -65,6 +65,7 @@ def test_a_run_without_its_starter_is_watched_measured_and_stopped(
     process.send_signal(signal.SIGKILL)
     out, _ = process.communicate(timeout=60)
     assert out.startswith("far -> "), "the header came from the coordinator"
+    assert "token authentication is off" not in out
     name = Path("runs/last").resolve().name
 
     watch = [sys.executable, "-u", "-m", "gearshift", "watch"]
@@ -87,6 +88,7 @@ def test_a_run_without_its_starter_is_watched_measured_and_stopped(
     assert gearshift("stop").startswith(f"stopped {name}; saved")
     said, _ = watching.communicate(timeout=60)
     assert watching.returncode == 143 and f"run {name} was stopped and saved" in said
+    assert "token authentication is off" not in said, "a cluster of the run's own has it on"
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ from gearshift.resuming import restore_measures
 from gearshift.run import Run
 from gearshift.saver import Saver
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Progress, Training
+from gearshift.training import Observer, Progress, SwitchAsked, Training
 
 
 class Staff(Protocol):
@@ -116,8 +116,9 @@ class ClusterSaver(Saver):
         return self.checkpoints.has(step) if self.engine else super().has(step)
 
     def commit(self, name: str, said: dict[str, Any]) -> None:
-        """All parts are on disk."""
+        """All parts are on disk; so shall be how it came to it, if this process dies and the next goes on from here."""
         assert self.engine is not None
+        self.engine.write_events()
         path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
         beside = snapshots.part_folder(self.checkpoints.folder, name)
         try:
@@ -243,6 +244,10 @@ class Books(PassHost):
     def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
         self._engine.role.switch(name, asdict(strategy), reason)
 
+    def switch(self, asked: SwitchAsked) -> None:
+        super().switch(asked)
+        write_state(self._engine.site.folder, strategy=self.training.strategy_facts())
+
     def _resize(self, workers: int) -> None:
         write_state(self._engine.site.folder, workers=workers)
         self._engine.role.resize(workers)
@@ -274,8 +279,10 @@ class Engine:
         return saver
 
     def run(self, training: Training, observer: Observer) -> bool:
-        workers = int(read_state(self.site.folder).get("workers", training.workers))
-        training.workers = workers
+        wishes = read_state(self.site.folder)  # of a coordinator before this one
+        training.workers = workers = int(wishes.get("workers") or training.workers)
+        if wishes.get("strategy"):
+            training.restore_strategy(wishes["strategy"])
         self._first_checkpoint()
         self.staff.begin(self.site, workers)
         try:
@@ -319,6 +326,9 @@ class Engine:
         """The run is over: predictions and last measures are made here."""
         assert self.saver.last is not None
         self.learner.restore(Checkpoint.open(self.saver.last))
+
+    def write_events(self) -> None:
+        self._run.write_events()
 
     def saved_all(self) -> bool:
         """At the end: the last step is saved, or cannot be."""
@@ -451,6 +461,8 @@ class RunSeat(CoordinatorSeat):
         engine = self._engine
         if reason := engine.staff.failure():
             raise UserError(reason)
+        if engine.role.alone:
+            engine.books.mark = time.perf_counter()  # nobody trains: they start, or start anew
         super().tick()
         for shard in engine.role.silent():
             engine.replace_shard(shard)

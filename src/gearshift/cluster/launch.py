@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -54,12 +55,13 @@ def start(
             raise UserError("engine=ray needs the extra: pip install 'gearshift-ctr[ray]'")
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     local = LocalRay.start(cpus) if settings.address == "local" else None
-    ray = _ray()
+    ray, plan, sockets = _ray(), None, local.sockets if local else ""
     try:
         ray.connect(local.address if local else settings.address)
         plan = _plan(ray, settings, folder, workers, shards)
         wire = settings.wire if settings.wire != "auto" else ("ipc" if local else "curve")
-        sockets = local.sockets if local else tempfile.mkdtemp(prefix="gs-") + "/s"
+        if wire == "ipc" and not local:
+            sockets = tempfile.mkdtemp(prefix="gs-")
         site = Site(
             recipe,
             folder.resolve(),
@@ -77,13 +79,18 @@ def start(
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
+        write_state(folder, workers=None, strategy=None)  # what an earlier start was asked for
         run_folder.hand_over(folder)
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
+        if plan is not None:
+            ray.leave_place(plan)
         if ray.is_connected():
             ray.leave()
         if local is not None:
             local.stop()
+        elif sockets:
+            shutil.rmtree(sockets, ignore_errors=True)
         raise
     return LaunchedRun(site, hub, plan, ray, model)
 
@@ -136,6 +143,11 @@ class LaunchedRun:
         """Pid and machine of each, by role and number."""
         self._look()
         return dict(self._said.get("places", {}))
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """What each process did since its start, by its name, as worker-3."""
+        self._look()
+        return dict(self._said.get("figures", {}))
 
     def _look(self) -> None:
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:

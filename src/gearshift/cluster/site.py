@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 import threading
 import time
@@ -121,6 +122,8 @@ class Site:
         """The run has ended: so does a cluster that was started for it alone."""
         if self.local is not None:
             self.local.stop_soon()
+        elif self.sockets:
+            shutil.rmtree(self.sockets, ignore_errors=True)
 
 
 class Member(Protocol):

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -30,9 +32,11 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError
 
 NAMESPACE = "gearshift"
+HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
@@ -109,6 +113,7 @@ class Seat:
     me: To
     boot: int
     host: str
+    place: tuple[int, str]  # pid and node
     _contact: Contact | None = None
     _known: dict[To, Contact] = field(default_factory=dict)
     _sentences: list[str] = field(default_factory=list)
@@ -130,7 +135,7 @@ class Seat:
         """Tells the hub where we are, and hears where the others are."""
         said, self._sentences = self._sentences, []
         found = ray.get(
-            hub.meet.remote(self._contact, said, self.me, self._measure()), timeout=ANSWER_SECONDS
+            hub.meet.remote(self._contact, self.place, said, self.me, self._measure()), timeout=ANSWER_SECONDS
         )
         self._known.update({contact.who: contact for contact in found})
 
@@ -144,10 +149,10 @@ class Process:
 
     def _live(self) -> None:
         hub = ray.get_actor(self._hub_name, namespace=NAMESPACE)
-        node = ray.get_runtime_context().get_node_id()
-        boot = _patiently(lambda: hub.register.remote(self._who, os.getpid(), node))
+        place = _this_place()
+        boot = _patiently(lambda: hub.register.remote(self._who, place))
         self._site = _patiently(lambda: hub.site.remote())
-        seat = Seat(self._who, boot, _this_host())
+        seat = Seat(self._who, boot, _this_host(), place)
         threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
         failure: tuple[str, bool] | None = None
         try:
@@ -211,9 +216,18 @@ def end_process(pid: int, node: str) -> None:
         ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
 
 
+def token_is_on() -> bool:
+    """Whether Ray refuses those without its token."""
+    return bool(is_token_auth_enabled())
+
+
 def _this_host() -> str:
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
+
+
+def _this_place() -> tuple[int, str]:
+    return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
 def _cpus(of: Callable[[], dict[str, float]]) -> float:
@@ -268,13 +282,19 @@ class Hub:
         self._error: tuple[str, bool] | None = None
         self._over = False
         self._run: Running | None = None
-        first: int = self._site.new_start(os.getpid(), ray.get_runtime_context().get_node_id()) * STARTS
+        place = _this_place()
+        first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
         self._starts[To("coordinator")] = first // STARTS
-        self._seat = Seat(To("coordinator"), first, _this_host())
+        self._seat = Seat(To("coordinator"), first, _this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
+        if not token_is_on():
+            self._seat.tell(
+                "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
+                "RAY_AUTH_MODE=token (docs/security.md)"
+            )
         try:
             self._seat._known = self._contacts
             self._run = self._begin(self._seat, self._site, self)
@@ -285,8 +305,8 @@ class Hub:
             self._error = traceback.format_exc(), False
         with contextlib.suppress(Exception):
             self.close()
-        self._over = True
         self._site.over()
+        self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
         leave_place(self._plan)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
@@ -296,25 +316,30 @@ class Hub:
     def site(self) -> Any:
         return self._site
 
-    def register(self, who: To, pid: int, node: str) -> int:
+    def register(self, who: To, place: tuple[int, str]) -> int:
         with self._lock:
             self._boot += 1
-            self._places[who] = pid, node
+            self._places[who] = place
             self._boots[who] = self._boot
             self._starts[who] += 1
             return self._boot
 
     def meet(
-        self, contact: Contact | None, sentences: list[str], who: To, figures: dict[str, float]
+        self,
+        contact: Contact | None,
+        place: tuple[int, str],
+        sentences: list[str],
+        who: To,
+        figures: dict[str, float],
     ) -> list[Contact]:
         with self._lock:
             self._figures[who] = figures
             if self._seat._contact is not None:
                 self._contacts[To("coordinator")] = self._seat._contact
-            if contact is not None:
-                known = self._contacts.get(contact.who)
-                if known is None or known.boot <= contact.boot:
-                    self._contacts[contact.who] = contact
+            if contact is not None and contact.boot >= self._boots.get(contact.who, 0):
+                self._boots[contact.who] = contact.boot
+                self._contacts[contact.who] = contact
+                self._places[contact.who] = place  # it may have registered with a hub that is gone
             self._seat._sentences.extend(sentences)
             self._pass_on()
             return list(self._contacts.values())
@@ -401,7 +426,7 @@ class Hub:
             with self._lock:
                 self._pass_on()
             said |= {"status": run.status(), "messages": list(run.messages[since:])}
-            said["header"] = getattr(run, "header", ())
+            said |= {"header": getattr(run, "header", ()), "figures": self.figures()}
         return said
 
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
@@ -422,9 +447,12 @@ def connect(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
+    host, _, port = address.rpartition(":")
     try:
+        if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
+            socket.create_connection((host, int(port)), REACH_SECONDS).close()
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         if ray.is_initialized():
             raise
         raise UserError(
@@ -459,7 +487,8 @@ def launch(
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        kept = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+        kept: dict[str, Any] = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached"}
+        kept |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
         keeper: Any = ray.remote(Keeper).options(**kept).remote(site)
         ray.get(keeper.give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
@@ -475,10 +504,8 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS) -> Any:
     """What an actor says, or None if it does not: it is starting anew, or Ray is gone."""
     try:
         return ray.get(reference, timeout=seconds)
-    except UserError:
-        raise
     except RayError as error:
-        cause = getattr(error, "cause", None)
+        cause = getattr(error, "cause", None)  # what was raised there, without Ray's account of where
         if isinstance(cause, UserError | TimeoutError):
             raise cause from None
         return None

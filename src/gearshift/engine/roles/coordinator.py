@@ -331,6 +331,11 @@ class CoordinatorRole:
     # ---- snapshots ----
 
     @property
+    def alone(self) -> bool:
+        """Whether no worker is here."""
+        return not self._workers
+
+    @property
     def cutting(self) -> bool:
         """Whether a snapshot is being written."""
         return self._cut is not None

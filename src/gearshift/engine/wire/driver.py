@@ -81,6 +81,7 @@ class Driver:
         self._posted = queue.SimpleQueue[Callable[[], None]]()
         self._kept: deque[Message] = deque()  # heard in the middle of a turn
         self._due = 0.0
+        self._cpu = 0.0  # that the loop has taken
         self._stopped = False
         self._seat: Seat | None = None
         self._waited = 0.0  # seconds for others
@@ -115,6 +116,7 @@ class Driver:
         self.send(seat.role)
         while not (self._stopped or seat.over()):
             self._turn(seat)
+            self._cpu = time.thread_time()
 
     def _turn(self, seat: Seat) -> None:
         while self._kept:  # before the clock: they may have waited for long
@@ -141,7 +143,12 @@ class Driver:
     def figures(self) -> dict[str, float]:
         """What this process did since its start. From any thread."""
         own = self._seat.figures() if self._seat is not None else {}
-        return {**self.endpoint.figures(), "waited_seconds": self._waited, **own}
+        return {
+            **self.endpoint.figures(),
+            "waited_seconds": self._waited,
+            "loop_cpu_seconds": self._cpu,
+            **own,
+        }
 
     def listen(self, take: Callable[[Message], bool], enough: Callable[[], bool]) -> None:
         """In the middle of a turn: for one tick, or until it is enough. What is not taken waits for its own turn."""
