@@ -40,9 +40,9 @@ def k_step(k: int, mode: str = "frozen_v") -> Arm:
 
 def tuned(arm: Arm, examples: int) -> tuple[Rates, str]:
     """The dense rate first, then the rows' at the best dense rate."""
-    best, told = Rates(), []
-    for grid in ([replace(best, dense=rate) for rate in DENSE], [replace(best, rows=rate) for rate in ROWS]):
-        candidates = [replace(one, dense=best.dense) if one.rows != best.rows else one for one in grid]
+    best, told = Rates(), list[str]()
+    for name, grid in (("dense", DENSE), ("rows", ROWS)):
+        candidates = [replace(best, **{name: rate}) for rate in grid]
         found = {one: run(arm, one, TUNING, examples).auc for one in candidates}
         told += [f"{one.dense:g}/{one.rows:g}: {auc:.4f}" for one, auc in found.items()]
         best = max(found, key=lambda one: found[one])

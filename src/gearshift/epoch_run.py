@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
@@ -22,17 +21,13 @@ from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.roles.messages import Measured, measured_of
-from gearshift.engine.shadows import LiveReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
+from gearshift.epoch_replicas import EpochReplicas
 from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
-from gearshift.replicas.figures import as_json
-from gearshift.replicas.meeting import Replicas
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.exchange import Choices
-from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
+from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
-from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.worker import Push
 
@@ -48,9 +43,9 @@ class PassHost(ABC):
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
-        self._evaluation_due = False
         self.before = training.moment
         self.mark = time.perf_counter()
+        self._evaluation_due = False
 
     # What the engine tells
 
@@ -143,6 +138,8 @@ class EpochRun(PassHost):
         observer.began()
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.shards = LocalShards(learner.server, learner.layout)
+        self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
+        training.settle = self.replicas.settle
         self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
         self.feed = Feed(
             lambda start, size: training.found(progress.epoch, start, size),
@@ -151,9 +148,6 @@ class EpochRun(PassHost):
             ranges=[(first, count) for first, count in progress.open],
         )
         self._engine: ThreadsEngine | None = None
-        self._live: LiveReplicas | None = None
-        if choices := choices_of(training.strategy):
-            self._fork(choices)
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
@@ -168,7 +162,7 @@ class EpochRun(PassHost):
                     self._engine.run(self.epoch, self.feed, self.do_what_was_asked)
                     torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         finally:
-            self._fold()
+            self.replicas.fold()
         self._tick()
         return not self.epoch.stopped
 
@@ -195,71 +189,20 @@ class EpochRun(PassHost):
         draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(found, draw, *self._flat_of(worker))
+            push = on.compute(found, draw, *self.replicas.flat(worker))
             if pacer is not None:
                 pacer.pad(worker, begin.lease.count, since)
-            if self._live is not None:
-                scale = self.training.rate_after(begin.lease.count)
-                push = self._live.step(worker, begin.lease.number, push, lr_scale=scale)
+            return self.replicas.step(begin, push)
         except FloatingPointError as error:
             return Unusable(f"{NOT_FINITE}: {error}")
-        return push
-
-    def _flat_of(self, worker: int) -> tuple[Tensor] | tuple[()]:
-        """The worker's own replica, if it has one."""
-        flat = None if self._live is None else self._live.flat(worker)
-        return () if flat is None else (flat,)
-
-    # Replicas
 
     def _observe(self, event: Event, actions: list[Action]) -> None:
         self.training.observe(event, actions)
-        live = self._live
-        if live is None:
-            return
-        for action in actions:
-            if isinstance(action, Reissue):
-                live.ended(action.lease)
-        match event:
-            case WorkerJoined(worker):
-                live.join(worker)
-            case WorkerLost(worker):
-                live.leave(worker)
-            case WorkRequested(worker) if not actions:
-                work = self.epoch.coordinator.work
-                if work.exhausted and not work.supply:
-                    live.idle(worker)
+        self.replicas.observe(event, actions)
 
     def meet(self, number: int) -> bool:
-        assert self._live is not None
-        self._live.meet()
+        self.replicas.meet()
         return True
-
-    def _settle(self) -> bool:
-        """Holds the workers, and once all they did is accounted for, has what their replicas agree on in its place."""
-        assert self._live is not None
-        if not self._live.hold():
-            return False
-        self._live.show()
-        self.training.progress.exchanges = as_json(self.training.replica_counts)
-        return True
-
-    def _fork(self, choices: Choices) -> None:
-        learner = self.training.learner
-        replicas = Replicas(learner.server, choices, self.training.replica_counts)
-        for worker in self.epoch.coordinator.work.pace.counts:
-            replicas.join(worker)
-        self._live = LiveReplicas(replicas, learner.layout.dense, self.observer.tell)
-        self.shards.moved = self._live.shift
-        self.training.settle = self._settle
-
-    def _fold(self) -> None:
-        if self._live is not None:
-            self._live.fold()
-        self._live, self.shards.moved, self.training.settle = None, None, lambda: True
-        self.training.progress.exchanges = as_json(self.training.replica_counts)
-
-    # What the engine tells
 
     def ended(self, leases: Sequence[Ended[Push]]) -> None:
         measured = []
@@ -270,28 +213,24 @@ class EpochRun(PassHost):
             report = None if push is None else measured_of(found.batch, push)
             measured.append(Ended(ended.worker, ended.lease, report, ended.part))
         self._account(measured)
-        if self._live is not None:
-            for ended in leases:
-                self._live.ended(ended.lease.number)
+        self.replicas.ended(ended.lease.number for ended in leases)
 
     def stepped(self) -> bool:
         go_on = super().stepped()
-        if self._live is not None and self._live.settled:
-            self._live.release()
+        self.replicas.go_on()
         if not go_on:
             self._wake()
         return go_on
 
     def _wake(self) -> None:
         """Nobody waits on purpose any more: the run ends."""
-        if self._live is not None:
-            self._live.release()
+        self.replicas.release()
         if self.training.pacer is not None:
             self.training.pacer.close()
 
     def _stays_alone(self) -> bool:
         self.do_what_was_asked()
-        return self.training.workers == 1 and self._live is None
+        return self.training.workers == 1 and self.replicas.live is None
 
     def _position(self) -> tuple[int, list[list[int]]]:
         return self.feed.position, [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
@@ -301,15 +240,9 @@ class EpochRun(PassHost):
         return len(work.flying) + len(work.waiting)
 
     def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
-        old, new = choices_of(self.training.strategy), choices_of(strategy)
-        regrouped = old and new and old.workers_per_replica != new.workers_per_replica
-        if old and (new is None or regrouped):
-            self._fold()  # what is in flight is pushed to the servers as any gradient
-        elif old and new and self._live is not None:
-            self._live.rechoose(new)
-        self.epoch.switch(name, asdict(strategy), reason)
-        if new and self._live is None:
-            self._fork(new)  # what waited is in; what is in flight is stepped on replicas
+        self.replicas.switch(
+            self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
+        )
         self.feed.resize(strategy.batch)
 
     def _resize(self, workers: int) -> None:

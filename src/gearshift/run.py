@@ -369,8 +369,8 @@ class Run:
             "examples_per_second": self._speed_since_logged(),
             "strategy": self.training.strategy.name,
             **trust_figures(self.training.learner),
-            **figures_by_role(self.processes()),
             **self._exchange_figures(),
+            **figures_by_role(self.processes()),
             **numbers,
         }
         run_folder.append_metrics(self.folder, line)

@@ -36,7 +36,7 @@ from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
-from gearshift.sync.registry import make_auto, resolve
+from gearshift.sync.registry import make_auto, replicas_need_threads, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 
@@ -318,6 +318,8 @@ class Training:
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
+        if choices_of(strategy) and self.engine.name != InThisProcess.name:
+            raise UserError(replicas_need_threads(name))
         asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked

@@ -375,8 +375,8 @@ class Engine:
 
     def check_replicas(self, strategy: str) -> None:
         raise UserError(
-            f"strategy {strategy} keeps replicas, which engine ray does not have yet; use engine: threads, or a gradient "
-            "strategy such as gba"
+            f"strategy {strategy} keeps replicas, which engine ray does not have yet; use engine: threads, or a "
+            "gradient strategy such as gba"
         )
 
     # ---- the learner's view of the shards ----

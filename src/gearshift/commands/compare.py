@@ -191,7 +191,8 @@ def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, 
 
 
 def markdown(arms: Sequence[Arm], asked: Asked) -> str:
-    return markdown_table(*_lines(arms, asked, "$ / 1 B"))
+    heads, rows = _lines(arms, asked, "$ / 1 B")
+    return markdown_table(heads, rows)
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -22,9 +22,8 @@ from gearshift.replicas.replica import DenseReplica
 from gearshift.sync.exchange import Background, Choices, EverySteps
 from gearshift.worker import Push
 
-BREATH = (
-    0.005  # seconds between exchanges: in one memory they take no time, and would leave none for training
-)
+# Seconds between exchanges: in one memory they take no time, and back to back would leave none for training.
+BREATH = 0.005
 ENDING = 60.0  # seconds in which a shadow may end the exchange it is in
 
 
@@ -217,8 +216,9 @@ class LiveReplicas:
     def release(self) -> None:
         self._gate.open()
 
-    def ended(self, lease: int) -> None:
-        self._stepped.discard(lease)
+    def ended(self, leases: Iterable[int]) -> None:
+        """They are accounted for."""
+        self._stepped.difference_update(leases)
 
     def join(self, worker: int) -> None:
         number = self.replicas.choices.replica_of(worker)

@@ -10,4 +10,6 @@ They hold no tensor, clock, thread, socket or random number (the import contract
     settings      checks of what a strategy is given
     automatic     when it pays to change between sync and gba; proposes, and looks at what came of it
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
+    exchange      how replicas meet: five choices, as values
+    replicated    the strategies whose trainers have dense replicas of their own, as values of these
 """

@@ -108,6 +108,10 @@ def _load(path: str) -> type[Any]:
     return kind
 
 
+def replicas_need_threads(name: str) -> str:
+    return f"strategy {name} keeps dense replicas, which this version has with engine: threads only; on Ray use gba"
+
+
 def make_auto(settings: dict[str, Any]) -> Auto:
     check_auto_names(settings)
     return Auto(**settings)

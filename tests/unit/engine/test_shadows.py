@@ -200,7 +200,7 @@ def test_a_hold_is_settled_when_all_that_was_stepped_is_accounted_for() -> None:
     both.step(0, 7, push(), lr_scale=1.0)
     assert not both.hold()
     waiting = in_threads(lambda: both.step(1, 8, push(), lr_scale=1.0))
-    both.ended(7)
+    both.ended([7])
     assert both.hold() and both.replicas.counts[1].batches == 0
     both.release()
     joined(waiting)

@@ -134,3 +134,12 @@ def test_a_strategy_must_say_its_choices():
 
     with pytest.raises(NotImplementedError):
         _ = Replicated().choices
+
+
+def test_a_cluster_has_no_replicas_yet():
+    from gearshift.config import config_from
+
+    said = "strategy easgd keeps dense replicas, which this version has with engine: threads only"
+    for strategy in ("easgd", {"name": "sync", "switch": [{"at": "50%", "to": "easgd"}]}):
+        with pytest.raises(UserError, match=said):
+            config_from({"data": {"train": "a.csv"}, "strategy": strategy, "cluster": {"engine": "ray"}})
