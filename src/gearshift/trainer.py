@@ -6,6 +6,7 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -267,7 +268,10 @@ class Objects:
 
     def build(self, schema: Schema | None, resume: Path | None) -> Run:
         init_from = self.init_from if schema is None and resume is None else None
-        return self.trainer.prepare(
+        trainer = copy.copy(self.trainer)
+        trainer.baseline = False  # the coordinator reads no training data
+        trainer.threads = torch.get_num_threads()  # of this process
+        return trainer.prepare(
             self.model, self.train, self.valid, self.test, resume=resume, init_from=init_from, schema=schema
         )
 

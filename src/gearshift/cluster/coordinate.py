@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,7 +42,7 @@ from gearshift.resuming import restore_measures
 from gearshift.run import Run
 from gearshift.saver import Saver
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Progress, SwitchAsked, Training
+from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
 
 class Staff(Protocol):
@@ -90,6 +90,7 @@ class ClusterSaver(Saver):
     """Saves by cuts of the shards; before there are any, as any other."""
 
     engine: Engine | None = None
+    tried = -1  # the step of the last attempt
     _pending: tuple[dict[str, Any], dict[str, Arrays], bool] | None = None
 
     def save(
@@ -105,7 +106,11 @@ class ClusterSaver(Saver):
             super().save(step, facts, arrays, learners, best=best)
             return
         self.engine.wait_for_cut()
-        self._pending = facts, arrays, best
+        if self.has(step):  # it was that one
+            if best:
+                self.checkpoints.link("best", self.checkpoints.path(step))
+            return
+        self._pending, self.tried = (facts, arrays, best), step
         self.engine.role.take_cut()
 
     def facts(self) -> dict[str, Any]:
@@ -116,7 +121,11 @@ class ClusterSaver(Saver):
         return {"facts": facts, "arrays": arrays, "best": best}
 
     def has(self, step: int) -> bool:
-        return self.checkpoints.has(step) if self.engine else super().has(step)
+        """Of this history: a folder that a lost one left behind does not count."""
+        if self.engine is None:
+            return super().has(step)
+        known = self.last is not None and self.last.name == self.checkpoints.path(step).name
+        return known and self.checkpoints.has(step)
 
     def commit(self, name: str, said: dict[str, Any]) -> None:
         """All parts are on disk; so shall be how it came to it, if this process dies and the next goes on from here."""
@@ -127,13 +136,15 @@ class ClusterSaver(Saver):
         try:
             snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
             self.checkpoints.link("last", path)
+            self.last, self.failure = path, None
             if said["best"]:
                 self.checkpoints.link("best", path)
-            self.checkpoints.prune()
-            self.last, self.failure = path, None
             self._written.append(path)
         except OSError as error:
             self.could_not(name, self._sentence(path, error))
+            return
+        with suppress(OSError):
+            self.checkpoints.prune()
 
     def could_not(self, name: str, sentence: str) -> None:
         intact = f"; {self.last.name} is intact" if self.last else ""
@@ -217,6 +228,8 @@ class Books(PassHost):
                 else f"goes on from {saved.path.name}, where it was"
             )
         self.mark, self.before = time.perf_counter(), training.moment
+        if self._rewinds:
+            self._engine.staff.resize(training.workers)  # some may have been told that it is over
         self._began(0)
 
     def passed(self, first_lease: int) -> bool:
@@ -251,8 +264,12 @@ class Books(PassHost):
         super().switch(asked)
         write_state(self._engine.site.folder, strategy=self.training.strategy_facts())
 
+    def resize(self, asked: ResizeAsked) -> None:
+        super().resize(asked)
+        facts = self.training.strategy_facts()
+        write_state(self._engine.site.folder, workers=asked.workers, strategy=facts)
+
     def _resize(self, workers: int) -> None:
-        write_state(self._engine.site.folder, workers=workers)
         self._engine.role.resize(workers)
         self._engine.staff.resize(workers)
 
@@ -270,7 +287,7 @@ class Engine:
         self.training = run.training
         self._run, self._member, self.staff = run, member, staff
         self.learner = run.training.learner
-        self.site = replace(site, schema=self.learner.schema.to_dict())
+        self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
         self.layout = layout_of(self.learner, site.shards)
         self.role: CoordinatorRole
         self._question = 0
@@ -288,6 +305,10 @@ class Engine:
         if wishes.get("strategy"):
             training.restore_strategy(wishes["strategy"])
         self._first_checkpoint()
+        if not training.goes_on:  # the coordinator was lost after the last step
+            self.saver.engine = None
+            self._take_rows()
+            return True
         self.staff.begin(self.site, workers)
         try:
             with closing(endpoint_of(self._member, self.site, training)) as endpoint:
@@ -340,7 +361,7 @@ class Engine:
             return False
         if self.saver.has(self.training.step):
             return True
-        if self.saver.failure:
+        if self.saver.failure and self.saver.tried == self.training.step:
             raise UserError(self.saver.failure)
         self._run.save_now()
         return False

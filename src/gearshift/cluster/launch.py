@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gearshift.engine import ray_cluster
 
 POLL_SECONDS = 0.2
+SILENCE = object()  # what no answer is
 LOST_SECONDS = 180.0  # without an answer of the coordinator, after which the run counts as lost
 PLACE_SECONDS = 30.0  # in which Ray must find room
 
@@ -216,7 +217,10 @@ class LaunchedRun:
     def _ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         if self.finished:
             raise UserError(f"run {self.folder.name} is over; `{method}` needs a live run")
-        return self._ray.answer(self._hub.ask.remote(method, *arguments, **settings), 75.0)
+        found = self._ray.answer(self._hub.ask.remote(method, *arguments, **settings), 75.0, silence=SILENCE)
+        if found is SILENCE:
+            raise UserError(f"run {self.folder.name} does not answer just now; give `{method}` again")
+        return found
 
     def wait(self, timeout: float | None = None) -> ClusterResult:
         until = None if timeout is None else time.monotonic() + timeout

@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from gearshift.errors import UserError
@@ -41,7 +42,11 @@ class LocalRay:
         environment.pop("RAY_AUTH_TOKEN", None)
         port = _free_port()
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-        command += [f"--port={port}", f"--num-cpus={round(cpus + 0.5)}", "--include-dashboard=false"]
+        command += [
+            f"--port={port}",
+            f"--num-cpus={max(ceil(cpus), os.cpu_count() or 1)}",
+            "--include-dashboard=false",
+        ]
         command += [
             f"--object-store-memory={STORE_BYTES}",
             f"--temp-dir={folder}/ray",
@@ -78,8 +83,9 @@ class LocalRay:
 
     def stop_soon(self) -> None:
         """The same from a process that is part of it, and will end with it."""
-        script = f"sleep 2; kill -KILL -{self.pid}; sleep 1; rm -rf {self.folder}"
-        subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stderr=subprocess.DEVNULL)
+        script = 'sleep 2; kill -KILL -- "-$1"; sleep 1; rm -rf -- "$2"'
+        command = ["/bin/sh", "-c", script, "sh", str(self.pid), self.folder]
+        subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
     def _answers(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):

@@ -29,8 +29,9 @@ def serve(member: Member, site: Site) -> None:
             error = ""
             try:
                 cut.write(part_folder(site.checkpoints, name))
-            except OSError as failed:
-                error = f"shard {number} could not write its part ({failed.strerror or failed})"
+            except Exception as failed:  # whatever it is: the coordinator waits for an answer
+                said = getattr(failed, "strerror", None) or failed or type(failed).__name__
+                error = f"shard {number} could not write its part ({said})"
             driver.post(partial(role.saved, incarnation, name, error))
 
         threading.Thread(target=write, name="gearshift-cut", daemon=True).start()

@@ -73,6 +73,7 @@ class Site:
     tick: float = 0.25  # seconds between looks at the clock, and until something is said again
     patience: float = 30.0  # seconds that a worker may be silent
     schema: dict[str, Any] | None = None  # None until the coordinator has fitted it
+    shuffle: bool = False  # as the coordinator has decided
     local: LocalRay | None = None  # the cluster that was started for this run
     token: str = ""  # stands in the run's folder since the start, for all to see
 

@@ -31,7 +31,7 @@ STARTS = 1 << 20  # that a process has numbers for
 def work(member: Member, site: Site) -> None:
     site.enter()
     training = site.build().training
-    hands = Hands(training, layout_of(training.learner, site.shards), member.me.number)
+    hands = Hands(training, layout_of(training.learner, site.shards), member.me.number, site.shuffle)
     boots = itertools.count(member.boot * STARTS)
     with closing(endpoint_of(member, site, training)) as endpoint, closing(hands):
         role = WorkerRole(member.me.number, site.shards, lambda: next(boots), hands.ids)
@@ -41,13 +41,13 @@ def work(member: Member, site: Site) -> None:
 class Hands:
     """What a worker does with its examples."""
 
-    def __init__(self, training: Training, layout: Layout, number: int) -> None:
-        self._training, self._layout, self._number = training, layout, number
+    def __init__(self, training: Training, layout: Layout, number: int, shuffle: bool) -> None:
+        self._training, self._layout, self._number, self._shuffle = training, layout, number, shuffle
         self._learner = training.learner
         self._worker, self._buffers = self._learner.worker, dict(self._learner.model.named_buffers())
         self._ranges = Ranges(training.train)
-        self._found: Found | None = None
-        self._places: list[Placement] = []  # of the ids, by store
+        # What was read for the newest leases: one may be computed while the worker, told to start anew, begins another.
+        self._read: dict[int, tuple[Found, list[Placement]]] = {}
 
     def close(self) -> None:
         self._ranges.close()
@@ -55,21 +55,22 @@ class Hands:
     def ids(self, begin: Begin, epoch: int) -> Sequence[tuple[Ids, ...]]:
         """What the lease needs, by shard and store."""
         plan, lease = self._training.plan, begin.lease
-        batch = self._ranges.read(lease.first, lease.count, (plan.seed, epoch) if plan.shuffle else None)
-        self._found = self._learner.find(batch)
-        if self._layout.shards == 1:
-            return [self._found.ids]
-        self._places = [Placement(own, self._layout.shards) for own in self._found.ids]
+        batch = self._ranges.read(lease.first, lease.count, (plan.seed, epoch) if self._shuffle else None)
+        found = self._learner.find(batch)
+        several = self._layout.shards > 1
+        places = [Placement(own, self._layout.shards) for own in found.ids] if several else []
+        self._read = {**dict(list(self._read.items())[-1:]), lease.number: (found, places)}
+        if not several:
+            return [found.ids]
         return [
-            tuple(own[place.groups[s]] for own, place in zip(self._found.ids, self._places, strict=True))
+            tuple(own[place.groups[s]] for own, place in zip(found.ids, places, strict=True))
             for s in range(self._layout.shards)
         ]
 
     def compute(self, job: Job) -> Computed | Unusable:
-        since, found = time.monotonic(), self._found
-        assert found is not None
+        since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
         self._take_dense(job.answers)
-        rows = self._rows(found, job.answers)
+        rows = self._rows(found, places, job.answers)
         draw = 1_000_003 * job.epoch + job.begin.lease.first
         seed_dropout(self._learner.model, self._learner.seed + draw)
         push = self._worker.compute(found, rows)
@@ -88,11 +89,11 @@ class Hands:
             for name, values in self._buffers.items():
                 values.copy_(answers[0].statistics[name])
 
-    def _rows(self, found: Found, answers: tuple[Rows, ...]) -> tuple[Floats, ...]:
+    def _rows(self, found: Found, places: list[Placement], answers: tuple[Rows, ...]) -> tuple[Floats, ...]:
         if len(answers) == 1:
             return answers[0].rows
         rows = []
-        for i, (ids_U, place) in enumerate(zip(found.ids, self._places, strict=True)):
+        for i, (ids_U, place) in enumerate(zip(found.ids, places, strict=True)):
             width = answers[0].rows[i].shape[1]
             rows_UW = self._worker.buffers.floats(f"{i} rows", len(ids_U), width)
             for at, answer in zip(place.groups, answers, strict=True):

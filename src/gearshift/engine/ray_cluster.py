@@ -166,14 +166,16 @@ class Process:
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
     def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
-        watchdog = Watchdog(self._site)
+        watchdog = Watchdog(self._site) if seat.me == To("shard", 0) else None
         while True:
-            try:
-                seat.meet(hub)
-                watchdog.heard()
-            except RayError:
-                if seat.me == To("shard", 0):
-                    watchdog.silent()
+            with contextlib.suppress(Exception):  # also of a file system that has a bad moment: the next time
+                try:
+                    seat.meet(hub)
+                    if watchdog is not None:
+                        watchdog.heard()
+                except RayError:
+                    if watchdog is not None:
+                        watchdog.silent()
             time.sleep(MEET_SECONDS)
 
 
@@ -274,13 +276,14 @@ class Hub:
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, tuple[int, str]] = {}  # pid and node
         self._boots: dict[To, int] = {}
+        self._wanted = 0  # workers
         self._starts: Counter[To] = Counter()
         self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
-        self._over = False
+        self._over = self._begun = False
         self._run: Running | None = None
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
@@ -314,6 +317,9 @@ class Hub:
     # ---- from members ----
 
     def site(self) -> Any:
+        """With what the coordinator has learned from the data; before that, who asks must ask again."""
+        if not self._begun:
+            raise RuntimeError("the run has not begun")
         return self._site
 
     def register(self, who: To, place: tuple[int, str]) -> int:
@@ -352,8 +358,14 @@ class Hub:
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
         """A member's work is over, or it cannot do it."""
+        if self._boots.get(who) not in (boot, 0):
+            return  # another has started in its place meanwhile
         if failure is None:
             self._end(who)
+            if who.role == "worker" and who.number < self._wanted and not self._over:
+                threading.Timer(
+                    MEET_SECONDS, self._start, [who]
+                ).start()  # it was sent home, and is wanted again
             return
         sentence, is_users = failure
         now = time.monotonic()
@@ -367,13 +379,14 @@ class Hub:
     # ---- the staff (`cluster.coordinate.Staff`) ----
 
     def begin(self, site: Any, workers: int) -> None:
-        self._site = site
+        self._site, self._begun = site, True
         for who in self._plan.members[1 : 1 + self._plan.shards]:
             self._start(who)
         self.resize(workers)
 
     def resize(self, workers: int) -> None:
         """Those who are too many are told by the coordinator that it is over."""
+        self._wanted = workers
         for number in range(workers):
             self._start(To("worker", number))
 
@@ -402,6 +415,7 @@ class Hub:
             }
 
     def close(self) -> None:
+        self._wanted = 0
         for who in list(self._actors):
             self._end(who)
 
@@ -437,9 +451,6 @@ class Hub:
             raise UserError("the run has not begun yet; try again")
         return getattr(self._run, method)(*arguments, **settings)
 
-    def pid(self) -> int:
-        return os.getpid()
-
 
 # ---- from where a run is started ----
 
@@ -468,7 +479,11 @@ def reserve(plan: Plan, seconds: float) -> PlacementGroup:
     bundles = [plan.needs[who.role].bundle() for who in plan.members]
     strategy = "SPREAD" if plan.spread else "PACK"
     group: PlacementGroup = placement_group(bundles, strategy=strategy, name=plan.name, lifetime="detached")
-    ready, _ = ray.wait([group.ready()], timeout=seconds)
+    try:
+        ready, _ = ray.wait([group.ready()], timeout=seconds)
+    except BaseException:  # Ctrl-C, say
+        remove_placement_group(group)
+        raise
     if not ready:
         remove_placement_group(group)
         wanted = sum(bundle["CPU"] for bundle in bundles)
@@ -502,23 +517,15 @@ def launch(
         ) from None
 
 
-def answer(reference: Any, seconds: float = ANSWER_SECONDS) -> Any:
-    """What an actor says, or None if it does not: it is starting anew, or Ray is gone."""
+def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None) -> Any:
+    """What an actor says, or `silence` if it does not: it is starting anew, or Ray is gone."""
     try:
         return ray.get(reference, timeout=seconds)
     except RayError as error:
         cause = getattr(error, "cause", None)  # what was raised there, without Ray's account of where
         if isinstance(cause, UserError | TimeoutError):
             raise cause from None
-        return None
-
-
-def find(run: str) -> Any:
-    """The hub of a live run, or None."""
-    try:
-        return ray.get_actor(actor_name(run, To("coordinator")), namespace=NAMESPACE)
-    except (ValueError, RayError):
-        return None
+        return silence
 
 
 def end(hub: Any, plan: Plan) -> None:

@@ -87,6 +87,10 @@ class ShardRole:
     def _hello(self) -> None:
         self.out.append((COORDINATOR, ShardHello(self.number, self.boot)))
 
+    def _cut(self, name: str, server: Server) -> None:
+        self._saved = None
+        self._take_cut(name, server)
+
     def _say_done(self, shard: Shard) -> None:
         self.out.append((COORDINATOR, Done(self.incarnation, self.number, self.boot, shard.done)))
 
@@ -95,7 +99,7 @@ class ShardRole:
             return
         if load.incarnation > self.incarnation:
             server = self._load(load.name)
-            self.shard = Shard(server, lambda name: self._take_cut(name, server))
+            self.shard = Shard(server, lambda name: self._cut(name, server))
             self.incarnation = load.incarnation
             self._parked.clear()
             self._saved = None
