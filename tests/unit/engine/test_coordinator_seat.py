@@ -31,7 +31,12 @@ def test_a_process_that_was_frozen_does_not_count_the_time(monkeypatch: pytest.M
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     role = Heard()
     seat = CoordinatorSeat(role, 0.25)  # type: ignore[arg-type]
-    for passed, do in ((1.0, seat.tick), (1.5, seat.tick), (60.0, lambda: seat.handle("late")), (1.0, seat.tick)):
+    for passed, do in (
+        (1.0, seat.tick),
+        (1.5, seat.tick),
+        (60.0, lambda: seat.handle("late")),
+        (1.0, seat.tick),
+    ):
         clock.now += passed
         do()
     assert role.times == [1.0, 2.5, 2.5, 3.5]
