@@ -88,6 +88,7 @@ class OnRay:
             global_batch=GLOBAL,
             workers=workers,
             shards=2,
+            shuffle=False,
             strategy={"name": strategy, **settings},
             optimizer=on.server.optimizer,
             embeddings=on.server.stores[0].parts[0].optimizer,
