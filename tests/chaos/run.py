@@ -29,6 +29,7 @@ def main() -> int:
     parse.add_argument("--events", type=int, default=100)
     parse.add_argument("--seed", type=int, default=1)
     parse.add_argument("--seconds", type=float, default=60.0, help="of each run, if nothing happened")
+    parse.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parse.add_argument("--minutes", type=float, default=float("inf"), help="no new run after so long")
     parse.add_argument("--kinds", nargs="*", default=list(KINDS))
     parse.add_argument("--path", type=Path)
@@ -44,7 +45,8 @@ def main() -> int:
     with nodes() as raylets:
         chaos = Chaos(settings_for(raylets.address), path, asked.seed, raylets)
         while kinds and time.monotonic() - began < 60 * asked.minutes:
-            outcomes.append(chaos.harm_a_run(STRATEGIES[len(outcomes) % 3], kinds, asked.seconds, tell))
+            strategy = asked.strategies[len(outcomes) % len(asked.strategies)]
+            outcomes.append(chaos.harm_a_run(strategy, kinds, asked.seconds, tell))
             one = outcomes[-1]
             del kinds[: len(one.harms)]
             tell(

@@ -88,6 +88,7 @@ class OnRay:
             global_batch=GLOBAL,
             workers=workers,
             shards=2,
+            shuffle=False,
             strategy={"name": strategy, **settings},
             optimizer=on.server.optimizer,
             embeddings=on.server.stores[0].parts[0].optimizer,
@@ -95,9 +96,9 @@ class OnRay:
             checkpoint=gs.CheckpointPolicy(None, path=self.path),
             cluster=self.cluster,
         )
-        report = trainer.fit(on.model, data, resume=self._begun(on, data, trainer.plan)).report
-        (last,) = self.path.glob("*/checkpoints/last")
-        on.restore(Checkpoint.open(last.resolve()))
+        folder = self._begun(on, data, trainer.plan)
+        report = trainer.fit(on.model, data, resume=folder).report
+        on.restore(Checkpoint.open((folder / "checkpoints" / "last").resolve()))
         steps = report["global_steps"] - before
         return Counted(steps, report["examples"], report["discarded"], report["staleness"]["mean"])
 
