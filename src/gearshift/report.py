@@ -125,7 +125,7 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         reasons = ", ".join(f["discarded_by_reason"])
         leases = f["applied"] + f["discarded"]
         done += f"; {leases:,} batches = {f['applied']:,} applied + {f['discarded']:,} discarded ({reasons})"
-    if gap := f["sync_gap"]:
+    if gap := f.get("sync_gap"):
         every = "-" if gap["mean"] is None else f"{gap['mean']:.1f}"
         done += (
             f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them trained meanwhile, "

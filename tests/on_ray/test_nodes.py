@@ -11,7 +11,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
-from gearshift.sync.registry import STRATEGIES
+from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.chaos.faults import Chaos, Nodes, check, examples_in, fresh_model, nodes, settings_for, trainer
 from tests.on_ray.fixtures import ON_RAY
 
@@ -33,7 +33,7 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in REPLICATED])
 def test_a_strategy_trains_as_on_threads(tmp_path: Path, raylets: Nodes, strategy: str) -> None:
     cluster = replace(settings_for(raylets.address), patience=30.0)
     run = trainer(tmp_path, strategy, cluster=cluster).start(fresh_model(DATA), DATA)

@@ -41,6 +41,7 @@ from gearshift.learner import Learner
 from gearshift.resuming import restore_measures
 from gearshift.run import Run
 from gearshift.saver import Saver
+from gearshift.sync.registry import replicas_need_threads
 from gearshift.sync.strategy import Strategy
 from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
@@ -395,10 +396,7 @@ class Engine:
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     def check_replicas(self, strategy: str) -> None:
-        raise UserError(
-            f"strategy {strategy} keeps replicas, which engine ray does not have yet; use engine: threads, or a "
-            "gradient strategy such as gba"
-        )
+        raise UserError(replicas_need_threads(strategy))
 
     # ---- the learner's view of the shards ----
 

@@ -39,6 +39,9 @@ class LocalRay:
         token.touch(0o600)
         token.write_text(_own_token())
         environment = {**os.environ, **TOKEN, "RAY_AUTH_TOKEN_PATH": str(token)}
+        environment.setdefault(
+            "RAY_worker_niceness", "0"
+        )  # it is 15 otherwise, as if training were a pastime
         environment.pop("RAY_AUTH_TOKEN", None)
         port = _free_port()
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
@@ -83,7 +86,7 @@ class LocalRay:
 
     def stop_soon(self) -> None:
         """The same from a process that is part of it, and will end with it."""
-        script = 'sleep 2; kill -KILL -- "-$1"; sleep 1; rm -rf -- "$2"'
+        script = 'sleep 2; kill -KILL "-$1"; sleep 1; rm -rf -- "$2"'
         command = ["/bin/sh", "-c", script, "sh", str(self.pid), self.folder]
         subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
