@@ -385,7 +385,7 @@ class Run:
         """Since the last line, of the time spent training; None if nothing was trained."""
         progress, (examples, seconds) = self.training.progress, self._logged
         self._logged = progress.examples, progress.seconds
-        if progress.examples == examples:
+        if progress.examples <= examples:  # fewer: a lost shard has set the run back
             return None
         return (progress.examples - examples) / (progress.seconds - seconds)
 
