@@ -98,6 +98,7 @@ def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.See
 
 
 worker, shard = st.just(WORKER.number), st.just(SHARD.number)
+short = names.map(lambda name: name[:2])  # two of them are one text
 reports = st.builds(
     m.Report,
     numbers,
@@ -118,7 +119,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.ShardHello, shard, numbers),
         st.builds(m.Loaded, numbers, shard, numbers),
         st.builds(m.Done, numbers, shard, numbers, numbers),
-        st.builds(m.Saved, numbers, shard, numbers, names, names),
+        st.builds(m.Saved, numbers, shard, numbers, short, short),
         values(m.Seen),
     ),
     WORKER: st.one_of(

@@ -86,7 +86,9 @@ class LocalRay:
 
     def stop_soon(self) -> None:
         """The same from a process that is part of it, and will end with it."""
-        script = 'sleep 2; kill -KILL "-$1"; sleep 1; rm -rf -- "$2"'
+        # Whoever dies may still write: the folder is removed until it stays away.
+        away = 'for i in 1 2 3 4 5 6 7 8 9; do sleep 1; rm -rf -- "$2"; [ -e "$2" ] || break; done'
+        script = f'sleep 2; kill -KILL "-$1"; {away}'
         command = ["/bin/sh", "-c", script, "sh", str(self.pid), self.folder]
         subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
