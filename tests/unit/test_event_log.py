@@ -129,10 +129,11 @@ def test_lines_reach_the_file_while_nothing_happens(tmp_path: Path) -> None:
     log = EventLog(tmp_path, fail, write_seconds=0.01)
     log.begin(HEAD)
     deadline = time.monotonic() + 10
-    while not event_log.files(tmp_path) and time.monotonic() < deadline:
+    while not (event_log.files(tmp_path) and messages(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert messages(tmp_path) == [HEAD]
+    found = messages(tmp_path)
     log.close()
+    assert found == [HEAD]
 
 
 def test_waiting_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
