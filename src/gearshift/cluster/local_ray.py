@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +17,8 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from gearshift.cluster.end_session import __file__ as end_session_file
+from gearshift.cluster.end_session import end_session
 from gearshift.errors import UserError
 
 START_SECONDS = 60.0
@@ -77,34 +77,16 @@ class LocalRay:
 
     def stop(self) -> None:
         """Everything of it, and its folder. Asked to end, Ray takes ten seconds and more, and has nothing to save."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        until = time.monotonic() + 10
-        while self._lives() and time.monotonic() < until:
-            time.sleep(0.05)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end_session(self.pid, Path(self.folder))
 
     def stop_soon(self) -> None:
         """The same from a process that is part of it, and will end with it."""
-        # Whoever dies may still write: the folder is removed until it stays away.
-        away = 'for i in 1 2 3 4 5 6 7 8 9; do sleep 1; rm -rf -- "$2"; [ -e "$2" ] || break; done'
-        script = f'sleep 2; kill -KILL "-$1"; {away}'
-        command = ["/bin/sh", "-c", script, "sh", str(self.pid), self.folder]
-        subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        program = [sys.executable, "-I", end_session_file, "2"]
+        subprocess.Popen([*program, str(self.pid), self.folder], start_new_session=True)
 
     def _answers(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return "Ray runtime started" in (Path(self.folder) / "start.log").read_text()
-        return False
-
-    def _lives(self) -> bool:
-        with suppress(ChildProcessError):
-            os.waitpid(
-                self.pid, os.WNOHANG
-            )  # ours, if this process started it: a dead child stays until then
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, 0)
-            return True
         return False
 
 
