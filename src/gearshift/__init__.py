@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from gearshift.optim.schedule import Schedule as Schedule
     from gearshift.remote import RemoteRun as RemoteRun
     from gearshift.remote import attach as attach
+    from gearshift.result import Result as Result
     from gearshift.run import Callback as Callback
     from gearshift.run import CheckpointPolicy as CheckpointPolicy
-    from gearshift.run import Result as Result
     from gearshift.run import Run as Run
     from gearshift.sweep import sweep_batch as sweep_batch
     from gearshift.trained import TrainedModel as TrainedModel
@@ -88,7 +88,8 @@ _HOMES = {
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
     "gearshift.remote": "RemoteRun attach",
-    "gearshift.run": "Callback CheckpointPolicy Result Run",
+    "gearshift.result": "Result",
+    "gearshift.run": "Callback CheckpointPolicy Run",
     "gearshift.sweep": "sweep_batch",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",

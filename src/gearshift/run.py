@@ -28,10 +28,11 @@ from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
 from gearshift.prometheus import figures_by_role
 from gearshift.replicas.figures import from_json
-from gearshift.report import closing_lines, report
+from gearshift.report import report
+from gearshift.result import Result
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.saver import Saver
-from gearshift.trained import TrainedModel, model_facts
+from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
 
 LOG_SECONDS = 10.0
@@ -242,7 +243,10 @@ class Run:
     def _stopped_result(self) -> Result:
         """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
         figures = report(self.training, self.training.step, self.last_evaluation, seconds=self._seconds())
-        return Result(self, figures)
+        return self._result_of(figures)
+
+    def _result_of(self, figures: dict[str, Any]) -> Result:
+        return Result(self.training.learner, self.facts(), self.folder, figures)
 
     def _final_result(self) -> Result:
         training, steps = self.training, self.training.step
@@ -256,7 +260,7 @@ class Run:
             training, steps, self.last_evaluation, test, baseline or None, seconds=self._seconds()
         )
         run_folder.write_json(self.folder / "report.json", figures)
-        return Result(self, figures)
+        return self._result_of(figures)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started
@@ -388,32 +392,3 @@ class Run:
         if progress.examples <= examples:  # fewer: a lost shard has set the run back
             return None
         return (progress.examples - examples) / (progress.seconds - seconds)
-
-
-class Result(TrainedModel):
-    """A finished run: its figures, and the model to predict with and to save."""
-
-    def __init__(self, run: Run, figures: dict[str, Any]) -> None:
-        super().__init__(run.training.learner, run.facts())
-        self.folder, self.report = run.folder, figures
-
-    @property
-    def auc(self) -> float:
-        """On the validation data; without them, of each training example before it was trained."""
-        return float(self.report["auc"])
-
-    @property
-    def logloss(self) -> float:
-        return float(self.report["logloss"])
-
-    @property
-    def examples_per_second(self) -> float:
-        return float(self.report["examples_per_second"])
-
-    @property
-    def lines(self) -> list[str]:
-        """What a person wants to read at the end."""
-        return closing_lines(self.report, self.folder)
-
-    def __repr__(self) -> str:
-        return f"Result(auc={self.auc:.4f}, examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"

@@ -30,14 +30,15 @@ from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import with_lr
-from gearshift.run import Callback, CheckpointPolicy, Result, Run
+from gearshift.result import Result
+from gearshift.run import Callback, CheckpointPolicy, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
 from gearshift.worker import Loss, binary_cross_entropy
 
 if TYPE_CHECKING:
-    from gearshift.cluster.launch import ClusterResult, LaunchedRun
+    from gearshift.cluster.launch import LaunchedRun
 
 
 class Trainer:
@@ -119,9 +120,7 @@ class Trainer:
             raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
         self.shards, self.cluster = shards, cluster
 
-    def fit(
-        self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any
-    ) -> Result | ClusterResult:
+    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
         """Trains to the end: `start` and `wait`."""
         return self.start(model, train, valid, **where).wait()
 

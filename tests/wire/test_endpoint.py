@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ def a_worker(company: Company, number: int = 0, **how: object) -> Endpoint:
 
 
 def test_workers_and_shards_talk_over_a_folder(company: Company) -> None:
-    folder = Path(f"/tmp/gs-{os.getpid()}")
+    folder = Path(tempfile.gettempdir(), f"gs-{os.getpid()}")
     try:
         shard = company(SHARD, bind=ipc_address(folder, SHARD, 1))
         worker = company(To("worker", 3))
@@ -377,8 +378,8 @@ def test_a_queue_that_is_full_drops_and_counts(company: Company) -> None:
         ("tcp://0.0.0.0:*", "every network of this host"),
         ("tcp://127.0.0.1:*", "opened with keys only"),
         ("inproc://here", "ipc:// or tcp://"),
-        ("ipc:///tmp/anywhere", "can be entered by others"),
-        ("ipc:///tmp/" + "long" * 30, "choose a shorter folder"),
+        (f"ipc://{tempfile.gettempdir()}/anywhere", "can be entered by others"),
+        (f"ipc://{tempfile.gettempdir()}/" + "long" * 30, "choose a shorter folder"),
     ],
 )
 def test_where_nobody_should_listen(address: str, fix: str) -> None:

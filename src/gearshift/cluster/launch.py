@@ -27,8 +27,8 @@ from gearshift.cluster.site import Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
 from gearshift.control import Status
 from gearshift.errors import UserError
-from gearshift.report import closing_lines
-from gearshift.trained import TrainedModel, load
+from gearshift.result import Result
+from gearshift.trained import load
 from gearshift.training import Switch
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class LaunchedRun:
         self._watchdog = ray.Watchdog(site)
         self._error: BaseException | None = None
         self._over = False
-        self._result: ClusterResult | None = None
+        self._result: Result | None = None
 
     # What it tells
 
@@ -222,7 +222,7 @@ class LaunchedRun:
             raise UserError(f"run {self.folder.name} does not answer just now; give `{method}` again")
         return found
 
-    def wait(self, timeout: float | None = None) -> ClusterResult:
+    def wait(self, timeout: float | None = None) -> Result:
         until = None if timeout is None else time.monotonic() + timeout
         while not self.finished:
             if until is not None and time.monotonic() >= until:
@@ -230,36 +230,10 @@ class LaunchedRun:
             time.sleep(POLL_SECONDS / 4)
         if self._error is not None:
             raise self._error
-        self._result = self._result or ClusterResult.of(self.folder, self._model)
+        self._result = self._result or _result(self.folder, self._model)
         return self._result
 
 
-class ClusterResult(TrainedModel):
-    """A finished run: its figures, and the model to predict with and to save."""
-
-    folder: Path
-    report: dict[str, Any]
-
-    @classmethod
-    def of(cls, folder: Path, model: nn.Module | None) -> ClusterResult:
-        made = load(folder, model)
-        result = cls(made.learner, made.facts)
-        file = folder / run_folder.REPORT
-        result.folder, result.report = folder, json.loads(file.read_text()) if file.exists() else {}
-        return result
-
-    @property
-    def auc(self) -> float:
-        return float(self.report["auc"])
-
-    @property
-    def logloss(self) -> float:
-        return float(self.report["logloss"])
-
-    @property
-    def examples_per_second(self) -> float:
-        return float(self.report["examples_per_second"])
-
-    @property
-    def lines(self) -> list[str]:
-        return closing_lines(self.report, self.folder)
+def _result(folder: Path, model: nn.Module | None) -> Result:
+    made, file = load(folder, model), folder / run_folder.REPORT
+    return Result(made.learner, made.facts, folder, json.loads(file.read_text()) if file.exists() else {})

@@ -9,6 +9,7 @@ then `merge_due` says so, and nobody begins before it is done.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +20,7 @@ from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parke
 from gearshift.sync.work import Flight, Work
 
 
-class Replicated:
+class Replicated(ABC):
     """What the four have in common: the questions of a strategy, answered from the choices."""
 
     __slots__ = ()
@@ -30,8 +31,8 @@ class Replicated:
     workers_per_replica: int
 
     @property
-    def choices(self) -> Choices:
-        raise NotImplementedError
+    @abstractmethod
+    def choices(self) -> Choices: ...
 
     def start(self, work: Work) -> Start | None:
         choices = self.choices
@@ -111,8 +112,40 @@ class Easgd(Replicated):
         )
 
 
+class Averaged(Replicated):
+    """What those have in common that meet in a mean of all."""
+
+    __slots__ = ()
+    merge: Merge | None
+    elasticity: float
+    pause: float
+
+    def _check(self) -> None:
+        super()._check()
+        within(0, 1, elasticity=self.elasticity)
+        within(0, 3600, pause=self.pause)
+        if self.merge is not None:
+            one_of(("elastic", "delta", "overwrite"), merge=self.merge)
+        if self.merge == "overwrite" and self.exchange == "background":
+            raise UserError(
+                "merge is 'overwrite' with exchange: background: what is trained during an exchange would be lost; "
+                "use elastic or delta"
+            )
+
+    def _choices(self, **of_the_global_step: Any) -> Choices:
+        merge = self.merge or ("elastic" if self.exchange == "background" else "overwrite")
+        return Choices(
+            "mean",
+            trigger_of(self.exchange, pause=self.pause),
+            merge,
+            self.elasticity if merge == "elastic" else 1.0,
+            workers_per_replica=self.workers_per_replica,
+            **of_the_global_step,
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class ModelAveraging(Replicated):
+class ModelAveraging(Averaged):
     """The mean of all replicas; every k steps with `overwrite` it is local SGD."""
 
     global_batch: int
@@ -126,24 +159,14 @@ class ModelAveraging(Replicated):
 
     def __post_init__(self) -> None:
         self._check()
-        within(0, 1, elasticity=self.elasticity)
-        within(0, 3600, pause=self.pause)
-        _check_merge(self.merge, self.exchange)
 
     @property
     def choices(self) -> Choices:
-        merge = self.merge or _usual_merge(self.exchange)
-        return Choices(
-            "mean",
-            trigger_of(self.exchange, pause=self.pause),
-            merge,
-            self.elasticity if merge == "elastic" else 1.0,
-            workers_per_replica=self.workers_per_replica,
-        )
+        return self._choices()
 
 
 @dataclass(frozen=True, slots=True)
-class Bmuf(Replicated):
+class Bmuf(Averaged):
     """Blockwise model-update filtering (Chen and Huo 2016): momentum on what the mean has moved.
 
     Every k steps with `overwrite`, nesterov, momentum .9 and outer_rate .7 it is DiLoCo; without nesterov, SlowMo.
@@ -163,25 +186,12 @@ class Bmuf(Replicated):
 
     def __post_init__(self) -> None:
         self._check()
-        within(0, 1, elasticity=self.elasticity)
-        within(0, 3600, pause=self.pause)
         within(0, 0.999, momentum=self.momentum)
         within(0, 10, outer_rate=self.outer_rate)
-        _check_merge(self.merge, self.exchange)
 
     @property
     def choices(self) -> Choices:
-        merge = self.merge or _usual_merge(self.exchange)
-        return Choices(
-            "mean",
-            trigger_of(self.exchange, pause=self.pause),
-            merge,
-            self.elasticity if merge == "elastic" else 1.0,
-            momentum=self.momentum,
-            outer_rate=self.outer_rate,
-            nesterov=self.nesterov,
-            workers_per_replica=self.workers_per_replica,
-        )
+        return self._choices(momentum=self.momentum, outer_rate=self.outer_rate, nesterov=self.nesterov)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +230,4 @@ class KStepAdam(Replicated):
             "overwrite",
             snapshot=self.mode,
             workers_per_replica=self.workers_per_replica,
-        )
-
-
-def _usual_merge(exchange: Any) -> Merge:
-    return "elastic" if exchange == "background" else "overwrite"
-
-
-def _check_merge(merge: Merge | None, exchange: Any) -> None:
-    if merge is None:
-        return
-    one_of(("elastic", "delta", "overwrite"), merge=merge)
-    if merge == "overwrite" and exchange == "background":
-        raise UserError(
-            "merge is 'overwrite' with exchange: background: what is trained during an exchange would be lost; "
-            "use elastic or delta"
         )

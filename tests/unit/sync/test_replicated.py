@@ -129,13 +129,6 @@ def test_what_cannot_be_is_refused_in_a_sentence(name, settings, sentence):
         make_strategy(name, {**SIZES, **settings})
 
 
-def test_a_strategy_must_say_its_choices():
-    from gearshift.sync.replicated import Replicated
-
-    with pytest.raises(NotImplementedError):
-        _ = Replicated().choices
-
-
 def test_a_cluster_has_no_replicas_yet():
     from gearshift.config import config_from
 
