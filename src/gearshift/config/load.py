@@ -16,7 +16,8 @@ from gearshift.config import checks, document, overrides
 from gearshift.config.data import LabelColumn
 from gearshift.config.document import Document, Path, Places
 from gearshift.config.features import ENTRY_TYPES
-from gearshift.config.tree import Config, PlannedSwitch
+from gearshift.config.strategies import PlannedSwitch
+from gearshift.config.tree import Config
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
