@@ -22,7 +22,7 @@ from gearshift.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
-from tests.on_ray.modules import Broken, Normed, Slow
+from tests.on_ray.modules import Broken, Killed, Normed, Slow
 
 pytestmark = ON_RAY
 GRADIENT = [name for name in STRATEGIES if name not in REPLICATED]
@@ -186,6 +186,28 @@ def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.Clu
         run.wait(120)
     record = run_folder.read(run.folder)
     assert record.state == "failed" and "no two of these numbers go together" in record.reason
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_always_killed_ends_the_run(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    run = trainer(tmp_path, shards=1, workers=1, cluster=cluster).start(normed(Killed), DATA)
+    with pytest.raises(gs.UserError, match=r"worker 0 was killed 8 times in 120 s.*memory enough"):
+        run.wait(200)
+    assert run_folder.read(run.folder).state == "failed"
+
+
+def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gearshift.engine import ray_cluster
+
+    plan = ray_cluster.Plan("far", {}, 1, 1)
+    nodes = [{"NodeID": name, "NodeManagerAddress": f"10.0.0.{name}"} for name in "1234"]
+    monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: nodes)
+    placed = {"bundles_to_node_id": {0: "1", 1: "3"}}
+    monkeypatch.setattr(ray_cluster, "placement_group_table", lambda group: placed)
+    with pytest.raises(gs.UserError, match=r"placed the run on 2 \(10\.0\.0\.1, 10\.0\.0\.3\)"):
+        ray_cluster.refuse_several_machines(plan)
+    placed["bundles_to_node_id"][1] = "1"
+    ray_cluster.refuse_several_machines(plan)
 
 
 def test_no_room(tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def start(
         plan = _plan(ray, settings, folder, workers, shards)
         wire = settings.wire if settings.wire != "auto" else ("ipc" if local else "curve")
         if wire == "ipc" and not local:
+            ray.refuse_several_machines(plan)
             sockets = tempfile.mkdtemp(prefix="gs-")
         site = Site(
             recipe,

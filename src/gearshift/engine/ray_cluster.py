@@ -24,7 +24,12 @@ from typing import Any, Protocol
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from gearshift.engine.roles.messages import To
@@ -42,6 +47,7 @@ FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
 FAILURES = 3  # of one member, one after the other, that end the run
 WELL_SECONDS = 120.0  # a member that worked so long has not failed again, but anew
+DEATHS = 8  # of one member in that time, without a word, that end the run
 
 
 class Running(Protocol):
@@ -236,6 +242,10 @@ def _cpus(of: Callable[[], dict[str, float]]) -> float:
     return of().get("CPU", 0)
 
 
+def _lately(times: list[float]) -> list[float]:
+    return [at for at in times if times[-1] - at < WELL_SECONDS]
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -281,6 +291,7 @@ class Hub:
         self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
         self._failures: dict[To, list[float]] = {}
+        self._started_at: dict[To, list[float]] = {}  # lately
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
         self._over = self._begun = False
@@ -328,6 +339,12 @@ class Hub:
             self._places[who] = place
             self._boots[who] = self._boot
             self._starts[who] += 1
+            self._started_at[who] = _lately([*self._started_at.get(who, ()), time.monotonic()])
+            if len(self._started_at[who]) > DEATHS and self._failure is None:
+                self._failure = (
+                    f"{who.role} {who.number} was killed {DEATHS} times in {WELL_SECONDS:g} s, each time without a "
+                    "word of its own: is there memory enough for it (the kernel's log names who was killed)?"
+                )
             return self._boot
 
     def meet(
@@ -368,9 +385,7 @@ class Hub:
                 ).start()  # it was sent home, and is wanted again
             return
         sentence, is_users = failure
-        now = time.monotonic()
-        times = [at for at in self._failures.get(who, []) if now - at < WELL_SECONDS] + [now]
-        self._failures[who] = times
+        times = self._failures[who] = _lately([*self._failures.get(who, ()), time.monotonic()])
         if is_users or len(times) >= FAILURES:
             name = f"{who.role} {who.number}"
             again = "" if is_users else f" {len(times)} times, the last time so"
@@ -493,6 +508,17 @@ def reserve(plan: Plan, seconds: float) -> PlacementGroup:
             "free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
         )
     return group
+
+
+def refuse_several_machines(plan: Plan) -> None:
+    """Of those who want to talk inside one."""
+    placed = set(placement_group_table(plan.group)["bundles_to_node_id"].values())
+    hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in placed})  # type: ignore[no-untyped-call]
+    if len(hosts) > 1:
+        raise UserError(
+            f"cluster.wire is ipc, which is for one machine, and Ray placed the run on {len(hosts)} "
+            f"({', '.join(hosts)}); set cluster.wire=curve, or leave it out"
+        )
 
 
 def launch(
