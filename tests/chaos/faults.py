@@ -2,8 +2,8 @@
 
     kill WHO      SIGKILL to a worker, a shard or the coordinator
     kill node     SIGKILL to a raylet: Ray ends all that it had started; another node joins for it
-    freeze WHO    SIGSTOP for longer than the run is patient, then SIGCONT. Also the stand-in for a cut link: to block
-                  one process's connections takes rights that a test has not, and others cannot tell the two apart
+    freeze WHO    SIGSTOP for longer than the run is patient, then SIGCONT
+    cut node      nothing goes to a host and nothing comes from it for as long; takes `hosts.Hosts`, and so root
 
 Whom and when is drawn from a seed.
 """
@@ -28,6 +28,7 @@ import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.engine.cluster_model import Cluster, Compute
 from gearshift.replay import replay
+from tests.chaos.hosts import Hosts
 from tests.ledger import Ledger
 from tests.on_ray.modules import Normed
 
@@ -46,6 +47,7 @@ FREEZE_SECONDS = {
     "shard": 3 * PATIENCE,
     "coordinator": 45.0,
 }  # all are given up meanwhile
+CUT_SECONDS = 3 * PATIENCE
 GLOBAL, BATCH, WORKERS, SHARDS = 512, 128, 2, 2
 PACE = 0.1  # seconds that a batch takes at least: a run must last long enough to be harmed
 RATE = WORKERS * BATCH / PACE  # examples/s at best
@@ -166,7 +168,7 @@ class Chaos:
     """Harms one run after the other until there were enough events."""
 
     def __init__(
-        self, cluster: gs.ClusterSettings, path: Path, seed: int, raylets: Nodes | None = None
+        self, cluster: gs.ClusterSettings, path: Path, seed: int, raylets: Nodes | Hosts | None = None
     ) -> None:
         self.cluster, self.path, self.raylets = cluster, path, raylets
         self._draw = random.Random(seed)
@@ -220,7 +222,13 @@ class Chaos:
     def _harm(self, run: LaunchedRun, kind: str, strategy: str) -> Harm:
         what, whom = kind.split()
         so_far, began = run.status().examples, time.monotonic()
-        if whom == "node":
+        if kind == "cut node":
+            assert isinstance(self.raylets, Hosts)
+            number = self._draw.choice(self.raylets.numbers)
+            self.raylets.cut(number)
+            victim = f"host {number}"
+            threading.Timer(CUT_SECONDS, self.raylets.mend, (number,)).start()
+        elif whom == "node":
             assert self.raylets is not None
             victim = f"raylet {self.raylets.kill(self._draw)}"
             self.raylets.add()

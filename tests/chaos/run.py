@@ -19,6 +19,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (Path.cwd(), Path.cwd() / "tests")))
 
 from tests.chaos.faults import KINDS, Chaos, Harm, Outcome, nodes, settings_for
+from tests.chaos.hosts import hosts
 
 STRATEGIES = ("sync", "async", "gba")
 NOISE = 0.01  # of AUC
@@ -32,6 +33,9 @@ def main() -> int:
     parse.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parse.add_argument("--minutes", type=float, default=float("inf"), help="no new run after so long")
     parse.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parse.add_argument(
+        "--hosts", action="store_true", help="network namespaces, whose links are cut too; as root"
+    )
     parse.add_argument("--path", type=Path)
     asked = parse.parse_args()
     path = asked.path or Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -40,9 +44,9 @@ def main() -> int:
     def tell(line: str) -> None:
         print(f"{time.monotonic() - began:7.1f}  {line}", flush=True)
 
-    kinds = drawn(asked.kinds, asked.events, asked.seed)
+    kinds = drawn([*asked.kinds, *["cut node"] * asked.hosts], asked.events, asked.seed)
     outcomes: list[Outcome] = []
-    with nodes() as raylets:
+    with hosts() if asked.hosts else nodes() as raylets:
         chaos = Chaos(settings_for(raylets.address), path, asked.seed, raylets)
         while kinds and time.monotonic() - began < 60 * asked.minutes:
             strategy = asked.strategies[len(outcomes) % len(asked.strategies)]

@@ -19,6 +19,7 @@ QUIET = 0.3  # seconds in which nothing lives and nothing is written, before it 
 
 
 def end_session(leader: int, folder: Path) -> None:
+    assert leader > 1, "that is everybody's"
     until = time.monotonic() + SECONDS
     quiet_since = time.monotonic()
     while time.monotonic() < min(until, quiet_since + QUIET):
