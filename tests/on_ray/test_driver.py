@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gearshift import run_folder
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders, processes
 
-pytestmark = ON_RAY
+pytestmark = [ON_RAY, pytest.mark.slow]  # test_ray_run.py does the same from the command line
 EXAMPLES = 20_000
 
 
