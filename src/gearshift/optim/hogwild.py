@@ -10,7 +10,9 @@ thrown out to 6e6): so a step is no longer than Adam's longest. Whatever is lost
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +20,14 @@ from torch import Tensor
 from gearshift.errors import UserError
 from gearshift.optim.first_order import SGD, Adagrad, Adam, DenseOptimizer, State
 
+Stock = TypeVar("Stock", Adagrad, Adam)
+
 
 @dataclass(frozen=True)
-class HogwildAdagrad:
-    stock: Adagrad
+class _Hogwild(ABC, Generic[Stock]):
+    """A stock rule's settings and state, with another step."""
+
+    stock: Stock
 
     @property
     def lr(self) -> float:
@@ -32,28 +38,26 @@ class HogwildAdagrad:
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        l2 = self.stock.l2
+        self._move(flat, grad.add(flat, alpha=l2) if l2 else grad, state, lr_scale)
+
+    @abstractmethod
+    def _move(self, flat: Tensor, grad: Tensor, state: State, lr_scale: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class HogwildAdagrad(_Hogwild[Adagrad]):
+    def _move(self, flat: Tensor, grad: Tensor, state: State, lr_scale: float) -> None:
         stock = self.stock
-        grad = grad.add(flat, alpha=stock.l2) if stock.l2 else grad
         total = torch.addcmul(state["sum"], grad, grad)
         state["sum"].addcmul_(grad, grad)
         flat.addcdiv_(grad, total.sqrt_().add_(stock.eps), value=-stock.lr * lr_scale)
 
 
 @dataclass(frozen=True)
-class HogwildAdam:
-    stock: Adam
-
-    @property
-    def lr(self) -> float:
-        return self.stock.lr
-
-    def init(self, n: int) -> State:
-        return self.stock.init(n)
-
-    @torch.no_grad()
-    def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+class HogwildAdam(_Hogwild[Adam]):
+    def _move(self, flat: Tensor, grad: Tensor, state: State, lr_scale: float) -> None:
         stock = self.stock
-        grad = grad.add(flat, alpha=stock.l2) if stock.l2 else grad
         step = int(state["step"].add_(1))
         mean = torch.lerp(state["mean"], grad, 1 - stock.beta1)
         square = (state["square"] * stock.beta2).addcmul_(grad, grad, value=1 - stock.beta2)
