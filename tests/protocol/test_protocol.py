@@ -220,7 +220,11 @@ def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) ->
 
 def a_pull_answers_with_something_else(patch: pytest.MonkeyPatch) -> None:
     pull = Shard.pull
-    patch.setattr(Shard, "pull", lambda self, ids: (pull(self, ids)[0], torch.zeros_like(self.server.flat)))
+
+    def pulled(self: Shard, ids: object, dense: bool) -> object:
+        return pull(self, ids, dense=dense)[0], torch.zeros_like(self.server.flat), {}  # type: ignore[arg-type]
+
+    patch.setattr(Shard, "pull", pulled)
 
 
 def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
