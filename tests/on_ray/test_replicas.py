@@ -124,7 +124,7 @@ def test_a_trainer_that_is_killed_in_an_exchange_stops_nobody(
     result = run.wait(180)
     ledger = assert_exact(run.folder, 30_000)
     assert ledger.heads == 1, "no shard was lost, so nothing is done again"
-    assert any("worker 1" in line for line in run.messages)
+    assert any("worker 1 " in line for line in run.messages), run.messages
     assert result.report["sync_gap"]["exchanges"] > 0 and result.report["sync_gap"]["bytes"] > 0
 
 

@@ -423,7 +423,7 @@ class CoordinatorRole:
         session = self._workers.get(worker)
         if self.epoch is None or (session is not None and boot < session.boot):
             return
-        if worker >= self.workers:
+        if worker >= self.workers or (self.over and session is None):
             self.out.append((To("worker", worker), Over(boot)))
             return
         if boot <= self._given_up.get(worker, 0):
