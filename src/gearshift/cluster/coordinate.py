@@ -253,6 +253,7 @@ class Books(PassHost):
 
     def shown(self) -> None:
         self._tick()
+        self.training.progress.position, self.training.progress.open = self._position()  # as of this moment
         self._evaluate_if_due()
         self._engine.save_if_asked()
         self.mark = time.perf_counter()

@@ -283,14 +283,14 @@ class Exchanger:
             self._adopt(meet.plan)
             self._absent, self._forking, self.due = self.replica is None, None, None
             self._phases = deque(self._phases_of(meet))
-            if (
-                self._asked is not None and self._asked.kind is Kind.MEAN
-            ):  # others may not come to it any more
-                self._asked = None
-                if self.replica is not None:
-                    self.replica.sent = None
+            self._abandon_mean()
             if self._asked is None:
                 self._next_phase()
+
+    def _abandon_mean(self) -> None:
+        """In the background: others were called to the meeting before they came to it, and will not come any more."""
+        if self._asked is not None and self._asked.kind is Kind.MEAN and self.replica is not None:
+            self._asked = self.replica.sent = None
 
     def _phases_of(self, meet: Meet) -> list[Kind]:
         """Moments first, then weights, then what is shown."""
@@ -307,28 +307,25 @@ class Exchanger:
             self._say_met(self._met)
             self._go_on()
             return
-        kind, replica = self._phases.popleft(), None if self._absent else self.replica
-        flat, weight = self._nothing, 0.0
-        state: State = {}
-        if replica is not None:
-            choices, weight = replica.choices, replica.weight
-            match kind:
-                case Kind.MOMENTS:
-                    for phase in phases_before_weights(choices, replica.rule):
-                        state[phase.name] = phase.give(replica.state).clone()
-                case Kind.MEAN:
-                    replica.finish_step()
-                    flat = replica.send()
-                case Kind.SHOW:
-                    replica.finish_step()
-                    state = {name: replica.state[name].clone() for name in self._server.optimizer_state}
-                    if (
-                        choices.exchange == "mean"
-                        and choices.merge != "overwrite"
-                        and not choices.block_momentum
-                    ):
-                        flat = replica.flat.clone()
-        self._asked = self._offer(kind, replica, weight, flat, state)
+        kind, replica = self._phases.popleft(), self.replica
+        if replica is None or self._absent:
+            self._asked = self._offer(kind, None, 0.0, self._nothing, {})
+            return
+        flat, state = self._given(kind, replica)
+        self._asked = self._offer(kind, replica, replica.weight, flat, state)
+
+    def _given(self, kind: Kind, replica: DenseReplica) -> tuple[Tensor, State]:
+        """To a phase of a meeting."""
+        choices = replica.choices
+        if kind is Kind.MOMENTS:
+            phases = phases_before_weights(choices, replica.rule)
+            return self._nothing, {phase.name: phase.give(replica.state).clone() for phase in phases}
+        replica.finish_step()
+        if kind is Kind.MEAN:
+            return replica.send(), {}
+        state = {name: replica.state[name].clone() for name in self._server.optimizer_state}
+        on_shards = choices.exchange == "centre" or choices.block_momentum or choices.merge == "overwrite"
+        return self._nothing if on_shards else replica.flat.clone(), state
 
     def _say_met(self, number: int) -> None:
         counts = replace(self.counts)
