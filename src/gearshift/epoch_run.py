@@ -58,9 +58,7 @@ class PassHost(ABC):
         progress.position, progress.open = self._position()
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             self._evaluation_due = True
-        if self._evaluation_due and training.settle():
-            self._evaluation_due = False
-            training.evaluate(self.observer)
+        self._evaluate_if_due()
         training.ask_planned_switch()
         if training.automatic is not None:
             for sentence in training.automatic.new_outcomes():
@@ -68,6 +66,11 @@ class PassHost(ABC):
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
         self.mark, self.before = time.perf_counter(), training.moment
         return go_on
+
+    def _evaluate_if_due(self) -> None:
+        if self._evaluation_due and self.training.settle():
+            self._evaluation_due = False
+            self.training.evaluate(self.observer)
 
     def _tick(self) -> None:
         now = time.perf_counter()

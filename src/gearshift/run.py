@@ -272,9 +272,7 @@ class Run:
         every = self.policy.every
         if every and every.due(before, self.training.moment):
             self._save_asked.set()
-        if self._save_asked.is_set() and self.training.settle():
-            self._save_asked.clear()
-            self._save(best=False)
+        self.save_if_asked()
         if time.monotonic() - self._logged_at >= LOG_SECONDS:
             self._log(loss=self.training.progress.loss, auc_so_far=self.training.progress.measures.auc)
         return not self._stop.is_set()
@@ -308,6 +306,12 @@ class Run:
     def save_now(self) -> None:
         """From the run's own thread, between two steps."""
         self._save(best=not self.training.plan.keep_best or self.training.valid is None)
+
+    def save_if_asked(self) -> None:
+        """The same; once replicas are where they can be saved."""
+        if self._save_asked.is_set() and self.training.settle():
+            self._save_asked.clear()
+            self._save(best=False)
 
     def _save(self, *, best: bool) -> None:
         training = self.training

@@ -134,6 +134,10 @@ class Server:
             return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
         # Rows first: a store refuses gradients that it cannot square, before anything was changed.
         self._push_rows(kept, examples, lr_scale, self.step)
+        if kept[0][0].dense.numel() < self.flat.numel():  # its worker has made the dense step on a replica
+            with self.dense_lock:
+                self._move_buffers(kept)
+            return
         gradient = self._dense_gradient(kept, examples)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)

@@ -50,15 +50,30 @@ class TakeCut:
 
 
 @dataclass(frozen=True, slots=True)
+class Assemble:
+    """Workers keep replicas, and these (number, boot) are waited for when all meet; `choices` say how they do."""
+
+    number: int  # of this list of members, from 1
+    generation: int
+    choices: str
+    members: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     number: int  # from 1, without a gap
-    what: Step | Drop | TakeCut
+    what: Step | Drop | TakeCut | Assemble
     open_from: int = 0  # every lease with a lower number has ended
 
 
 class Shard:
-    def __init__(self, server: Server, take_cut: Callable[[str], None] = lambda name: None) -> None:
-        self.server, self._take_cut = server, take_cut
+    def __init__(
+        self,
+        server: Server,
+        take_cut: Callable[[str], None] = lambda name: None,
+        assemble: Callable[[Assemble], None] = lambda order: None,
+    ) -> None:
+        self.server, self._take_cut, self._assemble = server, take_cut, assemble
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
         self.waiting: dict[int, Push] = {}  # by lease
@@ -67,13 +82,13 @@ class Shard:
         self._ended: set[int] = set()  # of the leases from there on
         self._books = threading.Lock()  # over `waiting` and what has ended
 
-    def pull(self, ids: tuple[Ids, ...]) -> Values:
-        """Rows of each store, a copy of the dense part and of running statistics; new ids are born."""
+    def pull(self, ids: tuple[Ids, ...], *, dense: bool = True) -> Values:
+        """Rows of each store, a copy of the dense part if asked, and of running statistics; new ids are born."""
         threads = self.server.threads
         rows = tuple(
             store.pull(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
         )
-        return rows, *self._dense()
+        return rows, *self._dense(whole=dense)
 
     def peek(self, ids: tuple[Ids, ...]) -> Values:
         """The same, but nothing is born."""
@@ -83,10 +98,11 @@ class Shard:
         )
         return rows, *self._dense()
 
-    def _dense(self) -> tuple[Tensor, dict[str, Tensor]]:
+    def _dense(self, *, whole: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
         server = self.server
         with server.dense_lock:
-            return server.flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
+            flat = server.flat if whole else server.flat[:0]
+            return flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
 
     def take(self, lease: int, push: Push) -> bool:
         """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
@@ -113,6 +129,8 @@ class Shard:
                     self._end([lease])
                 case TakeCut(name):
                     self._take_cut(name)
+                case Assemble() as members:
+                    self._assemble(members)
             self._forget_below(due.open_from)
             self.done += 1
 

@@ -36,7 +36,7 @@ from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
-from gearshift.sync.registry import make_auto, replicas_need_threads, resolve
+from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 
@@ -211,8 +211,8 @@ class Engine(Protocol):
     def refresh(self) -> None:
         """The learner is about to be evaluated: it must hold the parameters of this step."""
 
-    def check_replicas(self, strategy: str) -> None:
-        """Refuses a strategy whose workers keep replicas, if this engine has none."""
+    def check_replicas(self, strategy: Strategy) -> None:
+        """Refuses a strategy whose replicas this engine cannot have."""
 
 
 class InThisProcess:
@@ -228,7 +228,7 @@ class InThisProcess:
     def refresh(self) -> None:
         pass
 
-    def check_replicas(self, strategy: str) -> None:
+    def check_replicas(self, strategy: Strategy) -> None:
         pass
 
 
@@ -283,7 +283,7 @@ class Training:
         strategy = resolve(name, settings, plan.batch, self.workers, plan.local_batch, plan.micro_batches)
         if choices := choices_of(strategy):
             rule_for(self.learner.server, choices)  # refuses an optimizer that replicas cannot have
-            self.engine.check_replicas(name)
+            self.engine.check_replicas(strategy)
         return strategy
 
     def _automatic(self, name: str, settings: dict[str, Any]) -> Automatic | None:
@@ -318,8 +318,6 @@ class Training:
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
-        if choices_of(strategy) and self.engine.name != InThisProcess.name:
-            raise UserError(replicas_need_threads(name))
         asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked

@@ -4,8 +4,10 @@
 
 A schedule follows from its seed alone; in every fourth, messages travel as the wire's bytes. It ends when the
 coordinator says that everything is done; then every example must have ended once in every pass, and every shard must
-hold, bit for bit, what the surviving history of steps makes of the parameters. A violation is an `AssertionError`, or
-whatever a role raised, with the seed.
+hold, bit for bit, what the surviving history of steps makes of the parameters. Where workers keep replicas: whenever
+these are shown, every step that a worker has made is accounted for, the shards hold what the replicas agree on with
+the mean of their optimizer states, and after an overwriting merge all are the same, bit for bit. A violation is an
+`AssertionError`, or whatever a role raised, with the seed.
 """
 
 from __future__ import annotations
@@ -24,16 +26,23 @@ import numpy as np
 import torch
 
 from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import COORDINATOR, Message, To
+from gearshift.engine.roles.exchanger import Exchanger
+from gearshift.engine.roles.messages import COORDINATOR, Give, Message, To
+from gearshift.engine.roles.replica_messages import Meet
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.codec import Codec, said_by
-from gearshift.engine.wire.limits import Limits
+from gearshift.engine.wire.limits import Limits, StatePart
+from gearshift.optim.first_order import Adam
+from gearshift.replicas.arithmetic import mean_of
+from gearshift.replicas.meeting import mean_state
 from gearshift.server import Server
 from gearshift.shard import Drop
-from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
+from gearshift.sync.messages import Action, Apply, Begin, Event, Lease, WorkerLost
+from gearshift.sync.registry import make_strategy
 from tests.protocol.world import (
     IDS,
+    MOMENTUM,
     Account,
     Applied,
     CutUnderWay,
@@ -43,9 +52,17 @@ from tests.protocol.world import (
     ids_of,
     layout_of,
     restored,
+    whole_server,
 )
 
 TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
+
+
+def _exchange(rng: random.Random) -> dict[str, Any]:
+    chosen = rng.choice(["background", {"every": rng.randint(1, 3)}, {"every": "4s"}])
+    return {"exchange": chosen, "pause": rng.choice([0.5, 3.0])}
+
+
 STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "sync": lambda rng: {},
     "async": lambda rng: {},
@@ -53,6 +70,14 @@ STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "buffered_async": lambda rng: {},
     "backup_workers": lambda rng: {"backups": rng.randint(0, 1)},
     "gba": lambda rng: {"max_lag": rng.choice([0, 1, 3]), "divisor": rng.choice(["all", "kept"])},
+    "easgd": lambda rng: {**_exchange(rng), "merge": rng.choice(["elastic", "delta"])},
+    "model_averaging": _exchange,
+    "bmuf": lambda rng: {**_exchange(rng), "nesterov": rng.random() < 0.5},
+    "k_step_adam": lambda rng: {
+        "exchange": rng.randint(1, 3),
+        "warmup_steps": rng.choice([0, 2]),
+        "mode": rng.choice(["params", "frozen_v", "params_m_v"]),
+    },
 }
 
 
@@ -61,6 +86,7 @@ class Process:
     role: CoordinatorRole | ShardRole | WorkerRole | None = None  # None: it is dead
     frozen_until: float = 0.0
     job: Job | None = None  # that it computes
+    alarm: float | None = None  # that is set
 
 
 @dataclass
@@ -82,11 +108,21 @@ class Simulation:
         self.layout = layout_of(self.shards)
         self.wired = self.seed % 4 == 3  # messages travel as bytes
         dense = tuple(own.stop - own.start for own in self.layout.dense)
-        self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch)
-        self.history = History()
+        self.optimizer = Adam(lr=0.01) if self.seed % 3 == 0 else MOMENTUM
+        state = tuple(
+            StatePart(name, bool(values.dim()), not values.is_floating_point())
+            for name, values in self.optimizer.init(1).items()
+        )
+        self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch, state=state)
+        self.history = History(optimizer=self.optimizer)
         self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
-        self.passed = self.account.passed
+        self.passed, self.counted = self.account.passed, self.account.counted
+        self.rate_after = self.account.rate_after
+        self._asked: tuple[str, dict[str, Any]] | None = None  # a switch that waits for replicas
+        self._given_dense: dict[tuple[int, int], bool] = {}  # by incarnation and lease
+        self._met_at: dict[tuple[int, int], float] = {}  # when a meeting began, by incarnation and number
+        self._lost_at = 0.0  # a worker, last
         self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
@@ -111,8 +147,10 @@ class Simulation:
 
     def _strategy(self) -> tuple[str, dict[str, Any]]:
         name = self.rng.choice(list(STRATEGIES))
-        sizes = {"global_batch": self.global_batch, "batch": self.batch}
-        return name, sizes | STRATEGIES[name](self.rng)
+        settings = {"global_batch": self.global_batch, "batch": self.batch} | STRATEGIES[name](self.rng)
+        if name == "k_step_adam" and not isinstance(self.optimizer, Adam):
+            settings["mode"] = "params"
+        return name, settings
 
     # ---- time and the network ----
 
@@ -127,6 +165,11 @@ class Simulation:
 
     def _send(self, to: To, message: Message) -> None:
         self.counts[type(message).__name__] += 1
+        if isinstance(message, Give):
+            at = message.incarnation, message.lease
+            self._given_dense[at] = self._given_dense.get(at, False) or bool(len(message.push.dense))
+        if isinstance(message, Meet):
+            self._met_at.setdefault((message.incarnation, message.number), self.now)
         if self.rng.random() < self.lossy:
             self.counts["lost"] += 1
             return
@@ -180,10 +223,26 @@ class Simulation:
             # The places that gradients wait in are bounded: a step's, and one for each worker.
             most = 2 * self.global_batch + 2 * self.workers
             assert len(process.role.shard.waiting) <= most, "gradients pile up"
+        if isinstance(process.role, WorkerRole):
+            self._set_alarm(at, process, process.role)
         if isinstance(process.role, WorkerRole) and process.role.job is not process.job:
             process.job = process.role.job
             if process.job is not None:
                 self._compute(at, process.role, process.job)
+
+    def _set_alarm(self, at: To, process: Process, role: WorkerRole) -> None:
+        due = role.replicas.due
+        if due is not None and due != process.alarm:
+            process.alarm = due
+            self._later(max(0.0, due - self.now), lambda: self._ring(at, role))
+
+    def _ring(self, at: To, role: WorkerRole) -> None:
+        process = self.processes[at]
+        if process.role is role and process.frozen_until > self.now:
+            self._later(process.frozen_until - self.now, lambda: self._ring(at, role))
+        elif process.role is role:
+            role.wake()
+            self._after(at)
 
     # ---- what processes do ----
 
@@ -208,12 +267,15 @@ class Simulation:
         elif at.role == "shard":
             process.role = self._shard(at)
         else:
-            process.role = WorkerRole(at.number, self.shards, self._boot, self._ids)
+            server = whole_server(1, self.optimizer)
+            exchanger = Exchanger(at.number, server, self.layout, lambda: self.now)
+            process.alarm = None
+            process.role = WorkerRole(at.number, self.shards, self._boot, self._ids, exchanger)
         self._after(at)
 
     def _shard(self, at: To) -> ShardRole:
         def load(name: str) -> Server:
-            return restored(self.disk.parts.get((name, at.number)), at.number, self.shards)
+            return restored(self.disk.parts.get((name, at.number)), at.number, self.shards, self.optimizer)
 
         def take_cut(name: str, server: Server) -> None:
             cut, incarnation = CutUnderWay.of(server), role.incarnation
@@ -238,7 +300,8 @@ class Simulation:
             if answer.incarnation != self.disk.incarnation:
                 continue  # it works for a past that never was
             flat, rows = self.history.after(answer.step)
-            assert torch.equal(answer.dense, flat[own]), f"dense values pulled at step {answer.step}"
+            if job.flat is None and self._is_servers_alone(role):
+                assert self._same(answer.dense, flat[own]), f"dense values pulled at step {answer.step}"
             assert np.array_equal(answer.rows[0], rows[ids]), f"rows pulled at step {answer.step}"
         fails = self.rng.random() < 0.02
 
@@ -253,7 +316,22 @@ class Simulation:
 
         self._later(self.rng.expovariate(1.0) * (10.0 if self.rng.random() < 0.1 else 1.0), done)
 
+    def _same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Adam rounds otherwise in a part than in the whole."""
+        if self.optimizer is MOMENTUM:
+            return torch.equal(one, other)
+        return torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+
+    def _is_servers_alone(self, worker: WorkerRole) -> bool:
+        """Whether dense values are the servers' alone, as far as coordinator and worker know."""
+        coordinator = self.processes[COORDINATOR].role
+        if not isinstance(coordinator, CoordinatorRole) or coordinator.epoch is None:
+            return False
+        return coordinator.meetings.plan == worker.replicas.plan and not coordinator.meetings.replicated
+
     def _log(self, event: Event, actions: list[Action]) -> None:
+        if isinstance(event, WorkerLost):
+            self._lost_at = self.now
         for action in actions:
             if isinstance(action, Begin):
                 self._ranges[action.lease.number] = action.lease
@@ -279,7 +357,9 @@ class Simulation:
         rate, epoch = self.account.rate(examples), self._coordinator().epoch
         assert epoch is not None
         parts, over_kept = self._decided[epoch.step + 1]
-        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate)
+        dense = [self._given_dense[self.disk.incarnation, lease.number] for lease, _ in parts]
+        assert len(set(dense)) == 1, "a step of gradients, or of a replica"
+        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0])
         return rate
 
     def restore(self, facts: dict[str, Any]) -> None:
@@ -307,10 +387,80 @@ class Simulation:
         process = self.processes[COORDINATOR]
         if isinstance(process.role, CoordinatorRole) and process.frozen_until <= self.now:
             self.counts["switched"] += 1
-            process.role.now = self.now
-            process.role.switch(*self._strategy(), "why not")
+            role, asked = process.role, self._strategy()
+            role.now = self.now
+            if role.epoch is not None and role.meetings.concerns(make_strategy(*asked)):
+                self._asked = asked
+                role.meetings.want()
+                role.proceed()
+            else:
+                role.switch(*asked, "why not")
             self._after(COORDINATOR)
         self._later(self.rng.expovariate(0.05), self._switch)
+
+    # ---- replicas ----
+
+    def shown(self) -> None:
+        """For the coordinator: replicas are where they can be saved, or taken over."""
+        coordinator, asked = self._coordinator(), self._asked
+        self.counts["shown"] += 1
+        before = coordinator.meetings.replicated
+        if before:
+            self._check_shown(coordinator)
+        self._asked = None
+        if asked is not None:
+            coordinator.switch(*asked, "why not")
+        if before and not coordinator.meetings.replicated:
+            self._rebase(coordinator)
+
+    def _shards(self, coordinator: CoordinatorRole) -> list[Server] | None:
+        """None if one of them is lost, which is not known yet."""
+        roles = [self.processes[To("shard", i)].role for i in range(self.shards)]
+        found = [r for r in roles if isinstance(r, ShardRole) and r.incarnation == coordinator.incarnation]
+        return [r.shard.server for r in found if r.shard] if len(found) == self.shards else None
+
+    def _rebase(self, coordinator: CoordinatorRole) -> None:
+        """From here on the servers step the dense values."""
+        if (servers := self._shards(coordinator)) is not None:
+            state = {
+                name: torch.cat([s.optimizer_state[name] for s in servers])
+                if values.dim()
+                else values.clone()
+                for name, values in servers[0].optimizer_state.items()
+            }
+            assert coordinator.epoch is not None
+            self.history.rebase(coordinator.epoch.step, torch.cat([s.flat for s in servers]), state)
+
+    def _check_shown(self, coordinator: CoordinatorRole) -> None:
+        epoch, meeting, servers = coordinator.epoch, coordinator.meetings._meeting, self._shards(coordinator)
+        assert epoch is not None and meeting is not None
+        assert epoch.step == epoch.coordinator.work.step, "a step is under way"
+        workers = [self.processes[To("worker", i)].role for i in sorted(coordinator.members)]
+        here = [
+            w.replicas
+            for w in workers
+            if isinstance(w, WorkerRole) and w.boot == coordinator.members[w.number]
+        ]
+        for one in here:
+            assert not one.may_step, "a worker goes on while its replica is looked at"
+            assert one.lease not in epoch.coordinator.work.flying, "a step is not accounted for"
+        lost = self._lost_at >= self._met_at.get((coordinator.incarnation, meeting.number), self.now)
+        replicas = [one.replica for one in here if one.replica is not None and not one._absent]
+        if lost or servers is None or len(here) < len(workers) or not replicas:
+            return  # what the shards have is also of one that is gone
+        self.counts["shown and compared"] += 1
+        choices, flats = replicas[0].choices, [one.flat for one in replicas]
+        mean = mean_of(flats)
+        state = mean_state([one.state for one in replicas], servers[0].optimizer_state)
+        overwritten = choices.merge == "overwrite" and not choices.block_momentum
+        for server, own in zip(servers, self.layout.dense, strict=True):
+            if overwritten:
+                assert all(torch.equal(server.flat, flat[own]) for flat in flats), "replicas differ"
+            elif choices.exchange == "mean" and not choices.block_momentum:
+                assert torch.equal(server.flat, mean[own]), "another mean is shown"
+            for name, values in state.items():
+                expected = values[own] if values.dim() else values
+                assert torch.equal(server.optimizer_state[name], expected), f"the mean {name} is another"
 
     # ---- the laws ----
 
@@ -322,7 +472,7 @@ class Simulation:
         wanted = Counter(dict.fromkeys(range(self.examples), self.account.passes))
         assert self.account.ends == wanted, "every example is applied or discarded once in every pass"
         flat, rows = self.history.after(coordinator.epoch.step)
-        velocity = self.history.server.optimizer_state["velocity"]
+        optimizer = self.history.server.optimizer_state
         for i, own in enumerate(self.layout.dense):
             role = self.processes[To("shard", i)].role
             if not isinstance(role, ShardRole) or role.incarnation != coordinator.incarnation:
@@ -331,8 +481,10 @@ class Simulation:
             unheard = {order.what.lease for order in coordinator._orders if isinstance(order.what, Drop)}
             assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
             server = role.shard.server
-            assert torch.equal(server.flat, flat[own]), f"dense values of shard {i}"
-            assert torch.equal(server.optimizer_state["velocity"], velocity[own]), f"optimizer of shard {i}"
+            for name, values in optimizer.items() if not coordinator.meetings.replicated else ():
+                expected = values[own] if values.dim() else values
+                assert self._same(server.flat, flat[own]), f"dense values of shard {i}"
+                assert self._same(server.optimizer_state[name], expected), f"{name} of shard {i}"
             mine = self.layout.split_ids((np.arange(IDS, dtype=np.int64),))[i][0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
 

@@ -12,8 +12,11 @@ import torch
 
 from gearshift.engine.roles import shard as shard_role
 from gearshift.engine.roles.coordinator import CoordinatorRole
+from gearshift.engine.roles.meetings import Meetings
 from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
+from gearshift.engine.roles.replica_messages import Offer
 from gearshift.engine.roles.shard import ShardRole
+from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.engine.roles.worker import WorkerRole
 from gearshift.shard import Order, Shard
 from gearshift.sync.work import Flight, Work
@@ -46,7 +49,7 @@ def test_a_schedule_follows_from_its_seed() -> None:
 
 def test_schedules_have_every_kind_of_trouble() -> None:
     seen = sum((Simulation(seed).run().counts for seed in range(40)), start=Simulation(0).counts)
-    for what in ("lost", "doubled", "switched", "Saved", "Rejoin"):
+    for what in ("lost", "doubled", "switched", "Saved", "Rejoin", "Offer", "Met", "shown and compared"):
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
         assert seen[f"{role} killed"] and seen[f"{role} frozen"], role
@@ -77,6 +80,38 @@ def test_snapshots_go_on_after_a_lost_answer() -> None:
         simulation.examples = 12 * simulation.global_batch
         simulation.run()
         assert simulation.gone and len(simulation.disk.snapshots) > 1, seed
+
+
+class Steady(Lossy):
+    """Under one strategy to the end; each kind of message about replicas is lost once on its way to each."""
+
+    loses = ("Offer", "Target", "Meet", "Met", "Go")
+    strategy: tuple[str, dict[str, object]]
+
+    def _strategy(self) -> tuple[str, dict[str, object]]:
+        name, settings = self.strategy
+        return name, {"global_batch": self.global_batch, "batch": self.batch, **settings}
+
+    def _switch(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ("easgd", {"pause": 1.0}),
+        ("easgd", {"exchange": 1}),
+        ("bmuf", {"pause": 1.0}),
+        ("k_step_adam", {"exchange": 1, "mode": "params"}),
+    ],
+    ids=lambda strategy: f"{strategy[0]}-{next(iter(strategy[1]))}",
+)
+def test_nobody_waits_for_a_message_that_was_lost(
+    monkeypatch: pytest.MonkeyPatch, strategy: tuple[str, dict[str, object]]
+) -> None:
+    monkeypatch.setattr(Steady, "strategy", strategy, raising=False)
+    seen = sum((Steady(seed).run().counts for seed in range(20)), start=Steady(0).counts)
+    assert seen["shown and compared"] > 100 and seen["Go"] and seen["Rejoin"] == 0
 
 
 def roles() -> tuple[Disk, CoordinatorRole, ShardRole]:
@@ -220,7 +255,11 @@ def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) ->
 
 def a_pull_answers_with_something_else(patch: pytest.MonkeyPatch) -> None:
     pull = Shard.pull
-    patch.setattr(Shard, "pull", lambda self, ids: (pull(self, ids)[0], torch.zeros_like(self.server.flat)))
+
+    def pulled(self: Shard, ids: object, dense: bool) -> object:
+        return pull(self, ids, dense=dense)[0], torch.zeros_like(self.server.flat), {}  # type: ignore[arg-type]
+
+    patch.setattr(Shard, "pull", pulled)
 
 
 def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
@@ -234,9 +273,63 @@ def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Work, "begin", begun)
 
 
+def a_worker_steps_while_its_replica_is_shown(patch: pytest.MonkeyPatch) -> None:
+    give = WorkerRole._go_on
+
+    def went_on(self: WorkerRole) -> None:
+        frozen, self.replicas._frozen = self.replicas._frozen, 0
+        give(self)
+        self.replicas._frozen = self.replicas._frozen or frozen
+
+    patch.setattr(WorkerRole, "_go_on", went_on)
+
+
+def steps_on_the_way_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    met = Meetings.met
+    patch.setattr(Meetings, "met", lambda self, message: met(self, replace(message, lease=None)))
+
+
+def one_that_is_lost_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Meetings, "lost", lambda self, worker: None)
+
+
+def a_meeting_is_called_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Meetings, "tick", lambda self: None)
+
+
+def an_offer_is_answered_once(patch: pytest.MonkeyPatch) -> None:
+    take = SyncServer.take
+
+    def taken(self: SyncServer, offer: Offer) -> None:
+        if (offer.boot, offer.number) != self._answered.get(offer.worker):
+            take(self, offer)
+
+    patch.setattr(SyncServer, "take", taken)
+
+
+def a_switch_to_servers_leaves_what_replicas_learned(patch: pytest.MonkeyPatch) -> None:
+    """The shards keep the states that they had."""
+    result = SyncServer._result
+
+    def made(self: SyncServer, kind: object, offers: list[Offer]) -> object:
+        state = {name: values.clone() for name, values in self.server.optimizer_state.items()}
+        found = result(self, kind, offers)  # type: ignore[arg-type]
+        for name, values in state.items():
+            self.server.optimizer_state[name].copy_(values)
+        return found
+
+    patch.setattr(SyncServer, "_result", made)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
+        a_worker_steps_while_its_replica_is_shown,
+        steps_on_the_way_are_not_waited_for,
+        one_that_is_lost_is_waited_for,
+        a_meeting_is_called_once,
+        an_offer_is_answered_once,
+        a_switch_to_servers_leaves_what_replicas_learned,
         a_pull_answers_with_something_else,
         a_begin_may_see_anything,
         orders_are_done_again_when_told_again,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,8 @@ from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
 from gearshift.engine.epoch import Ended
-from gearshift.optim.first_order import Momentum
+from gearshift.optim.first_order import DenseOptimizer, Momentum
+from gearshift.replicas.figures import Counts
 from gearshift.server import Server
 from gearshift.shard import Layout, shard_server
 from gearshift.sync.messages import Lease
@@ -31,6 +32,7 @@ SIZE = 9
 IDS = 40
 PARTS = (RowPart("embedding", 2, RowAdagrad(lr=0.1), 0.01),)
 NOBODY = np.empty((0, 1), np.float32)
+MOMENTUM = Momentum(lr=0.1)
 
 
 @lru_cache(None)
@@ -48,10 +50,10 @@ def gradient(first: int, count: int) -> Push:
     return Push((RowPush(ids, sums, counts),), dense, float(count), 0.0, NOBODY)
 
 
-def whole_server(shards: int) -> Server:
+def whole_server(shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
     stores = [MemoryStore(PARTS, seed=3) for _ in range(shards)]
     return Server(
-        torch.linspace(-1, 1, SIZE), (stores[0] if shards == 1 else ShardedStore(stores),), Momentum(lr=0.1)
+        torch.linspace(-1, 1, SIZE), (stores[0] if shards == 1 else ShardedStore(stores),), optimizer
     )
 
 
@@ -59,9 +61,9 @@ def layout_of(shards: int) -> Layout:
     return Layout.of(shards, SIZE, TENSORS)
 
 
-def fresh_shard(number: int, shards: int) -> Server:
+def fresh_shard(number: int, shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
     """The server of one shard, in memory of its own."""
-    server = shard_server(whole_server(shards), layout_of(shards), number)
+    server = shard_server(whole_server(shards, optimizer), layout_of(shards), number)
     server.flat = server.flat.clone()
     server.optimizer_state = {name: values.clone() for name, values in server.optimizer_state.items()}
     return server
@@ -95,8 +97,10 @@ class CutUnderWay:
         return SavedPart(self.step, self.flat, self.optimizer, rows)
 
 
-def restored(part: SavedPart | None, number: int, shards: int) -> Server:
-    server = fresh_shard(number, shards)
+def restored(
+    part: SavedPart | None, number: int, shards: int, optimizer: DenseOptimizer = MOMENTUM
+) -> Server:
+    server = fresh_shard(number, shards, optimizer)
     if part is not None:
         server.flat.copy_(part.flat)
         for name, values in part.optimizer.items():
@@ -163,6 +167,15 @@ class Account:
         self.done += 1
         return self.done < self.passes
 
+    def rate_after(self, examples: int) -> float:
+        return self.rate(examples)
+
+    def counted(self, worker: int, boot: int, counts: Counts) -> None:
+        pass
+
+    def shown(self) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -171,22 +184,39 @@ class Applied:
     parts: list[tuple[Lease, float]]
     over_kept: bool
     rate: float
+    dense: bool = True  # False: rows alone; the dense part was a replica's
 
 
 @dataclass
 class History:
-    """The surviving steps, and what the parameters are after each: known from the steps alone."""
+    """The surviving steps, and what the parameters are after each: known from the steps alone.
+
+    While workers keep replicas the dense values follow from exchanges, and are not known here; `rebase` says what they
+    were when servers took over again.
+    """
 
     steps: dict[int, Applied] = field(default_factory=dict)
+    optimizer: DenseOptimizer = MOMENTUM
+    based: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = field(default_factory=dict)  # by step
     flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
     rows: list[np.ndarray] = field(default_factory=list)
-    server: Server = field(default_factory=lambda: whole_server(1))
+
+    def __post_init__(self) -> None:
+        self.server = whole_server(1, self.optimizer)
 
     def rewind(self, step: int) -> None:
         """A new incarnation begins after this step: what came later never was."""
         self.steps = {k: applied for k, applied in self.steps.items() if k <= step}
+        self.based = {k: values for k, values in self.based.items() if k <= step}
         if step < len(self.flats):
-            self.flats, self.rows, self.server = [], [], whole_server(1)
+            self._forget()
+
+    def rebase(self, step: int, flat: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
+        self.based[step] = flat, state
+        self._forget()
+
+    def _forget(self) -> None:
+        self.flats, self.rows, self.server = [], [], whole_server(1, self.optimizer)
 
     def after(self, step: int) -> tuple[torch.Tensor, np.ndarray]:
         """Dense values and all rows."""
@@ -194,7 +224,14 @@ class History:
             if self.flats:
                 applied = self.steps[len(self.flats)]
                 pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in applied.parts]
+                if not applied.dense:
+                    pushes = [(replace(push, dense=push.dense[:0]), weight) for push, weight in pushes]
                 self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
+            if len(self.flats) in self.based:
+                flat, state = self.based[len(self.flats)]
+                self.server.flat.copy_(flat)
+                for name, values in state.items():
+                    self.server.optimizer_state[name].copy_(values)
             self.flats.append(self.server.flat.clone())
             self.rows.append(self.server.stores[0].peek(np.arange(IDS, dtype=np.int64)))
         return self.flats[step], self.rows[step]

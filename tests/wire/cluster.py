@@ -26,6 +26,7 @@ import torch
 from gearshift.embedding.store import RowBlock
 from gearshift.engine.epoch import Ended
 from gearshift.engine.roles.coordinator import CoordinatorRole
+from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Measured, To
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
@@ -48,6 +49,7 @@ from tests.protocol.world import (
     ids_of,
     layout_of,
     restored,
+    whole_server,
 )
 
 SHARDS, WORKERS = 2, 3
@@ -167,7 +169,9 @@ def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
             return Unusable("not finite")
         return Computed(layout.split(gradient(lease.first, lease.count)), measured(lease))
 
-    place.driver(endpoint).run(WorkerRole(me.number, SHARDS, lambda: next(boots), ids), compute)
+    exchanger = Exchanger(me.number, whole_server(1), layout_of(SHARDS), time.monotonic)
+    role = WorkerRole(me.number, SHARDS, lambda: next(boots), ids, exchanger)
+    place.driver(endpoint).run(role, compute)
 
 
 def measured(lease: Lease) -> Measured:

@@ -21,9 +21,8 @@ from functools import cache
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.wire.codec import KNOCK, Codec, said_by
+from gearshift.engine.wire.codec import BY_NUMBER, KNOCK, Codec, said_by
 from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC
-from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import WireError
 from tests.wire.samples import BY_READER, LIMITS, SHARD, WORKER
 
@@ -55,7 +54,7 @@ def valid() -> list[tuple[To, To, Frames]]:
 
     for reader in BY_READER:
         collect(reader)
-    assert {frames[0][5] for _, _, frames in found} == {kind.number for kind in KINDS}
+    assert {frames[0][5] for _, _, frames in found} == set(BY_NUMBER)
     return found
 
 
@@ -105,7 +104,7 @@ def noise(rng: random.Random, frames: Frames) -> None:
 
 
 def noise_with_a_head(rng: random.Random, frames: Frames) -> None:
-    kind = rng.choice([KNOCK, *(kind.number for kind in KINDS), rng.randrange(256)])
+    kind = rng.choice([KNOCK, *BY_NUMBER, rng.randrange(256)])
     noise(rng, frames)
     head = HEAD.pack(MAGIC, FORMAT, kind, rng.choice([0, 0, 1, 2, 7, 15, 255]), rng.choice([0, 1, 2**40, -1]))
     frames[:1] = [head + rng.randbytes(8 * rng.randint(0, 12))]

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gearshift.engine.roles import messages as m
+from gearshift.engine.roles import replica_messages as r
 from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.wire.limits import Limits, Statistic
-from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut
+from gearshift.engine.wire.limits import Limits, StatePart, Statistic
+from gearshift.replicas.figures import Counts
+from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
-LIMITS = Limits((2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS)
+STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))
+LIMITS = Limits(
+    (2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS, state=STATE
+)
 COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
 
 numbers = st.integers(0, 2**62 - 1)
@@ -38,6 +43,7 @@ def floats_of(*shape: int) -> st.SearchStrategy[np.ndarray]:
 ids = st.integers(0, LIMITS.ids).flatmap(
     lambda count: array(np.int64, count, elements=st.integers(0, 2**63 - 1))
 )
+plans = st.builds(r.Plan, numbers, numbers, names)
 works = st.builds(
     m.Work,
     numbers,
@@ -45,15 +51,29 @@ works = st.builds(
     numbers,
     st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
     numbers,
+    plans,
+    reals,
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
     st.builds(Step, numbers, parts, reals, st.booleans())
     | st.builds(Drop, numbers)
     | st.builds(TakeCut, names)
+    | st.builds(
+        Assemble, numbers, numbers, names, st.lists(st.tuples(numbers, numbers), max_size=2).map(tuple)
+    )
 )
 tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
-pulls = st.builds(m.Pull, numbers, st.just(WORKER.number), numbers, numbers, numbers, st.tuples(ids, ids))
+pulls = st.builds(
+    m.Pull,
+    numbers,
+    st.just(WORKER.number),
+    numbers,
+    numbers,
+    numbers,
+    st.tuples(ids, ids),
+    st.booleans(),
+)
 
 
 @st.composite
@@ -72,9 +92,25 @@ def row_push(draw: st.DrawFn, width: int) -> RowPush:
 
 
 @st.composite
+def dense_part(draw: st.DrawFn) -> torch.Tensor:
+    """All of it, or none: where a worker has its own."""
+    return torch.from_numpy(draw(floats_of(draw(st.sampled_from([0, LIMITS.dense[SHARD.number]])))))
+
+
+@st.composite
+def optimizer_state(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    found = {}
+    if draw(st.booleans()):
+        found["mean"] = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    if draw(st.booleans()):
+        found["step"] = torch.tensor(draw(st.integers(0, 100)))
+    return found
+
+
+@st.composite
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
-    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    dense = draw(dense_part())
     push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()))
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
@@ -92,7 +128,7 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    dense = draw(dense_part())
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
     return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
 
@@ -121,6 +157,15 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Done, numbers, shard, numbers, numbers),
         st.builds(m.Saved, numbers, shard, numbers, short, short),
         values(m.Seen),
+        st.builds(
+            r.Met,
+            numbers,
+            worker,
+            numbers,
+            numbers,
+            st.none() | st.integers(0, 2**61),
+            st.builds(Counts, numbers, numbers, numbers, reals),
+        ),
     ),
     WORKER: st.one_of(
         works,
@@ -129,6 +174,9 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Rejoin, numbers),
         st.builds(m.Over, numbers),
         st.builds(m.Taken, numbers, shard, numbers),
+        st.builds(r.Target, numbers, shard, numbers, numbers, dense_part(), optimizer_state()),
+        st.builds(r.Meet, numbers, numbers, numbers, numbers, st.booleans(), plans),
+        st.builds(r.Go, numbers, numbers, numbers, plans),
     ),
     SHARD: st.one_of(
         tells,
@@ -137,6 +185,17 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Load, numbers, numbers, names),
         st.builds(m.IsSaved, numbers, names),
         st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
+        st.builds(
+            r.Offer,
+            numbers,
+            worker,
+            *[numbers] * 5,
+            st.sampled_from(r.Kind),
+            st.booleans(),
+            reals,
+            dense_part(),
+            optimizer_state(),
+        ),
     ),
 }
 

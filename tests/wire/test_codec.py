@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.wire.codec import Codec, said_by
+from gearshift.engine.wire.codec import BY_TYPE, Codec, said_by
 from gearshift.engine.wire.frames import HEAD
-from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import WireError
 from gearshift.shard import NO_PREDICTIONS, Drop, Order
 from gearshift.worker import Push, RowPush
@@ -40,7 +39,7 @@ def test_every_message_comes_back_as_it_was(sent: tuple[To, Message]) -> None:
 
 
 def test_every_message_has_a_kind_and_a_sample() -> None:
-    assert {kind.type for kind in KINDS} == set(typing.get_args(Message))
+    assert BY_TYPE.keys() == set(typing.get_args(Message))
 
 
 @given(BY_READER[SHARD] | BY_READER[WORKER])

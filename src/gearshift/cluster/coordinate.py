@@ -38,10 +38,12 @@ from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.epoch_run import PassHost
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.replicas.figures import Counts, as_json, from_json
 from gearshift.resuming import restore_measures
 from gearshift.run import Run
 from gearshift.saver import Saver
-from gearshift.sync.registry import replicas_need_threads
+from gearshift.sync.registry import shared_replicas_need_threads
+from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
@@ -198,6 +200,8 @@ class Books(PassHost):
         super().__init__(training, observer)
         self._engine = engine
         self._rewinds = -1
+        self._before: dict[int, tuple[int, Counts]] = {}  # boot of a worker, and what was counted before it
+        training.settle = self._settle
 
     def ended(self, leases: Sequence[Ended[Measured]]) -> None:
         self._account(leases)
@@ -218,6 +222,8 @@ class Books(PassHost):
         seconds, by_plan = training.progress.seconds, training.progress.switched
         training.learner.server.step = step
         training.progress = Progress(**saved.facts["progress"])
+        training.replica_counts = from_json(training.progress.exchanges)
+        self._before.clear()
         training.progress.switched = max(training.progress.switched, by_plan)
         restore_measures(training.progress, saved.arrays("progress"))
         training.progress.seconds = max(seconds, training.progress.seconds)  # what was lost took its time
@@ -232,6 +238,34 @@ class Books(PassHost):
         if self._rewinds:
             self._engine.staff.resize(training.workers)  # some may have been told that it is over
         self._began(0)
+
+    # ---- replicas ----
+
+    def rate_after(self, examples: int) -> float:
+        return self.training.rate_after(examples)
+
+    def counted(self, worker: int, boot: int, counts: Counts) -> None:
+        known, all_counts = self._before.get(worker), self.training.replica_counts
+        if known is None or known[0] != boot:
+            known = self._before[worker] = boot, all_counts.get(worker, Counts())
+        all_counts[worker] = known[1] + counts
+        self.training.progress.exchanges = as_json(all_counts)
+
+    def shown(self) -> None:
+        self._tick()
+        self.training.progress.position, self.training.progress.open = self._position()  # as of this moment
+        self._evaluate_if_due()
+        self._engine.save_if_asked()
+        self.mark = time.perf_counter()
+        self.do_what_was_asked()
+
+    def _settle(self) -> bool:
+        """Whether replicas are where they can be evaluated and saved; if not, they will be soon."""
+        meetings = self._engine.role.meetings
+        if not meetings.replicated or meetings.shown:
+            return True
+        meetings.want()
+        return False
 
     def passed(self, first_lease: int) -> bool:
         self._tick()
@@ -275,8 +309,20 @@ class Books(PassHost):
         self._engine.staff.resize(workers)
 
     def do_what_was_asked(self) -> None:
-        if self._engine.role.epoch is not None and not self._engine.role.over:
-            super().do_what_was_asked()
+        """In order; what concerns replicas, when they are shown."""
+        role, asked = self._engine.role, self.training.asked
+        if role.epoch is None or role.over:
+            return
+        everything = [asked.get() for _ in range(asked.qsize())]
+        while everything and not self._must_wait(everything[0]):
+            everything.pop(0).carry_out(self)
+        if everything:
+            role.meetings.want()
+        for one in everything:
+            asked.put(one)
+
+    def _must_wait(self, asked: SwitchAsked | ResizeAsked) -> bool:
+        return isinstance(asked, SwitchAsked) and self._engine.role.meetings.concerns(asked.strategy)
 
 
 class Engine:
@@ -300,7 +346,11 @@ class Engine:
         return saver
 
     def run(self, training: Training, observer: Observer) -> bool:
-        training.make(training.strategy_name, asdict(training.strategy))  # refused here if it keeps replicas
+        for name, settings in [
+            (training.strategy_name, asdict(training.strategy)),
+            *((planned.strategy, planned.settings) for planned in training.plan.switches),
+        ]:
+            training.make(name, settings)  # refused here if its replicas cannot be on Ray
         wishes = read_state(self.site.folder)  # of a coordinator before this one
         training.workers = workers = int(wishes.get("workers") or training.workers)
         if wishes.get("strategy"):
@@ -356,6 +406,9 @@ class Engine:
     def write_events(self) -> None:
         self._run.write_events()
 
+    def save_if_asked(self) -> None:
+        self._run.save_if_asked()
+
     def saved_all(self) -> bool:
         """At the end: the last step is saved, or cannot be."""
         if self.role.cutting:
@@ -395,8 +448,10 @@ class Engine:
         reason = f"shard {shard} was silent for {self.site.patience:g} s"
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
-    def check_replicas(self, strategy: str) -> None:
-        raise UserError(replicas_need_threads(strategy))
+    def check_replicas(self, strategy: Strategy) -> None:
+        choices = choices_of(strategy)
+        if choices is not None and choices.workers_per_replica > 1:
+            raise UserError(shared_replicas_need_threads(strategy.name))
 
     # ---- the learner's view of the shards ----
 
@@ -488,6 +543,7 @@ class RunSeat(CoordinatorSeat):
     def handle(self, message: Any) -> None:
         super().handle(message)
         self._engine.books.do_what_was_asked()
+        self._engine.role.proceed()
 
     def tick(self) -> None:
         engine = self._engine
@@ -499,6 +555,7 @@ class RunSeat(CoordinatorSeat):
         for shard in engine.role.silent():
             engine.replace_shard(shard)
         engine.books.do_what_was_asked()
+        engine.role.proceed()
 
     def over(self) -> bool:
         return self.role.over and self._engine.saved_all()

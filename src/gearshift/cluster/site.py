@@ -24,7 +24,7 @@ from gearshift.engine.wire.address import ipc_address
 from gearshift.engine.wire.driver import Driver
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
-from gearshift.engine.wire.limits import Limits, Statistic
+from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.run import Run
@@ -199,4 +199,8 @@ def limits_of(training: Training, shards: int) -> Limits:
         batch=batch,
         tasks=max(1, len(schema.labels)),
         statistics=statistics,
+        state=tuple(
+            StatePart(name, bool(values.dim()), not values.is_floating_point())
+            for name, values in learner.server.optimizer_state.items()
+        ),
     )

@@ -14,6 +14,7 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
 from gearshift.embedding.lookup import Found
 from gearshift.embedding.sharded import Placement
+from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Rows, measured_of
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.driver import Computed, Unusable
@@ -31,10 +32,12 @@ STARTS = 1 << 20  # that a process has numbers for
 def work(member: Member, site: Site) -> None:
     site.enter()
     training = site.build().training
-    hands = Hands(training, layout_of(training.learner, site.shards), member.me.number, site.shuffle)
+    layout = layout_of(training.learner, site.shards)
+    hands = Hands(training, layout, member.me.number, site.shuffle)
+    replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
     with closing(endpoint_of(member, site, training)) as endpoint, closing(hands):
-        role = WorkerRole(member.me.number, site.shards, lambda: next(boots), hands.ids)
+        role = WorkerRole(member.me.number, site.shards, lambda: next(boots), hands.ids, replicas)
         driver_of(member, site, endpoint).run(role, hands.compute)
 
 
@@ -69,7 +72,7 @@ class Hands:
 
     def compute(self, job: Job) -> Computed | Unusable:
         since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
-        self._take_dense(job.answers)
+        self._take_dense(job)
         rows = self._rows(found, places, job.answers)
         draw = 1_000_003 * job.epoch + job.begin.lease.first
         seed_dropout(self._learner.model, self._learner.seed + draw)
@@ -82,12 +85,16 @@ class Hands:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
         return Computed(self._split(push, job.answers[0]), measured_of(found.batch, push))
 
-    def _take_dense(self, answers: tuple[Rows, ...]) -> None:
+    def _take_dense(self, job: Job) -> None:
+        """Of the worker's own replica if it has one: as it is now, whatever is merged into it meanwhile."""
         with torch.no_grad():
-            for own, answer in zip(self._layout.dense, answers, strict=True):
-                self._worker.dense.flat[own].copy_(answer.dense)
+            if job.flat is not None:
+                self._worker.dense.flat.copy_(job.flat)
+            else:
+                for own, answer in zip(self._layout.dense, job.answers, strict=True):
+                    self._worker.dense.flat[own].copy_(answer.dense)
             for name, values in self._buffers.items():
-                values.copy_(answers[0].statistics[name])
+                values.copy_(job.answers[0].statistics[name])
 
     def _rows(self, found: Found, places: list[Placement], answers: tuple[Rows, ...]) -> tuple[Floats, ...]:
         if len(answers) == 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gearshift.errors import UserError
-from gearshift.sync.registry import REPLICATED, replicas_need_threads, resolve
+from gearshift.sync.registry import resolve, shared_replicas_need_threads
 
 if TYPE_CHECKING:
     from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
@@ -260,8 +260,8 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     ]
     asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
     for path, name, settings in asked:
-        if name in REPLICATED and config.cluster.engine == "ray":
-            yield Misfit(path, replicas_need_threads(name))
+        if settings.get("workers_per_replica", 1) > 1 and config.cluster.engine == "ray":
+            yield Misfit(path, shared_replicas_need_threads(name))
         try:
             resolve(
                 name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches

@@ -7,7 +7,7 @@ it had does not count. Share in flight = batches whose step was made between the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
@@ -23,6 +23,9 @@ class Counts:
     def stepped(self, in_flight: bool) -> None:
         self.batches += 1
         self.in_flight += in_flight
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)))
 
     def exchanged(self, moved: float, *, counts: bool = True) -> None:
         self.exchanges += counts

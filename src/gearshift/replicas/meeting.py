@@ -14,6 +14,7 @@ nothing else does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -93,10 +94,7 @@ class Replicas:
         replica = self.of(worker)
         assert replica is not None, "a worker has joined before it computes"
         self.server.push_rows(push, lr_scale=lr_scale)
-        gradient = push.dense * (1.0 / max(push.examples, 1e-12))  # rounds as the server does
-        if self.server.max_norm is not None:
-            clip_norm(gradient, self.server.max_norm)
-        replica.step(gradient, lr_scale=lr_scale)
+        replica.step(local_gradient(self.server, push.dense, push.examples), lr_scale=lr_scale)
         self.server.move_buffers(push)
         return replace(push, rows=(), dense=push.dense[:0], buffer_changes={}, applied=True)
 
@@ -201,16 +199,31 @@ class Replicas:
     # ---- within ----
 
     def _fork(self, number: int, flat: Tensor, state: State) -> DenseReplica:
-        own = {name: values.clone() for name, values in state.items() if name != "shared"}
-        if isinstance(self._rule, FrozenAdam):
-            own["shared"] = self._rule.denominator(own["square"], own)
-        counts = self.counts.setdefault(number, Counts())
-        return DenseReplica(flat.clone(), own, self._rule, self.choices, counts)
+        return fork(flat, state, self._rule, self.choices, self.counts.setdefault(number, Counts()))
 
     def _mean_state(self) -> State:
-        """Of the replicas' optimizer states; counts of steps are rounded."""
-        states = [one.state for one in self.members.values()]
-        return {name: _mean([state[name] for state in states]) for name in self.server.optimizer_state}
+        return mean_state([one.state for one in self.members.values()], self.server.optimizer_state)
+
+
+def local_gradient(server: Server, dense: Tensor, examples: float) -> Tensor:
+    """What a replica steps on: the mean over the examples of its batch."""
+    gradient = dense * (1.0 / max(examples, 1e-12))  # rounds as the server does
+    if server.max_norm is not None:
+        clip_norm(gradient, server.max_norm)
+    return gradient
+
+
+def fork(flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts) -> DenseReplica:
+    """A replica that begins as a copy of these."""
+    own = {name: values.clone() for name, values in state.items() if name != "shared"}
+    if isinstance(rule, FrozenAdam):
+        own["shared"] = rule.denominator(own["square"], own)
+    return DenseReplica(flat.clone(), own, rule, choices, counts)
+
+
+def mean_state(states: Sequence[State], names: Iterable[str]) -> State:
+    """Of optimizer states; counts of steps are rounded."""
+    return {name: _mean([state[name] for state in states]) for name in names}
 
 
 def _mean(values: list[Tensor]) -> Tensor:

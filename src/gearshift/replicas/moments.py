@@ -82,6 +82,7 @@ def local_rule(optimizer: DenseOptimizer, snapshot: Snapshot) -> DenseOptimizer:
 class Phase:
     """One average over all replicas: what each gives of its state, and what each does with the mean of all."""
 
+    name: str  # of what it gives
     give: Callable[[State], Tensor]
     take: Callable[[State, Tensor], None]
 
@@ -97,11 +98,11 @@ def _shared(rule: FrozenAdam) -> Phase:
     def take(state: State, mean: Tensor) -> None:
         state["shared"].copy_(rule.denominator(mean, state))
 
-    return Phase(lambda state: state["square"], take)
+    return Phase("square", lambda state: state["square"], take)
 
 
 def _moment(name: str) -> Phase:
     def take(state: State, mean: Tensor) -> None:
         state[name].copy_(mean)
 
-    return Phase(lambda state: state[name], take)
+    return Phase(name, lambda state: state[name], take)

@@ -108,8 +108,11 @@ def _load(path: str) -> type[Any]:
     return kind
 
 
-def replicas_need_threads(name: str) -> str:
-    return f"strategy {name} keeps dense replicas, which this version has with engine: threads only; on Ray use gba"
+def shared_replicas_need_threads(name: str) -> str:
+    return (
+        f"strategy {name} with workers_per_replica above 1 shares memory among workers, and on Ray each is a process "
+        "of its own: leave it out, or use engine: threads"
+    )
 
 
 def make_auto(settings: dict[str, Any]) -> Auto:

@@ -129,10 +129,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(name, settings, sentence):
         make_strategy(name, {**SIZES, **settings})
 
 
-def test_a_cluster_has_no_replicas_yet():
+def test_workers_of_a_cluster_share_no_replica():
     from gearshift.config import config_from
 
-    said = "strategy easgd keeps dense replicas, which this version has with engine: threads only"
-    for strategy in ("easgd", {"name": "sync", "switch": [{"at": "50%", "to": "easgd"}]}):
-        with pytest.raises(UserError, match=said):
+    shared = {"to": "easgd", "at": "50%", "workers_per_replica": 2}
+    for strategy in ({"name": "easgd", "workers_per_replica": 2}, {"name": "sync", "switch": [shared]}):
+        with pytest.raises(UserError, match="strategy easgd with workers_per_replica above 1 shares memory"):
             config_from({"data": {"train": "a.csv"}, "strategy": strategy, "cluster": {"engine": "ray"}})
+    config_from({"data": {"train": "a.csv"}, "strategy": "easgd", "cluster": {"engine": "ray"}})

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from gearshift.engine.epoch import Epoch, Host, Log
+from gearshift.engine.roles.meetings import Meetings
 from gearshift.engine.roles.messages import (
     Alive,
     Done,
@@ -34,7 +35,9 @@ from gearshift.engine.roles.messages import (
     Welcome,
     Work,
 )
-from gearshift.shard import Drop, Order, Step, TakeCut
+from gearshift.engine.roles.replica_messages import Met
+from gearshift.replicas.figures import Counts
+from gearshift.shard import Assemble, Drop, Order, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
@@ -65,6 +68,15 @@ class Book(Host[Any], Protocol):
     def restore(self, facts: Any) -> None: ...
     def passed(self, first_lease: int) -> bool:
         """The data are done with. True: once more from the beginning; leases go on with this number."""
+
+    def rate_after(self, examples: int) -> float:
+        """`rate`, for a step that a worker makes itself."""
+
+    def counted(self, worker: int, boot: int, counts: Counts) -> None:
+        """What the exchanges of this worker came to since it started."""
+
+    def shown(self) -> None:
+        """Replicas are where they can be evaluated, saved, or taken over by another strategy; nobody steps."""
 
 
 class StateLost(Exception):
@@ -140,13 +152,15 @@ class CoordinatorRole:
         self.position: int = facts["position"]
         self._open_epoch(Coordinator(strategy, make_strategy, step=facts["step"]))
         assert self.epoch is not None
+        self.meetings = Meetings(self, strategy)
         for first, count in facts["leased"]:
             self.epoch.supply(first, count)
         for first, count in facts["unbegun"]:
             self.epoch.supply(first, count, strategy.batch)
 
     def _open_epoch(self, coordinator: Coordinator) -> None:
-        self.epoch = Epoch(coordinator, self, _Looking(self), self._log, now=lambda: self.now)
+        self._looking = _Looking(self)
+        self.epoch = Epoch(coordinator, self, self._looking, self._log, now=lambda: self.now)
         self.epoch.tell = self._tell
 
     def _next_pass(self) -> None:
@@ -158,6 +172,7 @@ class CoordinatorRole:
         self._open_epoch(
             Coordinator(old.strategy, make_strategy, step=self.epoch.step, first_lease=first_lease)
         )
+        self.meetings.take_over(old.strategy, keep=False)
         for worker, session in self._workers.items():
             self.epoch.joined(worker)
             if session.request and session.answer is None:
@@ -169,7 +184,16 @@ class CoordinatorRole:
         self.now = now
         try:
             self._handle(message)
+        except StateLost:
+            self._new_incarnation()
+        self.proceed()
+
+    def proceed(self) -> None:
+        """With what has become possible."""
+        try:
             self._feed()
+            while self.epoch is not None and self.meetings.advance():
+                self._feed()
         except StateLost:
             self._new_incarnation()
 
@@ -191,12 +215,16 @@ class CoordinatorRole:
                 if self._is_known(shard, boot) and incarnation == self.incarnation:
                     self._part_saved(shard, name, error)
             case Hello(worker, boot):
-                self._worker_started(worker, boot)
+                self.worker_started(worker, boot)
             case Alive(incarnation, worker, boot):
                 self._known(incarnation, worker, boot)
             case Report(incarnation, worker, boot):
                 if session := self._known(incarnation, worker, boot):
                     self._reported(session, message)
+            case Met(incarnation, worker, boot):
+                if self._known(incarnation, worker, boot):
+                    self.book.counted(worker, boot, message.counts)
+                    self.meetings.met(message)
             case Seen():
                 pass  # the answer to a question that nobody asks any more
 
@@ -209,17 +237,14 @@ class CoordinatorRole:
                     self._send_load(shard)
             return
         self._orders_again()
+        self.meetings.tick()
         for worker, session in list(self._workers.items()):
             if now - session.heard > self.patience:
-                del self._workers[worker]
-                self._given_up[worker] = session.boot
                 reason = f"worker {worker} was silent for {self.patience:g} s"
                 self.tell(f"{reason}; its examples go to the others")
-                self.epoch.lost(worker, reason)
-        try:
-            self._feed()
-        except StateLost:
-            self._new_incarnation()
+                self._given_up[worker] = session.boot
+                self._lose(worker, reason)
+        self.proceed()
 
     def figures(self) -> dict[str, float]:
         """Who is here, and what is under way. From any thread."""
@@ -243,6 +268,7 @@ class CoordinatorRole:
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         """Another strategy decides from here on; nothing under way is lost."""
         if self.epoch is not None:
+            self.meetings.take_over(make_strategy(strategy, settings), keep=True)
             self.epoch.switch(strategy, settings, reason)
             self._feed()
 
@@ -295,7 +321,7 @@ class CoordinatorRole:
         if len(self._loaded) == self.shards:
             self._begin()
 
-    def carry_out(self, what: Step | Drop | TakeCut, open_from: int) -> bool:
+    def carry_out(self, what: Step | Drop | TakeCut | Assemble, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
         self._given += 1
         order = Order(self._given, what, open_from)
@@ -373,13 +399,31 @@ class CoordinatorRole:
             self.vault.commit(self.incarnation, *self._cut)
             self._cut = None
 
+    # ---- replicas ----
+
+    @property
+    def members(self) -> dict[int, int]:
+        """Boots of the workers that are here."""
+        return {worker: session.boot for worker, session in self._workers.items()}
+
+    @property
+    def the_epoch(self) -> Epoch[Any]:
+        assert self.epoch is not None
+        return self.epoch
+
+    def shown(self) -> None:
+        """What replicas agree on is on the shards: what has waited for it is done."""
+        self._looking.shown()
+        self._feed()
+
     # ---- workers ----
 
-    def _worker_started(self, worker: int, boot: int) -> None:
+    def worker_started(self, worker: int, boot: int) -> None:
+        """It is there, or still there and was not heard."""
         session = self._workers.get(worker)
         if self.epoch is None or (session is not None and boot < session.boot):
             return
-        if worker >= self.workers:
+        if worker >= self.workers or (self.over and session is None):
             self.out.append((To("worker", worker), Over(boot)))
             return
         if boot <= self._given_up.get(worker, 0):
@@ -388,8 +432,13 @@ class CoordinatorRole:
         if session is not None and boot > session.boot:
             self.tell(f"worker {worker} started anew; what it had begun is begun again")
         if session is None or boot > session.boot:
+            if not self.meetings.admits(worker, boot):
+                if session is not None:
+                    self._lose(worker, f"worker {worker} started anew")
+                return
             self._workers[worker] = Session(boot, self.now)
             self.epoch.joined(worker)
+            self.meetings.joined()
         self._workers[worker].heard = self.now
         self.out.append((To("worker", worker), Welcome(self.incarnation, boot)))
 
@@ -424,15 +473,20 @@ class CoordinatorRole:
         self.epoch.requested(report.worker)
 
     def _leave(self, worker: int, session: Session) -> None:
-        assert self.epoch is not None
-        del self._workers[worker]
         self._given_up[worker] = session.boot
-        self.epoch.lost(worker, f"worker {worker} left")
+        self._lose(worker, f"worker {worker} left")
         self.out.append((To("worker", worker), Over(session.boot)))
+
+    def _lose(self, worker: int, reason: str) -> None:
+        del self._workers[worker]
+        self.the_epoch.lost(worker, reason)
+        self.meetings.lost(worker)
 
     def _tell(self, begin: Begin) -> None:
         session = self._workers[begin.worker]
-        session.answer = Work(self.incarnation, session.boot, session.request, begin, self.epoch_number)
+        rate = self.book.rate_after(begin.lease.count)
+        head = self.incarnation, session.boot, session.request
+        session.answer = Work(*head, begin, self.epoch_number, self.meetings.plan, rate)
         self.out.append((To("worker", begin.worker), session.answer))
 
     def _feed(self) -> None:
@@ -447,6 +501,9 @@ class CoordinatorRole:
                 else:
                     epoch.exhausted()
             if not epoch.done:
+                return
+            if self.meetings.replicated and not self.meetings.shown:
+                self.meetings.want()
                 return
             if not epoch.stopped and self.book.passed(epoch.coordinator.work.supply.next_number):
                 self._next_pass()
@@ -464,10 +521,31 @@ class _Looking:
         self._role = role
         self.rate, self.ended = role.book.rate, role.book.ended
         self._steps = 0
+        self._cut_due = self._stop = False
 
     def stepped(self) -> bool:
+        role = self._role
         self._steps += 1
-        go_on = self._role.book.stepped()
-        if self._role.cut_every and self._steps % self._role.cut_every == 0:
-            self._role.take_cut()
+        go_on = role.book.stepped()
+        self._cut_due |= bool(role.cut_every) and self._steps % role.cut_every == 0
+        if role.meetings.replicated and not role.meetings.shown:
+            self._stop |= not go_on
+            if self._cut_due or self._stop:
+                role.meetings.want()
+            return True  # what is stopped here could not be saved
+        self._take_cut()
         return go_on
+
+    def meet(self, number: int) -> bool:
+        return self._role.meetings.meet(number)
+
+    def shown(self) -> None:
+        self._role.book.shown()
+        self._take_cut()
+        if self._stop:
+            self._role.the_epoch.stopped = True
+
+    def _take_cut(self) -> None:
+        if self._cut_due:
+            self._cut_due = False
+            self._role.take_cut()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gearshift.data.batch import Batch, Floats, Ids
+from gearshift.engine.roles.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
 from gearshift.shard import Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
@@ -136,6 +137,8 @@ class Work:
     request: int
     begin: Begin
     epoch: int = 0  # which pass over the data its examples are of
+    plan: Plan = SERVERS_ONLY
+    rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class Pull:
     pull: int
     version: int
     ids: tuple[Ids, ...]
+    dense: bool = True  # whether dense values are wanted too
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +241,9 @@ class Give:
     push: Push
 
 
-ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen
-ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken
-ToShard = Load | Tell | IsSaved | Pull | Peek | Give
+ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
+ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken | Target | Meet | Go
+ToShard = Load | Tell | IsSaved | Pull | Peek | Give | Offer
 Message = ToCoordinator | ToWorker | ToShard
 
 

@@ -23,6 +23,8 @@ from gearshift.engine.roles.messages import (
     To,
     ToShard,
 )
+from gearshift.engine.roles.replica_messages import Offer
+from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.server import Server
 from gearshift.shard import Shard
 
@@ -37,6 +39,7 @@ class ShardRole:
         self.number, self.boot, self._load, self._take_cut = number, boot, load, take_cut
         self.incarnation = 0  # of what it holds; 0: nothing
         self.shard: Shard | None = None
+        self._replicas: SyncServer  # there with the shard
         self.out: Out = []
         self._parked: dict[int, Pull] = {}  # by worker: the newest
         self._saved: Saved | None = None  # what became of the last cut
@@ -64,7 +67,10 @@ class ShardRole:
                 case IsSaved(_, name):
                     if self._saved is not None and self._saved.name == name:
                         self.out.append((COORDINATOR, self._saved))
+                case Offer():
+                    self._replicas.take(message)
             self._serve(self.shard)
+            self.out += self._replicas.said()
 
     def tick(self) -> None:
         """Time has passed: what was not answered is said again, and that it lives."""
@@ -99,8 +105,9 @@ class ShardRole:
             return
         if load.incarnation > self.incarnation:
             server = self._load(load.name)
-            self.shard = Shard(server, lambda name: self._cut(name, server))
             self.incarnation = load.incarnation
+            self._replicas = SyncServer(server, self.incarnation, self.number)
+            self.shard = Shard(server, lambda name: self._cut(name, server), self._replicas.assemble)
             self._parked.clear()
             self._saved = None
         self.out.append((COORDINATOR, Loaded(self.incarnation, self.number, self.boot)))
@@ -111,4 +118,4 @@ class ShardRole:
             if shard.step >= pull.version:
                 del self._parked[worker]
                 head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
-                self.out.append((To("worker", worker), Rows(*head, *shard.pull(pull.ids))))
+                self.out.append((To("worker", worker), Rows(*head, *shard.pull(pull.ids, dense=pull.dense))))

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
 from gearshift.data.batch import Ids
+from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import (
     COORDINATOR,
     Alive,
@@ -29,10 +32,11 @@ from gearshift.engine.roles.messages import (
     Welcome,
     Work,
 )
+from gearshift.engine.roles.replica_messages import Go, Meet, Target
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
-State = Literal["joining", "asking", "pulling", "computing", "giving", "over"]
+State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,17 @@ class Job:
     begin: Begin
     answers: tuple[Rows, ...]  # by shard
     epoch: int = 0
+    flat: Tensor | None = None  # the worker's own dense weights, where the shards' are not asked for
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of a job, until nothing speaks against its step."""
+
+    job: Job
+    parts: Sequence[Push]  # by shard
+    content: Measured | None
+    seconds: float
 
 
 class WorkerRole:
@@ -51,9 +66,11 @@ class WorkerRole:
         shards: int,
         new_boot: Callable[[], int],
         ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
+        replicas: Exchanger,
     ) -> None:
         """`new_boot` gives ever higher numbers; `ids_of` the ids that a lease of an epoch needs, by shard and store."""
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
+        self.replicas = replicas
         self.out: Out = []
         self.job: Job | None = (
             None  # set when there is something to compute; whoever computes calls `computed`
@@ -67,33 +84,38 @@ class WorkerRole:
         self.job = None
         self._begin: Begin | None = None
         self._epoch = 0
+        self._rate = 1.0
         self._report: Report | None = None
+        self._result: Result | None = None
         self._answers: dict[int, Rows] = {}
         self._ids: Sequence[tuple[Ids, ...]] = ()
         self._gifts: dict[int, Push] = {}  # by shard, until it has its own
+        self.replicas.restart(self.boot)
         self._say_again()
 
     def handle(self, message: ToWorker) -> None:
         match message:
             case Welcome(incarnation, boot) if self.state == "joining" and boot == self.boot:
-                self.incarnation = incarnation
+                self.incarnation = self.replicas.incarnation = incarnation
                 self._ask(None)
-            case Work(_, boot, request, begin, epoch) if (boot, request) == (self.boot, self.request):
+            case Work() if (message.boot, message.request) == (self.boot, self.request):
                 if self.state == "asking":
-                    self._begin_pull(begin, epoch)
+                    self._begin_work(message)
             case Rows(boot=boot, pull=pull) if (boot, pull) == (self.boot, self._pull):
                 if self.state == "pulling":
-                    self._take_rows(message)
+                    self._answers[message.shard] = message
             case Taken(incarnation, shard, lease) if incarnation == self.incarnation and self._gives(lease):
                 self._gifts.pop(shard, None)
-                if not self._gifts:
-                    self._ask(self._report)
+            case Target() | Meet() | Go() if message.boot == self.boot:
+                if message.incarnation == self.incarnation:
+                    self._of_replicas(message)
             case Rejoin(boot) if boot == self.boot:
                 self._start()
             case Over(boot) if boot == self.boot:
                 self.state = "over"
             case _:
                 pass  # late, or meant for what this worker was before
+        self._go_on()
 
     def computed(
         self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0
@@ -101,10 +123,9 @@ class WorkerRole:
         """The gradient of this job, by shard."""
         if job is not self.job:
             return  # it had to start anew meanwhile
-        self._report = self._done(job, content=content, seconds=seconds)
-        self._gifts = dict(enumerate(parts))
-        self.state, self.job = "giving", None
-        self._say_again()
+        self._result = Result(job, parts, content, seconds)
+        self.state, self.job = "held", None
+        self._go_on()
 
     def failed(self, job: Job, reason: str) -> None:
         """There is no gradient that could be used."""
@@ -114,6 +135,42 @@ class WorkerRole:
 
     def tick(self) -> None:
         """Time has passed: what was not answered is said again."""
+        self.replicas.tick(asking=self.state == "asking")
+        self._say_again()
+        self._go_on()
+
+    def wake(self) -> None:
+        """When its replica is due to exchange."""
+        self.replicas.wake()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """As far as rows, replica and shards let it."""
+        if self.state == "pulling" and len(self._answers) == self.shards and self.replicas.ready:
+            self._begin_job()
+        if self.state == "held" and self.replicas.may_step:
+            self._give()
+        if self.state == "giving" and not self._gifts and not self.replicas.in_the_way:
+            self._ask(self._report)
+        self.out += self.replicas.said()
+
+    def _of_replicas(self, message: Target | Meet | Go) -> None:
+        plan = self.replicas.plan
+        self.replicas.handle(message)
+        if plan is not self.replicas.plan and self.state == "pulling":
+            self._pull_anew()  # other values are needed now
+
+    def _give(self) -> None:
+        """The step is made: the dense part here if there is a replica, the rest by the shards."""
+        result, self._result = self._result, None
+        assert result is not None
+        parts = result.parts
+        if self.replicas.replicated:
+            parts = self.replicas.step(parts, self._rate)
+        self._report = self._done(result.job, content=result.content, seconds=result.seconds)
+        self.replicas.lease = self._report.lease
+        self._gifts = dict(enumerate(parts))
+        self.state = "giving"
         self._say_again()
 
     def _done(self, job: Job, **more: Any) -> Report:
@@ -129,19 +186,23 @@ class WorkerRole:
         self.state = "asking"
         self._say_again()
 
-    def _begin_pull(self, begin: Begin, epoch: int) -> None:
-        self.state, self._begin, self._epoch = "pulling", begin, epoch
+    def _begin_work(self, work: Work) -> None:
+        self.state, self._begin, self._epoch, self._rate = "pulling", work.begin, work.epoch, work.rate
+        self._ids = self._ids_of(work.begin, work.epoch)
+        self.replicas.busy(work.plan)
+        self._pull_anew()
+
+    def _pull_anew(self) -> None:
         self._pull += 1
-        self._answers, self._ids = {}, self._ids_of(begin, epoch)
+        self._answers = {}
         self._say_again()
 
-    def _take_rows(self, rows: Rows) -> None:
-        self._answers[rows.shard] = rows
-        if len(self._answers) < self.shards:
-            return
+    def _begin_job(self) -> None:
         assert self._begin is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
-        self.state, self.job = "computing", Job(self._begin, answers, self._epoch)
+        replica = self.replicas.replica
+        flat = None if replica is None else replica.flat
+        self.state, self.job = "computing", Job(self._begin, answers, self._epoch, flat)
 
     def _gives(self, lease: int) -> bool:
         return self.state == "giving" and self._report is not None and self._report.lease == lease
@@ -157,7 +218,7 @@ class WorkerRole:
                 self._pull_missing()
             case "giving":
                 self._give_missing()
-        if self.state in ("pulling", "computing", "giving"):
+        if self.state in ("pulling", "computing", "held", "giving"):
             self.out.append((COORDINATOR, Alive(self.incarnation, self.number, self.boot)))
 
     def _pull_missing(self) -> None:
@@ -165,7 +226,8 @@ class WorkerRole:
         for shard in range(self.shards):
             if shard not in self._answers:
                 version, ids = self._begin.version, self._ids[shard]
-                pull = Pull(self.incarnation, self.number, self.boot, self._pull, version, ids)
+                head = self.incarnation, self.number, self.boot, self._pull
+                pull = Pull(*head, version, ids, dense=not self.replicas.replicated)
                 self.out.append((To("shard", shard), pull))
 
     def _give_missing(self) -> None:

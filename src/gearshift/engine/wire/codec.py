@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import COORDINATOR, Message, To
+from gearshift.engine.roles.replica_messages import Met, Offer, Target
 from gearshift.engine.wire.frames import HALF, Buffer, Reader, Writer
 from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import Limits, WireError
+from gearshift.engine.wire.replica_kinds import REPLICA_KINDS
 
 KNOCK = 0  # the kind of what has no content: one that connected is there, and can be spoken to
-BY_NUMBER = {kind.number: kind for kind in KINDS}
-BY_TYPE = {kind.type: kind for kind in KINDS}
+BY_NUMBER = {kind.number: kind for kind in (*KINDS, *REPLICA_KINDS)}
+BY_TYPE = {kind.type: kind for kind in BY_NUMBER.values()}
 
 
 class Codec:
@@ -61,9 +63,9 @@ class Codec:
 def said_by(message: Message) -> To:
     """Whose message it is, by what it says."""
     match message:
-        case m.Hello() | m.Report() | m.Alive() | m.Pull() | m.Give():
+        case m.Hello() | m.Report() | m.Alive() | m.Pull() | m.Give() | Met() | Offer():
             return To("worker", message.worker)
-        case m.ShardHello() | m.Loaded() | m.Done() | m.Saved() | m.Seen() | m.Rows() | m.Taken():
+        case m.ShardHello() | m.Loaded() | m.Done() | m.Saved() | m.Seen() | m.Rows() | m.Taken() | Target():
             return To("shard", message.shard)
         case _:
             return COORDINATOR

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from gearshift.engine.roles.coordinator import CoordinatorRole
@@ -59,6 +60,11 @@ class Seat(Protocol):
     def over(self) -> bool: ...
     def busy(self) -> bool:
         """Whether it works while the loop waits."""
+
+    def alarm(self) -> float:
+        """When `ring` shall be called, by `time.monotonic`; inf: not at all."""
+
+    def ring(self) -> None: ...
 
     def figures(self) -> dict[str, float]:
         """From any thread."""
@@ -127,8 +133,11 @@ class Driver:
             self._look_around()
             seat.tick()
             self.send(seat.role)
-        for message in self._receive(seat, self._due - time.monotonic()):
+        for message in self._receive(seat, min(self._due, seat.alarm()) - time.monotonic()):
             seat.handle(message)
+            self.send(seat.role)
+        if time.monotonic() >= seat.alarm():
+            seat.ring()
             self.send(seat.role)
         while not self._posted.empty():
             self._posted.get()()
@@ -177,7 +186,17 @@ class Driver:
         self._stopped = True
 
 
-class ShardSeat:
+class Unalarmed:
+    """A seat that does what it does when it hears something, or at a tick."""
+
+    def alarm(self) -> float:
+        return inf
+
+    def ring(self) -> None:
+        pass
+
+
+class ShardSeat(Unalarmed):
     def __init__(self, role: ShardRole) -> None:
         self.role = role
 
@@ -197,7 +216,7 @@ class ShardSeat:
         return self.role.figures()
 
 
-class CoordinatorSeat:
+class CoordinatorSeat(Unalarmed):
     """When the work is done it stays until nobody asks any more, so that every worker hears it."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
@@ -261,6 +280,13 @@ class WorkerSeat:
     def tick(self) -> None:
         if self.role.job is None or time.monotonic() - self._since < self._hang_after:
             self.role.tick()
+
+    def alarm(self) -> float:
+        due = self.role.replicas.due
+        return inf if due is None else due
+
+    def ring(self) -> None:
+        self.role.wake()
 
     def over(self) -> bool:
         return self.role.state == "over"

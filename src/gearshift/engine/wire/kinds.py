@@ -12,9 +12,10 @@ import torch
 from gearshift.data.batch import Floats, Ids
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.roles.replica_messages import Plan
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import WireError
-from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut, Values
+from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Order, Step, TakeCut, Values
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
@@ -105,6 +106,8 @@ def write_work(w: Writer, work: m.Work) -> None:
     begin, lease = work.begin, work.begin.lease
     w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
     w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
+    w.reals(work.rate)
+    write_plan(w, work.plan)
 
 
 def read_work(r: Reader, me: To) -> m.Work:
@@ -112,7 +115,20 @@ def read_work(r: Reader, me: To) -> m.Work:
     if worker != me.number:
         raise WireError("a message for another worker")
     *lease, epoch = r.numbers(5)
-    return m.Work(r.incarnation, boot, request, Begin(worker, Lease(*lease), token, version), epoch)
+    (rate,) = r.reals(1)
+    begin = Begin(worker, Lease(*lease), token, version)
+    return m.Work(r.incarnation, boot, request, begin, epoch, read_plan(r), rate)
+
+
+def write_plan(w: Writer, plan: Plan) -> None:
+    """The last of a head."""
+    w.numbers(plan.generation, plan.lineage)
+    w.text(plan.choices)
+
+
+def read_plan(r: Reader) -> Plan:
+    generation, lineage = r.numbers(2)
+    return Plan(generation, lineage, r.text())
 
 
 # ---- snapshots ----
@@ -137,7 +153,7 @@ def read_saved(r: Reader, me: To) -> m.Saved:
 
 # ---- orders ----
 
-STEP, DROP, CUT = range(3)
+STEP, DROP, CUT, ASSEMBLE = range(4)
 
 
 def write_tell(w: Writer, tell: m.Tell) -> None:
@@ -154,6 +170,11 @@ def write_tell(w: Writer, tell: m.Tell) -> None:
         case TakeCut(name):
             w.numbers(CUT)
             w.text(name)
+        case Assemble(list_number, generation, choices, members):
+            w.numbers(ASSEMBLE, list_number, generation)
+            pairs = np.array(members, np.int64).reshape(-1, 2)
+            w.array(pairs, np.int64, most=w.limits.parts // 2, row=(2,))
+            w.text(choices)
 
 
 def read_tell(r: Reader, me: To) -> m.Tell:
@@ -164,9 +185,19 @@ def read_tell(r: Reader, me: To) -> m.Tell:
         order = Order(number, Drop(*r.numbers(1)), open_from)
     elif what == CUT:
         order = Order(number, TakeCut(r.text()), open_from)
+    elif what == ASSEMBLE:
+        order = Order(number, read_assemble(r), open_from)
     else:
         raise WireError("an order that there is not")
     return m.Tell(r.incarnation, order)
+
+
+def read_assemble(r: Reader) -> Assemble:
+    number, generation = r.numbers(2)
+    pairs = r.array(np.int64, most=r.limits.parts // 2, row=(2,))
+    if (pairs < 0).any():
+        raise WireError("a number out of range")
+    return Assemble(number, generation, r.text(), tuple((worker, boot) for worker, boot in pairs.tolist()))
 
 
 def read_step(r: Reader) -> Step:
@@ -190,14 +221,17 @@ def read_ids(r: Reader) -> Ids:
 
 
 def write_pull(w: Writer, pull: m.Pull) -> None:
-    w.numbers(pull.worker, pull.boot, pull.pull, pull.version)
+    w.numbers(pull.worker, pull.boot, pull.pull, pull.version, pull.dense)
     for ids, _ in zip(pull.ids, w.limits.widths, strict=True):
         w.array(ids, np.int64, most=w.limits.ids)
 
 
 def read_pull(r: Reader, me: To) -> m.Pull:
-    worker, boot, pull, version = r.numbers(4)
-    return m.Pull(r.incarnation, worker, boot, pull, version, tuple(read_ids(r) for _ in r.limits.widths))
+    worker, boot, pull, version, dense = r.numbers(5)
+    if dense > 1:
+        raise WireError("a number out of range")
+    ids = tuple(read_ids(r) for _ in r.limits.widths)
+    return m.Pull(r.incarnation, worker, boot, pull, version, ids, bool(dense))
 
 
 def write_rows(w: Writer, rows: m.Rows) -> None:
@@ -221,9 +255,15 @@ def read_values(r: Reader, shard: int) -> Values:
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
-    size = r.limits.dense[shard]
-    dense = torch.from_numpy(r.array(np.float32, most=size, exact=size))
-    return rows, dense, read_statistics(r)
+    dense = r.array(np.float32, most=r.limits.dense[shard])
+    refuse_half_a_part(r, dense, shard)
+    return rows, torch.from_numpy(dense), read_statistics(r)
+
+
+def refuse_half_a_part(r: Reader, dense: Floats, shard: int) -> None:
+    """A shard's dense values are all there; or none, where the worker has its own."""
+    if len(dense) not in (0, r.limits.dense[shard]):
+        raise WireError("an array of another size")
 
 
 def write_peek(w: Writer, peek: m.Peek) -> None:
@@ -263,8 +303,8 @@ def read_give(r: Reader, me: To) -> m.Give:
     worker, lease = r.numbers(2)
     examples, loss = r.reals(2)
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
-    size = r.limits.dense[me.number]
-    dense = finite(r.floats(most=size, exact=size))
+    dense = finite(r.floats(most=r.limits.dense[me.number]))
+    refuse_half_a_part(r, dense, me.number)
     changes = read_statistics(r)
     push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes)
     return m.Give(r.incarnation, worker, lease, push)

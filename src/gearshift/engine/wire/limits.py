@@ -34,6 +34,15 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePart:
+    """Of the state that an optimizer keeps: float32, or what counts."""
+
+    name: str
+    each: bool = True  # a value for each parameter, and not one for all
+    counts: bool = False  # int64
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     widths: tuple[int, ...]  # of a row, by store
     dense: tuple[int, ...]  # dense parameters, by shard
@@ -43,6 +52,7 @@ class Limits:
     parts: int = 100_000  # gradients in one step
     text: int = 1000  # bytes of a name or a reason
     statistics: tuple[Statistic, ...] = ()
+    state: tuple[StatePart, ...] = ()  # of the dense optimizer
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
@@ -53,8 +63,9 @@ class Limits:
 
     @property
     def frames(self) -> int:
-        """The most that any message has: a gradient's, or a report's."""
-        return max(1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics), 5)
+        """The most that any message has: a gradient's, a report's, or an offer's."""
+        gradient, report = 1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics), 5
+        return max(gradient, report, 1 + 1 + 1 + len(self.state))
 
     @property
     def frame_bytes(self) -> int:

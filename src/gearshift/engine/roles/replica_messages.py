@@ -1,0 +1,100 @@
+"""What is said where workers keep replicas (docs/adr/0016); the rules are those of `messages.py`.
+
+An offer goes to every shard, each with its part of the values, and is known by its number: said again it moves nothing
+twice. A meeting is of all members at the same time; what is exchanged in the background has the meeting number 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from torch import Tensor
+
+from gearshift.replicas.figures import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whether workers have replicas, and how these meet. Of two plans the one of the higher generation counts."""
+
+    generation: int = 0
+    lineage: int = 0  # the generation in which replicas were last forked from the servers
+    choices: str = ""  # `sync.exchange.Choices` as JSON; empty: gradients go to the servers
+
+
+SERVERS_ONLY = Plan()
+
+
+class Kind(IntEnum):
+    """What an offer asks for."""
+
+    FORK = 0  # weights and optimizer state, to begin with
+    CENTRE = 1  # moves the centre; answered at once
+    MEAN = 2  # of all members' weights, and the global step on it
+    MOMENTS = 3  # the mean of all members' moments
+    SHOW = 4  # the servers take the mean of all members' optimizer states, and of their weights where they have none
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """To a shard, from a worker; `flat` and `state` are empty where the kind needs none."""
+
+    incarnation: int
+    worker: int
+    boot: int
+    number: int
+    generation: int
+    meeting: int
+    assembly: int  # the list of members that a shard must have heard of for this meeting
+    kind: Kind
+    present: bool  # False: the worker takes part, and has no replica yet
+    weight: float
+    flat: Tensor
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The shard's answer: what the worker merges with, or nothing."""
+
+    incarnation: int
+    shard: int
+    boot: int  # the worker's
+    number: int
+    flat: Tensor
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """To a worker: all meet. For a show, it makes no step until it hears `Go`."""
+
+    incarnation: int
+    boot: int
+    number: int
+    assembly: int
+    show: bool
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """To the coordinator: done. `lease` is the last whose step the worker has made, or whose gradient it has given."""
+
+    incarnation: int
+    worker: int
+    boot: int
+    number: int
+    lease: int | None
+    counts: Counts  # since the worker's start
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """To a worker: the meeting is over, and this holds from here on."""
+
+    incarnation: int
+    boot: int
+    number: int
+    plan: Plan

@@ -1,0 +1,149 @@
+"""Workers that keep replicas, as processes: as on threads, switched in a live run, and when one of them is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gearshift as gs
+from gearshift.checkpoint import Checkpoint
+from gearshift.cluster.launch import LaunchedRun
+from gearshift.replay import replay
+from gearshift.sync.registry import REPLICATED
+from tests.on_ray.fixtures import ON_RAY
+from tests.on_ray.modules import Slow
+from tests.on_ray.test_runs import (
+    DATA,
+    VALID,
+    assert_exact,
+    assert_same_state,
+    evaluations,
+    log_of,
+    normed,
+    trainer,
+    until,
+    until_over,
+)
+
+pytestmark = ON_RAY
+LONG = gs.read(gs.ClickLog(examples=200_000, days=2))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "k_step_adam", "exchange": 3, "warmup_steps": 4},
+        pytest.param({"name": "easgd", "exchange": {"every": 2}}, marks=pytest.mark.slow),
+        pytest.param({"name": "bmuf", "exchange": {"every": 5}, "momentum": 0.5}, marks=pytest.mark.slow),
+    ],
+    ids=lambda strategy: strategy["name"],
+)
+def test_one_trainer_equals_threads(
+    tmp_path: Path, cluster: gs.ClusterSettings, strategy: dict[str, Any]
+) -> None:
+    """Two passes with evaluations: forks, merges, shows and folds at the same batches, with the same values."""
+    settings: dict[str, Any] = {
+        "epochs": 2,
+        "workers": 1,
+        "eval_every": gs.Every(steps=20),
+        "best": None,
+        "strategy": strategy,
+    }
+    there = trainer(tmp_path / "ray", cluster=cluster, **settings).fit(normed(), DATA, VALID)
+    here = trainer(tmp_path / "threads", **settings).fit(normed(), DATA, VALID)
+    assert_same_state(here.folder, there.folder)
+    assert_exact(there.folder, 12_000, epochs=2)
+    mine, theirs = evaluations(here.folder), evaluations(there.folder)
+    assert len(mine) >= 4 and len(theirs) >= 4  # an evaluation may fall some steps later
+    for step in mine.keys() & theirs.keys():
+        assert theirs[step] == pytest.approx(mine[step], rel=1e-4), step
+    for figure in ("mean", "exchanges"):
+        assert there.report["sync_gap"][figure] == here.report["sync_gap"][figure]
+
+
+def test_switches_between_all_families(
+    tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a live run, with a worker that joins; stopped among replicas, and resumed on threads."""
+    settings: dict[str, Any] = {"shuffle": False, "strategy": {"name": "sync", "batch": 64}}
+    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(Slow), LONG)
+    assert isinstance(run, LaunchedRun)
+    until(run, lambda: run.status().step >= 3)
+    with pytest.raises(gs.UserError, match="workers_per_replica above 1 shares memory"):
+        run.switch("easgd", workers_per_replica=2)
+    for name, more in [
+        ("easgd", {}),
+        ("k_step_adam", {"exchange": 2, "warmup_steps": 0}),
+        ("gba", {}),
+        ("bmuf", {"pause": 0.1}),
+        ("model_averaging", {"exchange": {"every": "200ms"}}),
+        ("sync", {}),
+        ("easgd", {"exchange": {"every": 2}}),
+    ]:
+        switch = run.switch(name, **more)
+        assert switch.strategy == name
+        if name == "bmuf":
+            run.resize(3)
+            until(run, lambda: '"join":[2]' in log_of(run))
+        until(run, lambda step=switch.step: run.status().step >= step + 6)
+    run.checkpoint()
+    run.stop()
+    until_over(run)
+    saved = Checkpoint.open((run.folder / "checkpoints" / "last").resolve()).facts
+    assert saved["strategy"]["name"] == "easgd" and saved["progress"]["exchanges"]
+    monkeypatch.setattr(Slow, "pause", 0.0)
+    result = trainer(tmp_path, **settings).fit(normed(Slow), LONG, resume=run.folder)
+    assert result.report["global_steps"] > saved["step"]
+    assert assert_exact(run.folder, 200_000).again == 0
+    assert replay(run.folder).switches >= 7
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "bmuf"},  # in the background, back to back: it is always in an exchange
+        {"name": "k_step_adam", "exchange": 1, "warmup_steps": 0},  # a round after every batch
+    ],
+    ids=lambda strategy: strategy["name"],
+)
+def test_a_trainer_that_is_killed_in_an_exchange_stops_nobody(
+    tmp_path: Path, cluster: gs.ClusterSettings, strategy: dict[str, Any]
+) -> None:
+    settings: dict[str, Any] = {"shuffle": False, "workers": 3, "strategy": {**strategy, "batch": 64}}
+    data = gs.read(gs.ClickLog(examples=30_000, days=2))
+    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(Slow), data)
+    assert isinstance(run, LaunchedRun)
+    until(run, lambda: '"join":[2]' in log_of(run) and run.status().step >= 20)
+    pids = {place: pid for place, (pid, _) in run.processes().items()}
+    os.kill(next(pid for place, pid in pids.items() if tuple(place) == ("worker", 1)), signal.SIGKILL)
+    result = run.wait(180)
+    ledger = assert_exact(run.folder, 30_000)
+    assert ledger.heads == 1, "no shard was lost, so nothing is done again"
+    assert any("worker 1 " in line for line in run.messages), run.messages
+    assert result.report["sync_gap"]["exchanges"] > 0 and result.report["sync_gap"]["bytes"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["background", 4, "300ms"])
+@pytest.mark.parametrize("strategy", REPLICATED)
+def test_a_strategy_trains_to_the_end(
+    tmp_path: Path, cluster: gs.ClusterSettings, strategy: str, exchange: Any
+) -> None:
+    if strategy == "k_step_adam" and exchange != 4:
+        pytest.skip("it merges every k batches")
+    data = gs.read(gs.ClickLog(examples=40_000, days=2))
+    wanted = {"name": strategy, "batch": 64, "exchange": exchange}
+    settings: dict[str, Any] = {"strategy": wanted, "shuffle": False, "workers": 3}
+    there = trainer(tmp_path / "ray", cluster=cluster, **settings).fit(normed(), data)
+    here = trainer(tmp_path / "threads", **settings).fit(normed(), data)
+    assert_exact(there.folder, 40_000)
+    assert there.auc == pytest.approx(here.auc, abs=0.02)
+    said = json.loads((there.folder / "report.json").read_text())["sync_gap"]
+    assert said["exchanges"] > 0 and said["bytes"] > 0
+    if exchange == 4 and strategy != "k_step_adam":
+        assert said["mean"] == pytest.approx(4, rel=0.2)
