@@ -103,6 +103,7 @@ def test_switches_between_all_families(
     assert replay(run.folder).switches >= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [
