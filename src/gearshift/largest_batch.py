@@ -44,6 +44,7 @@ class Score:
     seconds: float
 
 
+RETREATS = 6  # from rates at which training diverges, to lower ones, before that is the result
 Run = Callable[[Trial], Score | None]  # None: it diverged
 
 
@@ -182,9 +183,13 @@ def sweep(
                 start = _grown(points[optimizer], rule, batch / batches[i - 1], search.step)
                 strides = strides[1:] or strides
             point = _tuned(optimizer, batch, run, search, start, strides)
-            points[optimizer] = point
-            trials = [_trial(optimizer, batch, point, search, seed, 1.0) for seed in range(1, seeds + 1)]
-            scores = tuple(run(trial) for trial in trials)
+            for _ in range(RETREATS):
+                points[optimizer] = point
+                trials = [_trial(optimizer, batch, point, search, seed, 1.0) for seed in range(1, seeds + 1)]
+                scores = tuple(run(trial) for trial in trials)
+                if None not in scores:
+                    break
+                point = _lower(point, 1)  # what a share of the data could bear, all of them cannot
             return Line(optimizer, batch, trials[0].dense, trials[0].rows, scores)
 
         for done in each(line, alive):
@@ -205,6 +210,10 @@ def _tuned(
             known[point] = math.inf if score is None or math.isnan(score.tuning_loss) else score.tuning_loss
         return known[point]
 
+    for _ in range(RETREATS):
+        if loss(start) < math.inf:
+            break
+        start = _lower(start, 2)  # where the rule leads to, it diverges: there is no slope to follow
     for stride in strides:
         start = downhill(loss, start, stride)
     return start
@@ -225,6 +234,10 @@ def downhill(
         still = 0 if best != before else still + 1
         axis = 1 - axis
     return best
+
+
+def _lower(point: tuple[int, int], by: int) -> tuple[int, int]:
+    return point[0] - by, point[1] - by
 
 
 def _shifted(point: tuple[int, int], axis: int, by: int) -> tuple[int, int]:

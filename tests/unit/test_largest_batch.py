@@ -99,6 +99,20 @@ def test_what_diverges_is_worth_a_coin() -> None:
     assert told["diverged"] == 2 and told["seconds"] is None and told["steps"] is None
 
 
+def test_from_rates_that_diverge_one_goes_back() -> None:
+    """To where the rule leads all diverges; and what a share of the data could bear, all of them cannot."""
+
+    def brittle(trial: Trial) -> Score | None:
+        most = 1.0 if trial.batch == 128 else 0.2
+        if trial.dense > most or (trial.share == 1.0 and trial.dense > most / 2):
+            return None
+        return Score(0.7, 0.5, 0.0, 1 - trial.dense, 10, 1.0)
+
+    *_, last = sweep(["a"], [128, 8192], brittle, SEARCH, seeds=2, to_the_end=True)
+    for line, most in zip(last.lines, (1.0, 0.2), strict=True):
+        assert None not in line.scores and most / 4 < line.dense <= most / 2
+
+
 def test_downhill_goes_on_until_neither_axis_helps() -> None:
     looked: list[tuple[int, int]] = []
 
