@@ -31,6 +31,8 @@ COUNTERS = {
     "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
     "batches": "Batches computed.",
     "computing_seconds": "Time spent computing batches.",
+    "exchanges": "Exchanges of a worker's replica.",
+    "exchanged_bytes": "Bytes of weights and moments that these moved, both ways.",
     "restarts": "How many times it was started anew.",
 }
 GAUGES = {

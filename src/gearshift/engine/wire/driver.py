@@ -295,7 +295,13 @@ class WorkerSeat:
         return self.role.job is not None
 
     def figures(self) -> dict[str, float]:
-        return {"batches": self._batches, "computing_seconds": self._seconds}
+        found, counts = (
+            {"batches": self._batches, "computing_seconds": self._seconds},
+            self.role.replicas.counts,
+        )
+        if counts.batches:
+            found |= {"exchanges": counts.exchanges, "exchanged_bytes": counts.bytes}
+        return found
 
     def close(self) -> None:
         self._jobs.put(None)
