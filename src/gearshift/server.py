@@ -141,6 +141,15 @@ class Server:
             self._step_dense(kept, gradient, lr_scale)
             self._move_buffers(kept)
 
+    @torch.no_grad()
+    def step_beside(self, dense: Tensor, examples: float, lr_scale: float) -> None:
+        """The dense part of a step that another server has made of one sum, bit for bit."""
+        gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
+        if self.max_norm is not None:
+            clip_norm(gradient, self.max_norm)
+        with self.dense_lock:
+            self._rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+
     def push_rows(self, push: Push, *, lr_scale: float) -> None:
         """The rows of one gradient alone, at once; from any thread."""
         if push.examples > 0:
@@ -210,7 +219,7 @@ class Server:
                 values.add_(torch.stack([change for change, _ in changes]).amax(0))
 
     def _dense_gradient(self, kept: Sequence[tuple[Push, float]], examples: float) -> Tensor:
-        (first, weight), *others = kept
+        (first, weight), *others = [own for own in kept if len(own[0].dense) == len(self.flat)]
         gradient = torch.mul(first.dense, weight / examples, out=self._gradient)
         for push, weight in others:
             gradient.add_(push.dense, alpha=weight / examples)

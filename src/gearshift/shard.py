@@ -56,24 +56,55 @@ class Order:
     open_from: int = 0  # every lease with a lower number has ended
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The dense state that a worker keeps: of which step, -1: none; and the ring whose sum it has for the next."""
+
+    version: int = -1
+    ring: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How the last step was made of a ring's sum; ring 0: none is needed to get to it."""
+
+    ring: int = 0
+    lr_scale: float = 0.0
+    examples: float = 0.0
+
+
 class Shard:
     def __init__(self, server: Server, take_cut: Callable[[str], None] = lambda name: None) -> None:
         self.server, self._take_cut = server, take_cut
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
+        self.made: Made | None = None  # the last step, if of one ring's sum and nothing else
         self.waiting: dict[int, Push] = {}  # by lease
         self._early: dict[int, Order] = {}  # told before their turn
         self._open_from = 0
         self._ended: set[int] = set()  # of the leases from there on
         self._books = threading.Lock()  # over `waiting` and what has ended
 
-    def pull(self, ids: tuple[Ids, ...]) -> Values:
+    def pull(self, ids: tuple[Ids, ...], dense: bool = True) -> Values:
         """Rows of each store, a copy of the dense part and of running statistics; new ids are born."""
         threads = self.server.threads
         rows = tuple(
             store.pull(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
         )
-        return rows, *self._dense()
+        return rows, *self._dense(dense)
+
+    def way_on(self, held: Held) -> Made | None:
+        """How who holds that comes to the dense state of now without us; None: it cannot."""
+        if held.version == self.step:
+            return Made()
+        if self.made is not None and held == Held(self.step - 1, self.made.ring):
+            return self.made
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the dense optimizer's."""
+        with self.server.dense_lock:
+            return {name: values.clone() for name, values in self.server.optimizer_state.items()}
 
     def peek(self, ids: tuple[Ids, ...]) -> Values:
         """The same, but nothing is born."""
@@ -83,10 +114,11 @@ class Shard:
         )
         return rows, *self._dense()
 
-    def _dense(self) -> tuple[Tensor, dict[str, Tensor]]:
+    def _dense(self, dense: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
         server = self.server
         with server.dense_lock:
-            return server.flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
+            flat = server.flat if dense else server.flat[:0]
+            return flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
 
     def take(self, lease: int, push: Push) -> bool:
         """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
@@ -122,6 +154,10 @@ class Shard:
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
         self.server.apply_group(weighted, lr_scale=order.lr_scale, over_kept=order.over_kept)
         self.step = order.step
+        rings = {push.ring for push in pushes}
+        ring = rings.pop() if len(rings) == 1 else 0
+        examples = sum(push.examples for push in pushes)
+        self.made = Made(ring, order.lr_scale, examples) if ring else None
 
     def _end(self, leases: list[int]) -> list[Push]:
         """These leases are over; the gradients of those that had one here."""
@@ -167,7 +203,7 @@ class Layout:
             replace(
                 push,
                 rows=tuple(of_store[s] for of_store in rows),
-                dense=push.dense[own].clone(),
+                dense=push.dense[own].clone(),  # nothing, if another carries it
                 probabilities_BT=NO_PREDICTIONS,
                 buffer_changes=push.buffer_changes if s == 0 else {},
             )

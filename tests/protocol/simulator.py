@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from gearshift.engine.mirror import Mirror, state_of
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.messages import COORDINATOR, Message, To
+from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.codec import Codec, said_by
@@ -43,6 +45,8 @@ from tests.protocol.world import (
     ids_of,
     layout_of,
     restored,
+    summed,
+    whole_server,
 )
 
 TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
@@ -61,6 +65,17 @@ class Process:
     role: CoordinatorRole | ShardRole | WorkerRole | None = None  # None: it is dead
     frozen_until: float = 0.0
     job: Job | None = None  # that it computes
+    mirror: Mirror | None = None  # of a worker: its dense state,
+    server: Server | None = None  # where it lies,
+    total: torch.Tensor | None = None  # and the sum that its last ring has made
+
+
+@dataclass
+class Reduce:
+    """One sum of a ring: of whom it has come, and whether it can be made."""
+
+    members: dict[int, tuple[To, WorkerRole, Job]] = field(default_factory=dict)  # by rank
+    broken: bool = False
 
 
 @dataclass
@@ -75,6 +90,12 @@ class Simulation:
         self.batch = rng.randint(1, 3)
         self.global_batch = self.batch * rng.randint(1, 4)
         self.examples = rng.randint(1, 6) * self.global_batch + rng.randint(0, self.global_batch)
+        self.transport = rng.choice(["servers", "all_reduce", "all_reduce", "auto"])
+        if self.transport != "servers":  # a lease for each worker makes a round
+            self.global_batch = self.batch * self.workers
+            self.examples = rng.randint(1, 8) * self.global_batch + rng.randint(0, self.global_batch)
+        self._reduces: dict[tuple[int, int, int], Reduce] = {}  # by incarnation, ring and version
+        self._ranks: dict[int, int] = {}  # by lease
         self.lossy, self.doubling = rng.choice([0, 0.05, 0.2]), rng.choice([0, 0.05, 0.2])
         self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
         self.faults_until = rng.choice([0.0, 20.0, 60.0])
@@ -82,7 +103,8 @@ class Simulation:
         self.layout = layout_of(self.shards)
         self.wired = self.seed % 4 == 3  # messages travel as bytes
         dense = tuple(own.stop - own.start for own in self.layout.dense)
-        self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch)
+        state = state_of(whole_server(1))
+        self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch, state=state)
         self.history = History()
         self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
@@ -110,7 +132,8 @@ class Simulation:
         return self
 
     def _strategy(self) -> tuple[str, dict[str, Any]]:
-        name = self.rng.choice(list(STRATEGIES))
+        often = ["sync"] * 6 if self.transport != "servers" else []
+        name = self.rng.choice([*STRATEGIES, *often])
         sizes = {"global_batch": self.global_batch, "batch": self.batch}
         return name, sizes | STRATEGIES[name](self.rng)
 
@@ -203,12 +226,15 @@ class Simulation:
                 patience=PATIENCE,
                 cut_every=self.cut_every,
                 log=self._log,
+                rings=Rings(self.transport, turn=1),
             )
             process.role.now = self.now
         elif at.role == "shard":
             process.role = self._shard(at)
         else:
             process.role = WorkerRole(at.number, self.shards, self._boot, self._ids)
+            process.server = whole_server(self.shards)
+            process.mirror = Mirror(process.server, self.layout)
         self._after(at)
 
     def _shard(self, at: To) -> ShardRole:
@@ -232,20 +258,27 @@ class Simulation:
         return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
-        lease = job.begin.lease
+        lease, process = job.begin.lease, self.processes[at]
+        process.mirror.take(job.answers, process.total)
+        self.counts["stepped beside"] += any(answer.made and answer.made.ring for answer in job.answers)
         for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
             assert answer.step >= job.begin.version, "a pull saw too little"
             if answer.incarnation != self.disk.incarnation:
                 continue  # it works for a past that never was
             flat, rows = self.history.after(answer.step)
-            assert torch.equal(answer.dense, flat[own]), f"dense values pulled at step {answer.step}"
+            assert torch.equal(process.server.flat[own], flat[own]), f"dense values at step {answer.step}"
+            if job.place.ring:
+                held, velocity = self._velocity(process, own), self.history.velocities[answer.step]
+                assert torch.equal(held, velocity[own]), f"optimizer at step {answer.step}"
             assert np.array_equal(answer.rows[0], rows[ids]), f"rows pulled at step {answer.step}"
         fails = self.rng.random() < 0.02
 
         def done() -> None:
             if self.processes[at].role is not role:
                 return  # it died over it
-            if fails:
+            if job.place.ring:
+                self._reduce(at, role, job, usable=not fails)
+            elif fails:
                 role.failed(job, "not finite")
             else:
                 role.computed(job, self.layout.split(gradient(lease.first, lease.count)), None)
@@ -253,10 +286,53 @@ class Simulation:
 
         self._later(self.rng.expovariate(1.0) * (10.0 if self.rng.random() < 0.1 else 1.0), done)
 
+    def _velocity(self, process: Process, own: slice) -> torch.Tensor:
+        return process.server.optimizer_state["velocity"][own]
+
+    def _reduce(self, at: To, role: WorkerRole, job: Job, usable: bool) -> None:
+        """One more has come; the last one brings the sum to all, or to some of them."""
+        key = job.answers[0].incarnation, job.place.ring, job.answers[0].step
+        reduce = self._reduces.setdefault(key, Reduce())
+        reduce.members[job.place.rank] = at, role, job
+        reduce.broken |= not usable
+        if len(reduce.members) < job.place.size:
+            self._later(PATIENCE, lambda: self._waited(at, role, job, reduce))
+            return
+        alive = all(self.processes[at].role is role for at, role, _ in reduce.members.values())
+        leases = [job.begin.lease for _, _, job in reduce.members.values()]
+        total = torch.stack([gradient(lease.first, lease.count).dense for lease in leases]).sum(0)
+        for one in reduce.members.values():
+            fine = alive and not reduce.broken and self.rng.random() > 0.03
+            self._later(self._delay(), lambda one=one, fine=fine: self._summed(*one, total if fine else None))
+        reduce.members, reduce.broken = {}, True  # for whoever comes too late
+
+    def _waited(self, at: To, role: WorkerRole, job: Job, reduce: Reduce) -> None:
+        if reduce.members.get(job.place.rank) == (at, role, job):
+            reduce.broken = True
+            self._summed(at, role, job, None)
+
+    def _summed(self, at: To, role: WorkerRole, job: Job, total: torch.Tensor | None) -> None:
+        process, lease = self.processes[at], job.begin.lease
+        if process.role is not role:
+            return
+        if total is None:
+            self.counts["no sum"] += 1
+            role.broke(job, "it broke")
+        else:
+            self.counts["sum"] += 1
+            process.total = total
+            if job.answers[0].incarnation == self.disk.incarnation:
+                self._ranks[lease.number] = job.place.rank
+            own = total if job.place.carries else None
+            push = summed(gradient(lease.first, lease.count), own, job.place.ring)
+            role.computed(job, self.layout.split(push), None, ring=job.place.ring)
+        self._after(at)
+
     def _log(self, event: Event, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Begin):
                 self._ranges[action.lease.number] = action.lease
+                self._ranks.pop(action.lease.number, None)  # of an incarnation before
                 assert action.lease.count <= self.batch, "a lease is a batch"
             elif isinstance(action, Apply):
                 parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
@@ -279,7 +355,8 @@ class Simulation:
         rate, epoch = self.account.rate(examples), self._coordinator().epoch
         assert epoch is not None
         parts, over_kept = self._decided[epoch.step + 1]
-        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate)
+        ranks = {n: self._ranks[n] for n in (lease.number for lease, _ in parts) if n in self._ranks}
+        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, ranks)
         return rate
 
     def restore(self, facts: dict[str, Any]) -> None:

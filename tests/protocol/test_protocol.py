@@ -12,7 +12,18 @@ import torch
 
 from gearshift.engine.roles import shard as shard_role
 from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
+from gearshift.engine.roles.messages import (
+    Hello,
+    Load,
+    Message,
+    Pull,
+    Rejoin,
+    Report,
+    Taken,
+    To,
+    Welcome,
+)
+from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import WorkerRole
 from gearshift.shard import Order, Shard
@@ -46,7 +57,7 @@ def test_a_schedule_follows_from_its_seed() -> None:
 
 def test_schedules_have_every_kind_of_trouble() -> None:
     seen = sum((Simulation(seed).run().counts for seed in range(40)), start=Simulation(0).counts)
-    for what in ("lost", "doubled", "switched", "Saved", "Rejoin"):
+    for what in ("lost", "doubled", "switched", "Saved", "Rejoin", "sum", "no sum", "stepped beside"):
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
         assert seen[f"{role} killed"] and seen[f"{role} frozen"], role
@@ -234,9 +245,33 @@ def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Work, "begin", begun)
 
 
+def a_ring_counts_without_the_member_that_fell_out(patch: pytest.MonkeyPatch) -> None:
+    """Its sum has a gradient that will be computed, and applied, once more."""
+
+    def begin_again(self: CoordinatorRole, held: list[Report]) -> None:
+        assert self.epoch is not None
+        for report in held:
+            if report.worker in self._workers and report.lease is not None:
+                self.epoch.arrived(report.worker, report.lease, report.content)
+                self._wants_more(report.worker)
+
+    patch.setattr(CoordinatorRole, "_begin_again", begin_again)
+
+
+def a_report_of_a_ring_counts_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rings, "hold", lambda self, report: [report])
+
+
+def a_lagging_worker_takes_the_weights_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shard, "state", lambda self: {})
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
+        a_ring_counts_without_the_member_that_fell_out,
+        a_report_of_a_ring_counts_at_once,
+        a_lagging_worker_takes_the_weights_alone,
         a_pull_answers_with_something_else,
         a_begin_may_see_anything,
         orders_are_done_again_when_told_again,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +46,11 @@ def gradient(first: int, count: int) -> Push:
     sums = np.outer(ids % 3 - 1.0, [count, first % 4 + 1]).astype(np.float32)
     counts = np.full(len(ids), count, np.uint32)
     return Push((RowPush(ids, sums, counts),), dense, float(count), 0.0, NOBODY)
+
+
+def summed(push: Push, total: torch.Tensor | None, ring: int = 1) -> Push:
+    """A push of a ring: with the sum, or without a dense part."""
+    return replace(push, dense=push.dense[:0] if total is None else total, ring=ring)
 
 
 def whole_server(shards: int) -> Server:
@@ -171,6 +176,21 @@ class Applied:
     parts: list[tuple[Lease, float]]
     over_kept: bool
     rate: float
+    ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a ring
+
+    def pushes(self) -> list[tuple[Push, float]]:
+        """What the shards must have: the sum of a ring is that of its parts in this step."""
+        found = []
+        for lease, weight in self.parts:
+            push = gradient(lease.first, lease.count)
+            if (rank := self.ranks.get(lease.number)) is not None:
+                push = summed(push, self._sum() if rank == 0 else None)
+            found.append((push, weight))
+        return found
+
+    def _sum(self) -> torch.Tensor:
+        ringed = [lease for lease, _ in self.parts if lease.number in self.ranks]
+        return torch.stack([gradient(lease.first, lease.count).dense for lease in ringed]).sum(0)
 
 
 @dataclass
@@ -179,6 +199,7 @@ class History:
 
     steps: dict[int, Applied] = field(default_factory=dict)
     flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
+    velocities: list[torch.Tensor] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     server: Server = field(default_factory=lambda: whole_server(1))
 
@@ -186,15 +207,15 @@ class History:
         """A new incarnation begins after this step: what came later never was."""
         self.steps = {k: applied for k, applied in self.steps.items() if k <= step}
         if step < len(self.flats):
-            self.flats, self.rows, self.server = [], [], whole_server(1)
+            self.flats, self.velocities, self.rows, self.server = [], [], [], whole_server(1)
 
     def after(self, step: int) -> tuple[torch.Tensor, np.ndarray]:
         """Dense values and all rows."""
         while len(self.flats) <= step:
             if self.flats:
                 applied = self.steps[len(self.flats)]
-                pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in applied.parts]
-                self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
+                self.server.apply_group(applied.pushes(), lr_scale=applied.rate, over_kept=applied.over_kept)
             self.flats.append(self.server.flat.clone())
+            self.velocities.append(self.server.optimizer_state["velocity"].clone())
             self.rows.append(self.server.stores[0].peek(np.arange(IDS, dtype=np.int64)))
         return self.flats[step], self.rows[step]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,20 @@ from hypothesis.extra import numpy as hnp
 
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.limits import Limits, Statistic
-from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut
+from gearshift.shard import NO_PREDICTIONS, Drop, Held, Made, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
-LIMITS = Limits((2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS)
+STATE = (("step", True), ("mean", False))
+LIMITS = Limits(
+    (2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS, state=STATE
+)
 COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
 
+DENSE = LIMITS.dense[SHARD.number]
 numbers = st.integers(0, 2**62 - 1)
 reals = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(max_size=15)
@@ -45,6 +50,7 @@ works = st.builds(
     numbers,
     st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
     numbers,
+    st.builds(Place, numbers, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
@@ -53,7 +59,10 @@ orders = (
     | st.builds(TakeCut, names)
 )
 tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
-pulls = st.builds(m.Pull, numbers, st.just(WORKER.number), numbers, numbers, numbers, st.tuples(ids, ids))
+held = st.none() | st.builds(Held, st.integers(-1, 2**61), numbers)
+pulls = st.builds(
+    m.Pull, numbers, st.just(WORKER.number), numbers, numbers, numbers, st.tuples(ids, ids), held
+)
 
 
 @st.composite
@@ -74,8 +83,11 @@ def row_push(draw: st.DrawFn, width: int) -> RowPush:
 @st.composite
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
-    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
-    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()))
+    ring = draw(numbers)
+    dense = torch.from_numpy(
+        draw(floats_of(draw(st.sampled_from([0, DENSE])) if ring else DENSE))
+    )  # another's may have it
+    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()), ring=ring)
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
 
@@ -92,9 +104,19 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    dense = torch.from_numpy(draw(floats_of(LIMITS.dense[SHARD.number])))
+    made = draw(st.none() | st.builds(Made, numbers, reals, reals)) if kind is m.Rows else None
+    dense = torch.from_numpy(draw(floats_of(DENSE if made is None else 0)))
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
-    return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
+    values = kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
+    return replace(values, made=made, state=draw(states())) if isinstance(values, m.Rows) else values
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    if not draw(st.booleans()):
+        return {}
+    mean = torch.from_numpy(draw(floats_of(DENSE)))
+    return {"step": torch.tensor(draw(st.integers(0, 100))), "mean": mean}
 
 
 worker, shard = st.just(WORKER.number), st.just(SHARD.number)
@@ -110,6 +132,7 @@ reports = st.builds(
     numbers,
     reals,
     st.none() | measured(),
+    numbers,
 )
 BY_READER: dict[To, st.SearchStrategy[Message]] = {
     COORDINATOR: st.one_of(

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gearshift.data.batch import Batch, Floats, Ids
-from gearshift.shard import Order
+from gearshift.engine.roles.ring import NO_PLACE, Place
+from gearshift.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -60,6 +61,7 @@ class Report:
     version: int = 0  # the oldest step among the shards it pulled from
     seconds: float = 0.0
     content: Measured | None = None
+    ring: int = 0  # that has its dense gradient in the sum; without a lease: that broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class Work:
     request: int
     begin: Begin
     epoch: int = 0  # which pass over the data its examples are of
+    place: Place = NO_PLACE  # in the ring that sums dense gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,8 @@ class Rows:
     statistics: dict[str, Tensor] = field(
         default_factory=dict
     )  # running ones of the model, from the first shard
+    made: Made | None = None  # how who holds the dense state comes to this step; None: `dense` has it
+    state: dict[str, Tensor] = field(default_factory=dict)  # of the dense optimizer, for who shall hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +221,7 @@ class Pull:
     pull: int
     version: int
     ids: tuple[Ids, ...]
+    held: Held | None = None  # None: dense values are wanted, and no state
 
 
 @dataclass(frozen=True, slots=True)

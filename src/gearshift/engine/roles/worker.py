@@ -7,7 +7,7 @@ start anew, and then it knows nothing of what it did.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gearshift.data.batch import Ids
@@ -29,6 +29,8 @@ from gearshift.engine.roles.messages import (
     Welcome,
     Work,
 )
+from gearshift.engine.roles.ring import NO_PLACE, Place
+from gearshift.shard import Held
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -42,6 +44,7 @@ class Job:
     begin: Begin
     answers: tuple[Rows, ...]  # by shard
     epoch: int = 0
+    place: Place = NO_PLACE
 
 
 class WorkerRole:
@@ -66,7 +69,8 @@ class WorkerRole:
         self.boot, self.incarnation, self.request = self._new_boot(), 0, 0
         self.job = None
         self._begin: Begin | None = None
-        self._epoch = 0
+        self._epoch, self._place = 0, NO_PLACE
+        self._held = Held()
         self._report: Report | None = None
         self._answers: dict[int, Rows] = {}
         self._ids: Sequence[tuple[Ids, ...]] = ()
@@ -78,9 +82,9 @@ class WorkerRole:
             case Welcome(incarnation, boot) if self.state == "joining" and boot == self.boot:
                 self.incarnation = incarnation
                 self._ask(None)
-            case Work(_, boot, request, begin, epoch) if (boot, request) == (self.boot, self.request):
+            case Work(_, boot, request, begin, epoch, place) if (boot, request) == (self.boot, self.request):
                 if self.state == "asking":
-                    self._begin_pull(begin, epoch)
+                    self._begin_pull(begin, epoch, place)
             case Rows(boot=boot, pull=pull) if (boot, pull) == (self.boot, self._pull):
                 if self.state == "pulling":
                     self._take_rows(message)
@@ -96,12 +100,13 @@ class WorkerRole:
                 pass  # late, or meant for what this worker was before
 
     def computed(
-        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0
+        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0, ring: int = 0
     ) -> None:
-        """The gradient of this job, by shard."""
+        """The gradient of this job, by shard; its dense part is in the sum of `ring`."""
         if job is not self.job:
             return  # it had to start anew meanwhile
-        self._report = self._done(job, content=content, seconds=seconds)
+        self._held = replace(self._held, ring=ring)
+        self._report = self._done(job, content=content, seconds=seconds, ring=ring)
         self._gifts = dict(enumerate(parts))
         self.state, self.job = "giving", None
         self._say_again()
@@ -111,6 +116,13 @@ class WorkerRole:
         if job is self.job:
             self.job = None
             self._ask(self._done(job, refused=reason))
+
+    def broke(self, job: Job, reason: str) -> None:
+        """The ring has no sum; the work is to be given out again."""
+        if job is self.job:
+            self.job = None
+            head = self.incarnation, self.number, self.boot, self.request + 1
+            self._ask(Report(*head, refused=reason, ring=job.place.ring))
 
     def tick(self) -> None:
         """Time has passed: what was not answered is said again."""
@@ -129,8 +141,8 @@ class WorkerRole:
         self.state = "asking"
         self._say_again()
 
-    def _begin_pull(self, begin: Begin, epoch: int) -> None:
-        self.state, self._begin, self._epoch = "pulling", begin, epoch
+    def _begin_pull(self, begin: Begin, epoch: int, place: Place) -> None:
+        self.state, self._begin, self._epoch, self._place = "pulling", begin, epoch, place
         self._pull += 1
         self._answers, self._ids = {}, self._ids_of(begin, epoch)
         self._say_again()
@@ -141,7 +153,10 @@ class WorkerRole:
             return
         assert self._begin is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
-        self.state, self.job = "computing", Job(self._begin, answers, self._epoch)
+        steps = {answer.step for answer in answers}
+        whole = self._place.ring and len(steps) == 1  # else the parts are of several steps
+        self._held = Held(steps.pop()) if whole else Held()
+        self.state, self.job = "computing", Job(self._begin, answers, self._epoch, self._place)
 
     def _gives(self, lease: int) -> bool:
         return self.state == "giving" and self._report is not None and self._report.lease == lease
@@ -165,7 +180,8 @@ class WorkerRole:
         for shard in range(self.shards):
             if shard not in self._answers:
                 version, ids = self._begin.version, self._ids[shard]
-                pull = Pull(self.incarnation, self.number, self.boot, self._pull, version, ids)
+                held = self._held if self._place.ring else None
+                pull = Pull(self.incarnation, self.number, self.boot, self._pull, version, ids, held)
                 self.out.append((To("shard", shard), pull))
 
     def _give_missing(self) -> None:

@@ -12,13 +12,16 @@ import torch
 from gearshift.data.batch import Floats, Ids
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.frames import Reader, Writer
-from gearshift.engine.wire.limits import WireError
-from gearshift.shard import NO_PREDICTIONS, Drop, Order, Step, TakeCut, Values
+from gearshift.engine.wire.limits import Limits, WireError
+from gearshift.shard import NO_PREDICTIONS, Drop, Held, Made, Order, Step, TakeCut, Values
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
+HELD = 2  # of a pull
+MADE, STATE = 2, 4  # of rows
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def plain(number: int, type_: type[Any], to: str) -> Kind:
 
 def write_report(w: Writer, report: m.Report) -> None:
     lease = 0 if report.lease is None else report.lease + 1
-    w.numbers(report.worker, report.boot, report.request, lease, report.version)
+    w.numbers(report.worker, report.boot, report.request, lease, report.version, report.ring)
     w.reals(report.seconds)
     if (content := report.content) is not None:
         w.flag(CONTENT)
@@ -79,13 +82,13 @@ def write_report(w: Writer, report: m.Report) -> None:
 
 
 def read_report(r: Reader, me: To) -> m.Report:
-    worker, boot, request, lease, version = r.numbers(5)
+    worker, boot, request, lease, version, ring = r.numbers(6)
     (seconds,) = r.reals(1)
     content = read_content(r) if r.flags & CONTENT else None
     if r.flags & (WEIGHTS | TIMES) and content is None:
         raise WireError("a flag that the message does not have")
     ended = lease - 1 if lease else None
-    return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content)
+    return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content, ring)
 
 
 def read_content(r: Reader) -> m.Measured:
@@ -105,6 +108,7 @@ def write_work(w: Writer, work: m.Work) -> None:
     begin, lease = work.begin, work.begin.lease
     w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
     w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
+    w.numbers(work.place.ring, work.place.rank, work.place.size)
 
 
 def read_work(r: Reader, me: To) -> m.Work:
@@ -112,7 +116,9 @@ def read_work(r: Reader, me: To) -> m.Work:
     if worker != me.number:
         raise WireError("a message for another worker")
     *lease, epoch = r.numbers(5)
-    return m.Work(r.incarnation, boot, request, Begin(worker, Lease(*lease), token, version), epoch)
+    place = Place(*r.numbers(3))
+    begin = Begin(worker, Lease(*lease), token, version)
+    return m.Work(r.incarnation, boot, request, begin, epoch, place)
 
 
 # ---- snapshots ----
@@ -191,23 +197,61 @@ def read_ids(r: Reader) -> Ids:
 
 def write_pull(w: Writer, pull: m.Pull) -> None:
     w.numbers(pull.worker, pull.boot, pull.pull, pull.version)
+    if pull.held is not None:
+        w.flag(HELD)
+        w.numbers(pull.held.version + 1, pull.held.ring)
     for ids, _ in zip(pull.ids, w.limits.widths, strict=True):
         w.array(ids, np.int64, most=w.limits.ids)
 
 
 def read_pull(r: Reader, me: To) -> m.Pull:
     worker, boot, pull, version = r.numbers(4)
-    return m.Pull(r.incarnation, worker, boot, pull, version, tuple(read_ids(r) for _ in r.limits.widths))
+    held = None
+    if r.flags & HELD:
+        after, ring = r.numbers(2)
+        held = Held(after - 1, ring)
+    ids = tuple(read_ids(r) for _ in r.limits.widths)
+    return m.Pull(r.incarnation, worker, boot, pull, version, ids, held)
 
 
 def write_rows(w: Writer, rows: m.Rows) -> None:
     w.numbers(rows.shard, rows.boot, rows.pull, rows.step)
+    if rows.made is not None:
+        w.flag(MADE)
+        w.numbers(rows.made.ring)
+        w.reals(rows.made.lr_scale, rows.made.examples)
     write_values(w, rows)
+    if rows.state:
+        w.flag(STATE)
+        for name, counts in w.limits.state:
+            values = rows.state[name].reshape(-1).numpy()
+            w.array(values, np.int64 if counts else np.float32, most=state_size(w.limits, rows.shard, counts))
 
 
 def read_rows(r: Reader, me: To) -> m.Rows:
     shard, boot, pull, step = r.numbers(4)
-    return m.Rows(r.incarnation, shard, boot, pull, step, *read_values(r, shard))
+    made = None
+    if r.flags & MADE:
+        (ring,) = r.numbers(1)
+        made = Made(ring, *r.reals(2))
+    values = read_values(r, shard, dense=made is None)
+    state = read_state(r, shard) if r.flags & STATE else {}
+    return m.Rows(r.incarnation, shard, boot, pull, step, *values, made, state)
+
+
+def read_state(r: Reader, shard: int) -> dict[str, torch.Tensor]:
+    if not r.limits.state:
+        raise WireError("a flag that the message does not have")
+    found = {}
+    for name, counts in r.limits.state:
+        size = state_size(r.limits, shard, counts)
+        values = torch.from_numpy(r.array(np.int64 if counts else np.float32, most=size, exact=size))
+        found[name] = values.view(()) if counts else values
+    return found
+
+
+def state_size(limits: Limits, shard: int, counts: bool) -> int:
+    return 1 if counts else limits.dense[shard]
 
 
 def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
@@ -217,13 +261,13 @@ def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
     write_statistics(w, values.statistics)
 
 
-def read_values(r: Reader, shard: int) -> Values:
+def read_values(r: Reader, shard: int, dense: bool = True) -> Values:
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
-    size = r.limits.dense[shard]
-    dense = torch.from_numpy(r.array(np.float32, most=size, exact=size))
-    return rows, dense, read_statistics(r)
+    size = r.limits.dense[shard] if dense else 0
+    flat = torch.from_numpy(r.array(np.float32, most=size, exact=size))
+    return rows, flat, read_statistics(r)
 
 
 def write_peek(w: Writer, peek: m.Peek) -> None:
@@ -249,7 +293,7 @@ def read_seen(r: Reader, me: To) -> m.Seen:
 
 def write_give(w: Writer, give: m.Give) -> None:
     push = give.push
-    w.numbers(give.worker, give.lease)
+    w.numbers(give.worker, give.lease, push.ring)
     w.reals(push.examples, push.loss)
     for own, width in zip(push.rows, w.limits.widths, strict=True):
         w.array(own.ids_U, np.int64, most=w.limits.ids)
@@ -260,13 +304,15 @@ def write_give(w: Writer, give: m.Give) -> None:
 
 
 def read_give(r: Reader, me: To) -> m.Give:
-    worker, lease = r.numbers(2)
+    worker, lease, ring = r.numbers(3)
     examples, loss = r.reals(2)
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
     size = r.limits.dense[me.number]
-    dense = finite(r.floats(most=size, exact=size))
+    dense = finite(r.floats(most=size, exact=None if ring else size))
+    if len(dense) not in (0, size):
+        raise WireError("an array of another size")
     changes = read_statistics(r)
-    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes)
+    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes, ring=ring)
     return m.Give(r.incarnation, worker, lease, push)
 
 
@@ -323,12 +369,12 @@ KINDS: Final = (
     Kind(17, m.Work, "worker", write_work, read_work),
     plain(18, m.Rejoin, "worker"),
     plain(19, m.Over, "worker"),
-    Kind(20, m.Rows, "worker", write_rows, read_rows),
+    Kind(20, m.Rows, "worker", write_rows, read_rows, MADE | STATE),
     plain(21, m.Taken, "worker"),
     plain(32, m.Load, "shard"),
     Kind(33, m.Tell, "shard", write_tell, read_tell),
     plain(36, m.IsSaved, "shard"),
     Kind(37, m.Peek, "shard", write_peek, read_peek),
-    Kind(34, m.Pull, "shard", write_pull, read_pull),
+    Kind(34, m.Pull, "shard", write_pull, read_pull, HELD),
     Kind(35, m.Give, "shard", write_give, read_give),
 )

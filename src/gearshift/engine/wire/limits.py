@@ -43,6 +43,9 @@ class Limits:
     parts: int = 100_000  # gradients in one step
     text: int = 1000  # bytes of a name or a reason
     statistics: tuple[Statistic, ...] = ()
+    state: tuple[
+        tuple[str, bool], ...
+    ] = ()  # of the dense optimizer, and whether it is one number that counts
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
@@ -54,7 +57,9 @@ class Limits:
     @property
     def frames(self) -> int:
         """The most that any message has: a gradient's, or a report's."""
-        return max(1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics), 5)
+        gradient = 3 * len(self.widths) + 1 + 1 + len(self.statistics)
+        answer = len(self.widths) + 1 + 1 + len(self.statistics) + len(self.state)
+        return max(1 + gradient, 1 + answer, 5)
 
     @property
     def frame_bytes(self) -> int:
