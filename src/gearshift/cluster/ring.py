@@ -39,17 +39,19 @@ class RingEnd:
         """As it was made last."""
         return self._values[:-1]
 
-    def reduce(self, incarnation: int, place: Place, dense: Tensor, usable: bool) -> None:
+    def stay_in(self, incarnation: int, ring: int) -> None:
+        """The next work has this ring, or none: who waits for us in another one shall not wait any longer."""
+        if self._of != (incarnation, ring):
+            self.close()
+            self._of = incarnation, ring
+
+    def reduce(self, place: Place, dense: Tensor, usable: bool) -> None:
         """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none."""
-        self._values[:-1].copy_(dense) if usable else self._values.zero_()
+        self._values[:-1] = dense if usable else 0.0
         self._values[-1] = 0.0 if usable else 1.0
         try:
-            if self._of != (incarnation, place.ring):
-                self.close()
-                self._of = incarnation, place.ring
-                self._connect(place)
             if self._group is None:
-                raise RingBroke("it is broken already")
+                self._connect(place)
             self._group.allreduce([self._values]).wait()
         except RuntimeError as error:
             self.close()

@@ -82,6 +82,7 @@ class Hands:
 
     def compute(self, job: Job) -> Result:
         since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
+        self._ring.stay_in(job.answers[0].incarnation, job.place.ring)
         self._take_dense(job.answers)
         rows = self._rows(found, places, job.answers)
         draw = 1_000_003 * job.epoch + job.begin.lease.first
@@ -95,17 +96,18 @@ class Hands:
             push = replace(push, examples=0.0)  # it cannot be used in a ring
         if self._training.pacer is not None:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
-        content = measured_of(found.batch, push)
+        content, own = measured_of(found.batch, push), time.monotonic()
         if job.place.ring:
             try:
                 push = self._reduced(job, push)
             except RingBroke as error:
                 return NoSum(str(error))
-        return Computed(self._split(push, job.answers[0]), content, push.ring)
+        waited = time.monotonic() - own
+        return Computed(self._split(push, job.answers[0]), content, push.ring, waited)
 
     def _reduced(self, job: Job, push: Push) -> Push:
         """The push with the dense sum of all members, or without one if another carries it."""
-        self._ring.reduce(job.answers[0].incarnation, job.place, push.dense, usable=push.examples > 0)
+        self._ring.reduce(job.place, push.dense, usable=push.examples > 0)
         dense = self._ring.sum_P if job.place.carries else self._ring.sum_P[:0]
         return replace(push, dense=dense, ring=job.place.ring)
 

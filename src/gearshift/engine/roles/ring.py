@@ -3,9 +3,10 @@
 Workers in a ring sum their dense gradients among themselves. One of them, rank 0, gives the sum to the shards with its
 rows; the others give their rows alone. So the gradients of a round stand or fall together: what members report is
 held until all have reported, and if one of them is lost, or has no sum, all of it is given out again. A ring serves
-round after round; when its members change, or it breaks, its number is never used again. A round has a ring if all
-workers that are here ask for work and the round has as many leases; else, and after a break, it goes through the
-servers. `auto` tries both on the first rounds, in turns, and keeps the faster one. Knows no socket and no tensor.
+round after round; when its members change, it breaks, or a round has none, its number is never used again. A round
+has a ring if all workers that are here ask for work and the round has as many leases; else, and after a break, it goes
+through the servers. `auto` tries both on the first rounds, in turns, and keeps the faster one. Knows no socket and no
+tensor.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Rings:
         self._trial = self._trials.setdefault(size, Trial(size, self._turn)) if size and self._tries else None
         self._open = bool(size) and (self._trial is None or self._trial.ring)
         self._leases, self._held = {}, {}
-        if self._open and asking != self._members:
+        if not self._open:
+            self._members = {}  # connections are given up in a round without
+        elif asking != self._members:
             self._number, self._members = self._number + 1, dict(asking)
             self._ranks = {worker: rank for rank, worker in enumerate(sorted(asking))}
 

@@ -35,6 +35,7 @@ class Computed:
     parts: Sequence[Push]  # by shard, in memory that stays as it is
     content: Measured | None = None
     ring: int = 0  # whose sum has its dense part
+    waited: float = 0.0  # seconds, for others in that ring: they say nothing of this worker
 
 
 @dataclass(frozen=True)
@@ -296,6 +297,7 @@ class WorkerSeat:
             self._post(partial(self._done, job, result, time.perf_counter() - began))
 
     def _done(self, job: Job, result: Result | BaseException, seconds: float) -> None:
+        seconds -= result.waited if isinstance(result, Computed) else 0.0
         self._batches, self._seconds = self._batches + 1, self._seconds + seconds
         match result:
             case Computed(parts, content, ring):
