@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -88,3 +89,15 @@ def test_all_reduce_is_refused_where_it_would_be_read(tmp_path: Path, cluster: g
         trainer(tmp_path, cluster=asked).start(normed(), DATA)
     assert replace(asked, sync_transport="auto").transport("curve") == "servers"
     assert replace(asked, trusted_network=True).transport("curve") == "all_reduce"
+
+
+def test_auto_tries_both_and_says_which_it_keeps(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    run = trainer(tmp_path, global_batch=128, cluster=cluster).start(normed(), DATA)
+    run.wait(120)
+    (said,) = [line for line in run.messages if "all-reduce" in line]
+    assert re.fullmatch(
+        r"sync with 2 workers uses (all-reduce|the servers): a round took [\d.]+ ms with all-reduce, "
+        r"[\d.]+ ms through the servers",
+        said,
+    )
+    assert_exact(run.folder, 12_000)
