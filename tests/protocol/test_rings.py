@@ -9,7 +9,7 @@ import pytest
 
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.messages import Done, Hello, Loaded, Report, Tell, Work
-from gearshift.engine.roles.ring import FAILURES, NO_PLACE, TURN, TURNS, Place, Rings, Transport
+from gearshift.engine.roles.ring import FAILURES, NO_PLACE, TURN, TURNS, UNFIT, Place, Rings, Transport
 from gearshift.shard import Drop, Step
 from tests.protocol.world import Account, Disk
 
@@ -186,6 +186,13 @@ def test_a_round_that_is_not_a_lease_for_each_has_no_ring() -> None:
         for _ in range(3):
             assert all(place == NO_PLACE for place in workers.places())
             workers.a_round()
+
+
+def test_who_asked_for_rings_hears_that_rounds_have_none() -> None:
+    workers = Workers(2, global_batch=4)
+    for _ in range(3 * UNFIT):
+        workers.a_round()
+    assert len(workers.said) == 1 and "each worker has one lease" in workers.said[0]
 
 
 def test_the_last_round_of_a_pass_may_be_too_small_for_a_ring() -> None:

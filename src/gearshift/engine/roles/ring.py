@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Transport = Literal["auto", "servers", "all_reduce"]
 
 FAILURES = 3  # of rings one after the other, after which the run does without
+UNFIT = 20  # rounds of sync one after the other that could have no ring, after which it is told
 TURN = 12  # rounds that `auto` tries one transport for, before the other has its turn; a third does not count
 TURNS = 4  # two for each
 GAIN = 0.97  # of the servers' time, that all-reduce must stay below
@@ -59,7 +60,7 @@ class Rings:
         self.rounds, self.broken = 0, 0  # that had a whole sum; rings that had none
         self._on, self._tries = transport != "servers", transport == "auto"
         self._trials: dict[int, Trial] = {}  # by size
-        self._number, self._failures = 0, 0
+        self._number, self._failures, self._unfit = 0, 0, 0
         self._token, self._began = -1, 0.0  # of the round that was begun last
         self._trial: Trial | None = None  # that it counts for, unless it is disturbed
         self._open = False  # it has a ring, and some of its reports are to come
@@ -97,6 +98,13 @@ class Rings:
             self._trial.took(now - self._began, self.tell)
         self._token, self._began = token, now
         size = len(asking) if fits(len(asking), coordinator) else 0
+        if not self._tries and coordinator.strategy.name == "sync":
+            self._unfit = 0 if size else self._unfit + 1
+            if self._unfit == UNFIT:
+                self.tell(
+                    "all-reduce needs rounds in which each worker has one lease (global_batch = workers x batch); "
+                    "these have not, and go through the servers"
+                )
         self._trial = self._trials.setdefault(size, Trial(size, self._turn)) if size and self._tries else None
         self._open = bool(size) and (self._trial is None or self._trial.ring)
         self._leases, self._held = {}, {}
