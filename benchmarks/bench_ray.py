@@ -1,16 +1,18 @@
 """What does it cost to be many processes? The Ray engine beside the threads engine, on this machine.
 
     python benchmarks/bench_ray.py                       all of it, about 15 minutes on two idle cores
-    python benchmarks/bench_ray.py --only engines        one part: engines, stragglers, snapshot, faults
+    python benchmarks/bench_ray.py --only engines        one part: engines, stragglers, snapshot, faults, transports
 
 engines     2 workers and 1 shard on Ray against 2 worker threads, the same model, data and batches, rounds interleaved;
             examples/s of the middle of each run, and CPU seconds per million examples of all processes.
 stragglers  8 workers padded to drawn durations, one of them 5x slower: gba against sync, both on Ray (limit 4.5).
 snapshot    examples/s while a checkpoint is written, against the seconds around it.
 faults      seconds in which no step was made, per kind of fault: a worker, a shard, the coordinator killed.
+transports  sync with dense gradients summed by all-reduce among the workers, against the servers; 2 and 4 workers, a
+            small and a large dense part, 1 shard, runs interleaved; ratio of examples/s, above 1: all-reduce is faster.
 
 `benchmarks/bench_wire.py` has the wire beside plain Ray calls. The last line is one JSON object with the keys
-`ray_vs_threads`, `cpu_ratio`, `gba_vs_sync`, `snapshot_rate` and `seconds_lost`.
+`ray_vs_threads`, `cpu_ratio`, `gba_vs_sync`, `snapshot_rate`, `seconds_lost` and `all_reduce_vs_servers`.
 """
 
 from __future__ import annotations
@@ -57,10 +59,14 @@ def pids_of(run: Any) -> set[int]:
 @contextmanager
 def running(kind: str, data: Any, **settings: Any) -> Iterator[Any]:
     torch.manual_seed(1)
-    model = gs.models.DeepFM(data.schema, dim=16, hidden=[256, 128])
+    model = gs.models.DeepFM(data.schema, dim=16, hidden=settings.pop("hidden", [256, 128]))
     policy = settings.pop("checkpoint", gs.CheckpointPolicy(every=None))
     with tempfile.TemporaryDirectory() as folder:
-        cluster = gs.ClusterSettings(patience=settings.pop("patience", 30.0)) if kind == "ray" else None
+        asked = {
+            "patience": settings.pop("patience", 30.0),
+            "sync_transport": settings.pop("transport", "auto"),
+        }
+        cluster = gs.ClusterSettings(**asked) if kind == "ray" else None
         policy = gs.CheckpointPolicy(policy.every, policy.keep, folder)
         trainer = gs.Trainer(cluster=cluster, checkpoint=policy, **settings)
         run = trainer.start(model, data)
@@ -171,7 +177,45 @@ def faults(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     return {"seconds_lost": {kind: statistics.median(found) for kind, found in lost.items()}}
 
 
-PARTS = {"engines": engines, "stragglers": stragglers, "snapshot": snapshot, "faults": faults}
+HIDDEN = {"small": [64, 32], "large": [1024, 1024, 512]}
+
+
+def transports(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    data = gs.read(gs.ClickLog(examples=options.examples, days=2))
+    found: dict[str, float] = {}
+    for workers in (2, 4):
+        for size, hidden in HIDDEN.items():
+            rates: dict[str, list[float]] = {"servers": [], "all_reduce": []}
+            for _ in range(options.rounds):
+                for transport, own in rates.items():
+                    own.append(sync_rate(data, options, workers=workers, hidden=hidden, transport=transport))
+                    print(
+                        f"sync, {workers} workers, {size} dense part, {transport}: {own[-1]:,.0f} examples/s",
+                        flush=True,
+                    )
+            pairs = zip(rates["all_reduce"], rates["servers"], strict=True)
+            found[f"{workers} workers, {size}"] = statistics.median(ours / theirs for ours, theirs in pairs)
+    return {"all_reduce_vs_servers": found}
+
+
+def sync_rate(data: Any, options: argparse.Namespace, **settings: Any) -> float:
+    """Examples/s of a run that has come into its stride."""
+    with running("ray", data, global_batch=4096, shards=1, epochs=100, strategy="sync", **settings) as run:
+        wait_until(run, lambda s: s.step >= 20)
+        rings = run.figures()["coordinator-0"]["ring_rounds"]
+        found = over(run, options.window)
+        if (run.figures()["coordinator-0"]["ring_rounds"] > rings) != (settings["transport"] == "all_reduce"):
+            raise RuntimeError(f"it did not go by {settings['transport']}")
+    return found
+
+
+PARTS = {
+    "engines": engines,
+    "stragglers": stragglers,
+    "snapshot": snapshot,
+    "faults": faults,
+    "transports": transports,
+}
 
 
 def main() -> None:

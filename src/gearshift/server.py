@@ -134,7 +134,7 @@ class Server:
             return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
         # Rows first: a store refuses gradients that it cannot square, before anything was changed.
         self._push_rows(kept, examples, lr_scale, self.step)
-        if kept[0][0].dense.numel() < self.flat.numel():  # its worker has made the dense step on a replica
+        if not any(len(push.dense) for push, _ in kept):  # its worker has made the dense step on a replica
             with self.dense_lock:
                 self._move_buffers(kept)
             return
@@ -144,6 +144,15 @@ class Server:
         with self.dense_lock:
             self._step_dense(kept, gradient, lr_scale)
             self._move_buffers(kept)
+
+    @torch.no_grad()
+    def step_beside(self, dense: Tensor, examples: float, lr_scale: float) -> None:
+        """The dense part of a step that another server has made of one sum, bit for bit."""
+        gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
+        if self.max_norm is not None:
+            clip_norm(gradient, self.max_norm)
+        with self.dense_lock:
+            self._rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
 
     def push_rows(self, push: Push, *, lr_scale: float) -> None:
         """The rows of one gradient alone, at once; from any thread."""
@@ -214,7 +223,7 @@ class Server:
                 values.add_(torch.stack([change for change, _ in changes]).amax(0))
 
     def _dense_gradient(self, kept: Sequence[tuple[Push, float]], examples: float) -> Tensor:
-        (first, weight), *others = kept
+        (first, weight), *others = [own for own in kept if len(own[0].dense) == len(self.flat)]
         gradient = torch.mul(first.dense, weight / examples, out=self._gradient)
         for push, weight in others:
             gradient.add_(push.dense, alpha=weight / examples)

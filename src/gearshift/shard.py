@@ -66,6 +66,23 @@ class Order:
     open_from: int = 0  # every lease with a lower number has ended
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The dense state that a worker keeps: of which step, -1: none; and the ring whose sum it has for the next."""
+
+    version: int = -1
+    ring: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How the last step was made of a ring's sum; ring 0: none is needed to get to it."""
+
+    ring: int = 0
+    lr_scale: float = 0.0
+    examples: float = 0.0
+
+
 class Shard:
     def __init__(
         self,
@@ -76,6 +93,7 @@ class Shard:
         self.server, self._take_cut, self._assemble = server, take_cut, assemble
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
+        self.made: Made | None = None  # the last step, if of one ring's sum and nothing else
         self.waiting: dict[int, Push] = {}  # by lease
         self._early: dict[int, Order] = {}  # told before their turn
         self._open_from = 0
@@ -89,6 +107,19 @@ class Shard:
             store.pull(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
         )
         return rows, *self._dense(whole=dense)
+
+    def way_on(self, held: Held) -> Made | None:
+        """How who holds that comes to the dense state of now without us; None: it cannot."""
+        if held.version == self.step:
+            return Made()
+        if self.made is not None and held == Held(self.step - 1, self.made.ring):
+            return self.made
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the dense optimizer's."""
+        with self.server.dense_lock:
+            return {name: values.clone() for name, values in self.server.optimizer_state.items()}
 
     def peek(self, ids: tuple[Ids, ...]) -> Values:
         """The same, but nothing is born."""
@@ -140,6 +171,10 @@ class Shard:
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
         self.server.apply_group(weighted, lr_scale=order.lr_scale, over_kept=order.over_kept)
         self.step = order.step
+        rings = {push.ring for push in pushes}
+        ring = rings.pop() if len(rings) == 1 else 0
+        examples = sum(push.examples for push in pushes)
+        self.made = Made(ring, order.lr_scale, examples) if ring else None
 
     def _end(self, leases: list[int]) -> list[Push]:
         """These leases are over; the gradients of those that had one here."""
@@ -185,7 +220,7 @@ class Layout:
             replace(
                 push,
                 rows=tuple(of_store[s] for of_store in rows),
-                dense=push.dense[own].clone(),
+                dense=push.dense[own].clone(),  # nothing, if another carries it
                 probabilities_BT=NO_PREDICTIONS,
                 buffer_changes=push.buffer_changes if s == 0 else {},
             )

@@ -79,6 +79,8 @@ def cluster_settings(config: Config) -> ClusterSettings:
         needs.worker_cpus,
         needs.worker_gpus,
         asked.threads or 1,
+        asked.sync_transport,
+        asked.trusted_network,
     )
 
 

@@ -54,6 +54,9 @@ class Push:
     # By how much it moved the running statistics of a replica's module.
     buffer_changes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     applied: bool = False  # its worker has made the step on a replica of its own; only the accounts are left
+    ring: int = (
+        0  # its dense gradient is in the sum of this ring, which one push of it carries; the others have none
+    )
 
     def kept(self) -> Push:
         """A copy of its own, for as long as it waits."""

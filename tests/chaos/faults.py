@@ -142,12 +142,12 @@ def settings_for(address: str, wire: Any = "curve") -> gs.ClusterSettings:
     )
 
 
-def trainer(path: Path, strategy: str, **more: Any) -> gs.Trainer:
+def trainer(path: Path, strategy: str, batch: int = BATCH, **more: Any) -> gs.Trainer:
     return gs.Trainer(
         global_batch=GLOBAL,
         workers=WORKERS,
         shards=SHARDS,
-        strategy={"name": strategy, "batch": BATCH},
+        strategy={"name": strategy, "batch": batch},
         threads=1,
         checkpoint=gs.CheckpointPolicy(gs.Every(seconds=4.0), path=path),
         name=strategy,
@@ -168,9 +168,14 @@ class Chaos:
     """Harms one run after the other until there were enough events."""
 
     def __init__(
-        self, cluster: gs.ClusterSettings, path: Path, seed: int, raylets: Nodes | Hosts | None = None
+        self,
+        cluster: gs.ClusterSettings,
+        path: Path,
+        seed: int,
+        raylets: Nodes | Hosts | None = None,
+        batch: int = BATCH,
     ) -> None:
-        self.cluster, self.path, self.raylets = cluster, path, raylets
+        self.cluster, self.path, self.raylets, self.batch = cluster, path, raylets, batch
         self._draw = random.Random(seed)
         self._calm: dict[tuple[str, int], float] = {}
 
@@ -185,7 +190,8 @@ class Chaos:
         data = gs.read(gs.ClickLog(examples=examples_in(seconds), days=2))
         slowly = Cluster(WORKERS, Compute(per_batch=PACE))
         began, harms = time.monotonic(), list[Harm]()
-        run = trainer(self.path, strategy, inject=slowly, cluster=self.cluster).start(fresh_model(data), data)
+        there = trainer(self.path, strategy, self.batch, inject=slowly, cluster=self.cluster)
+        run = there.start(fresh_model(data), data)
         assert isinstance(run, LaunchedRun)
         try:
             self._wait_for(run, SOME)
@@ -216,7 +222,9 @@ class Chaos:
     def _calm_auc(self, strategy: str, data: gs.Dataset) -> float:
         key = strategy, data.counted()
         if key not in self._calm:
-            self._calm[key] = trainer(self.path / "calm", strategy).fit(fresh_model(data), data).auc
+            self._calm[key] = (
+                trainer(self.path / "calm", strategy, self.batch).fit(fresh_model(data), data).auc
+            )
         return self._calm[key]
 
     def _harm(self, run: LaunchedRun, kind: str, strategy: str) -> Harm:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import gearshift as gs
-from tests.chaos.faults import Chaos
+from tests.chaos.faults import GLOBAL, WORKERS, Chaos
 from tests.on_ray.fixtures import ON_RAY
 
 pytestmark = [ON_RAY, pytest.mark.timeout(900)]
@@ -38,4 +39,15 @@ def test_one_of_each_is_killed_among_replicas(
     chaos = Chaos(cluster, tmp_path, seed=3)
     outcome = chaos.harm_a_run(strategy, ["kill worker", "kill shard", "kill coordinator"], 12)
     assert len(outcome.harms) == 3 and outcome.incarnations >= 3
+    assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)
+
+
+@pytest.mark.slow
+def test_rings_break_in_every_way(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    """Workers that sum dense gradients among themselves wait for each other; nobody waits for ever."""
+    summing = replace(cluster, sync_transport="all_reduce")
+    chaos = Chaos(summing, tmp_path, seed=3, batch=GLOBAL // WORKERS)
+    kinds = ["kill worker", "freeze worker", "kill shard", "kill worker", "kill coordinator"]
+    outcome = chaos.harm_a_run("sync", kinds, 24)
+    assert len(outcome.harms) >= 3 and outcome.incarnations >= 2
     assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)

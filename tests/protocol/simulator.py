@@ -25,14 +25,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from gearshift.engine.mirror import Mirror, state_of
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import COORDINATOR, Give, Message, To
 from gearshift.engine.roles.replica_messages import Meet
+from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.codec import Codec, said_by
-from gearshift.engine.wire.limits import Limits, StatePart
+from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import Adam
 from gearshift.replicas.arithmetic import mean_of
 from gearshift.replicas.meeting import mean_state
@@ -52,6 +54,7 @@ from tests.protocol.world import (
     ids_of,
     layout_of,
     restored,
+    summed,
     whole_server,
 )
 
@@ -87,6 +90,17 @@ class Process:
     frozen_until: float = 0.0
     job: Job | None = None  # that it computes
     alarm: float | None = None  # that is set
+    mirror: Mirror | None = None  # of a worker: its dense state,
+    server: Server | None = None  # where it lies,
+    total: torch.Tensor | None = None  # and the sum that its last ring has made
+
+
+@dataclass
+class Reduce:
+    """One sum of a ring: of whom it has come, and whether it can be made."""
+
+    members: dict[int, tuple[To, WorkerRole, Job]] = field(default_factory=dict)  # by rank
+    broken: bool = False
 
 
 @dataclass
@@ -101,6 +115,12 @@ class Simulation:
         self.batch = rng.randint(1, 3)
         self.global_batch = self.batch * rng.randint(1, 4)
         self.examples = rng.randint(1, 6) * self.global_batch + rng.randint(0, self.global_batch)
+        self.transport = rng.choice(["servers", "all_reduce", "all_reduce", "auto"])
+        if self.transport != "servers":  # a lease for each worker makes a round
+            self.global_batch = self.batch * self.workers
+            self.examples = rng.randint(1, 8) * self.global_batch + rng.randint(0, self.global_batch)
+        self._reduces: dict[tuple[int, int, int], Reduce] = {}  # by incarnation, ring and version
+        self._ranks: dict[int, int] = {}  # by lease
         self.lossy, self.doubling = rng.choice([0, 0.05, 0.2]), rng.choice([0, 0.05, 0.2])
         self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
         self.faults_until = rng.choice([0.0, 20.0, 60.0])
@@ -109,10 +129,7 @@ class Simulation:
         self.wired = self.seed % 4 == 3  # messages travel as bytes
         dense = tuple(own.stop - own.start for own in self.layout.dense)
         self.optimizer = Adam(lr=0.01) if self.seed % 3 == 0 else MOMENTUM
-        state = tuple(
-            StatePart(name, bool(values.dim()), not values.is_floating_point())
-            for name, values in self.optimizer.init(1).items()
-        )
+        state = state_of(whole_server(1, self.optimizer))
         self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch, state=state)
         self.history = History(optimizer=self.optimizer)
         self.account = Account(passes=rng.choice([1, 1, 2]))
@@ -146,7 +163,8 @@ class Simulation:
         return self
 
     def _strategy(self) -> tuple[str, dict[str, Any]]:
-        name = self.rng.choice(list(STRATEGIES))
+        often = ["sync"] * 6 if self.transport != "servers" else []
+        name = self.rng.choice([*STRATEGIES, *often])
         settings = {"global_batch": self.global_batch, "batch": self.batch} | STRATEGIES[name](self.rng)
         if name == "k_step_adam" and not isinstance(self.optimizer, Adam):
             settings["mode"] = "params"
@@ -167,7 +185,8 @@ class Simulation:
         self.counts[type(message).__name__] += 1
         if isinstance(message, Give):
             at = message.incarnation, message.lease
-            self._given_dense[at] = self._given_dense.get(at, False) or bool(len(message.push.dense))
+            of_dense = bool(len(message.push.dense) or message.push.ring)
+            self._given_dense[at] = self._given_dense.get(at, False) or of_dense
         if isinstance(message, Meet):
             self._met_at.setdefault((message.incarnation, message.number), self.now)
         if self.rng.random() < self.lossy:
@@ -262,13 +281,15 @@ class Simulation:
                 patience=PATIENCE,
                 cut_every=self.cut_every,
                 log=self._log,
+                rings=Rings(self.transport, turn=1),
             )
             process.role.now = self.now
         elif at.role == "shard":
             process.role = self._shard(at)
         else:
-            server = whole_server(1, self.optimizer)
-            exchanger = Exchanger(at.number, server, self.layout, lambda: self.now)
+            process.server = whole_server(self.shards, self.optimizer)
+            process.mirror = Mirror(process.server, self.layout)
+            exchanger = Exchanger(at.number, process.server, self.layout, lambda: self.now)
             process.alarm = None
             process.role = WorkerRole(at.number, self.shards, self._boot, self._ids, exchanger)
         self._after(at)
@@ -294,21 +315,31 @@ class Simulation:
         return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
-        lease = job.begin.lease
+        lease, process = job.begin.lease, self.processes[at]
+        if job.flat is None:
+            process.mirror.take(job.answers, process.total)
+        self.counts["stepped beside"] += any(answer.made and answer.made.ring for answer in job.answers)
         for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
             assert answer.step >= job.begin.version, "a pull saw too little"
             if answer.incarnation != self.disk.incarnation:
                 continue  # it works for a past that never was
             flat, rows = self.history.after(answer.step)
             if job.flat is None and self._is_servers_alone(role):
-                assert self._same(answer.dense, flat[own]), f"dense values pulled at step {answer.step}"
+                assert self._same(process.server.flat[own], flat[own]), f"dense values at step {answer.step}"
+            if job.place.ring:
+                for name, values in self.history.states[answer.step].items():
+                    held = process.server.optimizer_state[name]
+                    alike = self._same(held[own], values[own]) if values.dim() else torch.equal(held, values)
+                    assert alike, f"optimizer at step {answer.step}"
             assert np.array_equal(answer.rows[0], rows[ids]), f"rows pulled at step {answer.step}"
         fails = self.rng.random() < 0.02
 
         def done() -> None:
             if self.processes[at].role is not role:
                 return  # it died over it
-            if fails:
+            if job.place.ring:
+                self._reduce(at, role, job, usable=not fails)
+            elif fails:
                 role.failed(job, "not finite")
             else:
                 role.computed(job, self.layout.split(gradient(lease.first, lease.count)), None)
@@ -329,12 +360,52 @@ class Simulation:
             return False
         return coordinator.meetings.plan == worker.replicas.plan and not coordinator.meetings.replicated
 
+    def _reduce(self, at: To, role: WorkerRole, job: Job, usable: bool) -> None:
+        """One more has come; the last one brings the sum to all, or to some of them."""
+        key = job.answers[0].incarnation, job.place.ring, job.answers[0].step
+        reduce = self._reduces.setdefault(key, Reduce())
+        reduce.members[job.place.rank] = at, role, job
+        reduce.broken |= not usable
+        if len(reduce.members) < job.place.size:
+            self._later(PATIENCE, lambda: self._waited(at, role, job, reduce))
+            return
+        alive = all(self.processes[at].role is role for at, role, _ in reduce.members.values())
+        leases = [job.begin.lease for _, _, job in reduce.members.values()]
+        total = torch.stack([gradient(lease.first, lease.count).dense for lease in leases]).sum(0)
+        for one in reduce.members.values():
+            fine = alive and not reduce.broken and self.rng.random() > 0.03
+            self._later(self._delay(), lambda one=one, fine=fine: self._summed(*one, total if fine else None))
+        reduce.members, reduce.broken = {}, True  # for whoever comes too late
+
+    def _waited(self, at: To, role: WorkerRole, job: Job, reduce: Reduce) -> None:
+        if reduce.members.get(job.place.rank) == (at, role, job):
+            reduce.broken = True
+            self._summed(at, role, job, None)
+
+    def _summed(self, at: To, role: WorkerRole, job: Job, total: torch.Tensor | None) -> None:
+        process, lease = self.processes[at], job.begin.lease
+        if process.role is not role:
+            return
+        if total is None:
+            self.counts["no sum"] += 1
+            role.broke(job, "it broke")
+        else:
+            self.counts["sum"] += 1
+            process.total = total
+            if job.answers[0].incarnation == self.disk.incarnation:
+                self._ranks[lease.number] = job.place.rank
+            own = total if job.place.carries else None
+            push = summed(gradient(lease.first, lease.count), own, job.place.ring)
+            role.computed(job, self.layout.split(push), None, ring=job.place.ring)
+        self._after(at)
+
     def _log(self, event: Event, actions: list[Action]) -> None:
         if isinstance(event, WorkerLost):
             self._lost_at = self.now
         for action in actions:
             if isinstance(action, Begin):
                 self._ranges[action.lease.number] = action.lease
+                self._ranks.pop(action.lease.number, None)  # of an incarnation before
                 assert action.lease.count <= self.batch, "a lease is a batch"
             elif isinstance(action, Apply):
                 parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
@@ -359,7 +430,8 @@ class Simulation:
         parts, over_kept = self._decided[epoch.step + 1]
         dense = [self._given_dense[self.disk.incarnation, lease.number] for lease, _ in parts]
         assert len(set(dense)) == 1, "a step of gradients, or of a replica"
-        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0])
+        ranks = {n: self._ranks[n] for n in (lease.number for lease, _ in parts) if n in self._ranks}
+        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0], ranks)
         return rate
 
     def restore(self, facts: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.meetings import Meetings
 from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
 from gearshift.engine.roles.replica_messages import Offer
+from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.engine.roles.worker import WorkerRole
@@ -49,7 +50,8 @@ def test_a_schedule_follows_from_its_seed() -> None:
 
 def test_schedules_have_every_kind_of_trouble() -> None:
     seen = sum((Simulation(seed).run().counts for seed in range(40)), start=Simulation(0).counts)
-    for what in ("lost", "doubled", "switched", "Saved", "Rejoin", "Offer", "Met", "shown and compared"):
+    kinds = "lost", "doubled", "switched", "Saved", "Rejoin"
+    for what in (*kinds, "Offer", "Met", "shown and compared", "sum", "no sum", "stepped beside"):
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
         assert seen[f"{role} killed"] and seen[f"{role} frozen"], role
@@ -321,6 +323,27 @@ def a_switch_to_servers_leaves_what_replicas_learned(patch: pytest.MonkeyPatch) 
     patch.setattr(SyncServer, "_result", made)
 
 
+def a_ring_counts_without_the_member_that_fell_out(patch: pytest.MonkeyPatch) -> None:
+    """Its sum has a gradient that will be computed, and applied, once more."""
+
+    def begin_again(self: CoordinatorRole, held: list[Report]) -> None:
+        assert self.epoch is not None
+        for report in held:
+            if report.worker in self._workers and report.lease is not None:
+                self.epoch.arrived(report.worker, report.lease, report.content)
+                self._wants_more(report.worker)
+
+    patch.setattr(CoordinatorRole, "_begin_again", begin_again)
+
+
+def a_report_of_a_ring_counts_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rings, "hold", lambda self, report: [report])
+
+
+def a_lagging_worker_takes_the_weights_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shard, "state", lambda self: {})
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -330,6 +353,9 @@ def a_switch_to_servers_leaves_what_replicas_learned(patch: pytest.MonkeyPatch) 
         a_meeting_is_called_once,
         an_offer_is_answered_once,
         a_switch_to_servers_leaves_what_replicas_learned,
+        a_ring_counts_without_the_member_that_fell_out,
+        a_report_of_a_ring_counts_at_once,
+        a_lagging_worker_takes_the_weights_alone,
         a_pull_answers_with_something_else,
         a_begin_may_see_anything,
         orders_are_done_again_when_told_again,

@@ -50,6 +50,11 @@ def gradient(first: int, count: int) -> Push:
     return Push((RowPush(ids, sums, counts),), dense, float(count), 0.0, NOBODY)
 
 
+def summed(push: Push, total: torch.Tensor | None, ring: int = 1) -> Push:
+    """A push of a ring: with the sum, or without a dense part."""
+    return replace(push, dense=push.dense[:0] if total is None else total, ring=ring)
+
+
 def whole_server(shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
     stores = [MemoryStore(PARTS, seed=3) for _ in range(shards)]
     return Server(
@@ -185,6 +190,21 @@ class Applied:
     over_kept: bool
     rate: float
     dense: bool = True  # False: rows alone; the dense part was a replica's
+    ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a ring
+
+    def pushes(self) -> list[tuple[Push, float]]:
+        """What the shards must have: the sum of a ring is that of its parts in this step."""
+        found = []
+        for lease, weight in self.parts:
+            push = gradient(lease.first, lease.count)
+            if (rank := self.ranks.get(lease.number)) is not None:
+                push = summed(push, self._sum() if rank == 0 else None)
+            found.append((push, weight))
+        return found
+
+    def _sum(self) -> torch.Tensor:
+        ringed = [lease for lease, _ in self.parts if lease.number in self.ranks]
+        return torch.stack([gradient(lease.first, lease.count).dense for lease in ringed]).sum(0)
 
 
 @dataclass
@@ -199,6 +219,7 @@ class History:
     optimizer: DenseOptimizer = MOMENTUM
     based: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = field(default_factory=dict)  # by step
     flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
+    states: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of the optimizer
     rows: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -216,14 +237,14 @@ class History:
         self._forget()
 
     def _forget(self) -> None:
-        self.flats, self.rows, self.server = [], [], whole_server(1, self.optimizer)
+        self.flats, self.states, self.rows, self.server = [], [], [], whole_server(1, self.optimizer)
 
     def after(self, step: int) -> tuple[torch.Tensor, np.ndarray]:
         """Dense values and all rows."""
         while len(self.flats) <= step:
             if self.flats:
                 applied = self.steps[len(self.flats)]
-                pushes = [(gradient(lease.first, lease.count), weight) for lease, weight in applied.parts]
+                pushes = applied.pushes()
                 if not applied.dense:
                     pushes = [(replace(push, dense=push.dense[:0]), weight) for push, weight in pushes]
                 self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
@@ -233,5 +254,7 @@ class History:
                 for name, values in state.items():
                     self.server.optimizer_state[name].copy_(values)
             self.flats.append(self.server.flat.clone())
+            state = self.server.optimizer_state
+            self.states.append({name: values.clone() for name, values in state.items()})
             self.rows.append(self.server.stores[0].peek(np.arange(IDS, dtype=np.int64)))
         return self.flats[step], self.rows[step]

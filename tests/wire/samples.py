@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from hypothesis.extra import numpy as hnp
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles import replica_messages as r
 from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.replicas.figures import Counts
-from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Order, Step, TakeCut
+from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
@@ -26,6 +27,7 @@ LIMITS = Limits(
 )
 COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
 
+DENSE = LIMITS.dense[SHARD.number]
 numbers = st.integers(0, 2**62 - 1)
 reals = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(max_size=15)
@@ -53,6 +55,7 @@ works = st.builds(
     numbers,
     plans,
     reals,
+    st.builds(Place, numbers, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
@@ -64,6 +67,7 @@ orders = (
     )
 )
 tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
+held = st.none() | st.builds(Held, st.integers(-1, 2**61), numbers)
 pulls = st.builds(
     m.Pull,
     numbers,
@@ -73,6 +77,7 @@ pulls = st.builds(
     numbers,
     st.tuples(ids, ids),
     st.booleans(),
+    held,
 )
 
 
@@ -110,8 +115,8 @@ def optimizer_state(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
-    dense = draw(dense_part())
-    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()))
+    dense, ring = draw(dense_part()), draw(numbers)
+    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()), ring=ring)
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
 
@@ -128,9 +133,19 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    dense = draw(dense_part())
+    made = draw(st.none() | st.builds(Made, numbers, reals, reals)) if kind is m.Rows else None
+    dense = draw(dense_part()) if made is None else torch.zeros(0)
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
-    return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
+    values = kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
+    return replace(values, made=made, state=draw(states())) if isinstance(values, m.Rows) else values
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    if not draw(st.booleans()):
+        return {}
+    mean = torch.from_numpy(draw(floats_of(DENSE)))
+    return {"step": torch.tensor(draw(st.integers(0, 100))), "mean": mean}
 
 
 worker, shard = st.just(WORKER.number), st.just(SHARD.number)
@@ -146,6 +161,7 @@ reports = st.builds(
     numbers,
     reals,
     st.none() | measured(),
+    numbers,
 )
 BY_READER: dict[To, st.SearchStrategy[Message]] = {
     COORDINATOR: st.one_of(

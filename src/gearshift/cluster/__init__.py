@@ -2,6 +2,7 @@
 
     site.py          what every process of a run knows: how to build the model, where the run's folder is, how they talk
     work.py          a worker: reads its leases, pulls, computes, gives
+    ring.py          its end of a ring: the process group in which workers sum dense gradients
     serve.py         a shard: loads its part of a snapshot, serves, writes its part of the next
     snapshots.py     parts of snapshots on disk, and how they become a checkpoint that every engine reads
     coordinate.py    the run itself: books, evaluation, checkpoints, in the coordinator's process

@@ -32,8 +32,10 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import RowStore
 from gearshift.engine.epoch import Ended
+from gearshift.engine.mirror import unmirrored
 from gearshift.engine.roles.coordinator import CoordinatorRole, StateLost
 from gearshift.engine.roles.messages import Done, Measured, Message, Peek, Saved, Seen, ShardHello, To
+from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.epoch_run import PassHost
 from gearshift.errors import UserError
@@ -374,6 +376,7 @@ class Engine:
                     workers=workers,
                     log=training.observe,
                     tell=observer.tell,
+                    rings=Rings(self._transport(), observer.tell),
                 )
                 self.driver.steer(RunSeat(self))
         finally:
@@ -382,6 +385,15 @@ class Engine:
         self._take_rows()
         assert self.role.epoch is not None
         return not self.role.epoch.stopped
+
+    def _transport(self) -> Transport:
+        """What was asked, if the optimizer lets workers step on a sum."""
+        reason = unmirrored(self.learner.server)
+        if reason and self.site.transport == "all_reduce":
+            raise UserError(
+                f"cluster.sync_transport=all_reduce: {reason}. Use sync_transport=servers, or another optimizer"
+            )
+        return "servers" if reason else self.site.transport
 
     def _first_checkpoint(self) -> None:
         """Where the run goes on if a shard is lost before the next one; every process begins from it."""

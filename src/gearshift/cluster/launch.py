@@ -54,13 +54,14 @@ def start(
     for name in ("ray", "zmq"):
         if find_spec(name) is None:
             raise UserError("engine=ray needs the extra: pip install 'gearshift-ctr[ray]'")
+    wire = settings.wire if settings.wire != "auto" else ("ipc" if settings.address == "local" else "curve")
+    transport = settings.transport(wire)
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     local = LocalRay.start(cpus) if settings.address == "local" else None
     ray, plan, sockets = _ray(), None, local.sockets if local else ""
     try:
         ray.connect(local.address if local else settings.address)
         plan = _plan(ray, settings, folder, workers, shards)
-        wire = settings.wire if settings.wire != "auto" else ("ipc" if local else "curve")
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
             sockets = tempfile.mkdtemp(prefix="gs-")
@@ -75,6 +76,7 @@ def start(
             settings.threads,
             patience=settings.patience,
             local=local,
+            transport=transport,
             token=secrets.token_hex(8),
         )
         write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))

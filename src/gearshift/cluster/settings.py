@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gearshift.engine.roles.ring import Transport
+from gearshift.errors import UserError
+
 Wire = Literal["auto", "ipc", "curve"]
 
 
@@ -22,3 +25,21 @@ class ClusterSettings:
     worker_cpus: float = 1.0
     worker_gpus: float = 0.0
     threads: int = 1  # of a worker and of a shard
+    sync_transport: Transport = (
+        "auto"  # of dense gradients in sync: the servers, or all-reduce among the workers
+    )
+    trusted_network: bool = False  # all-reduce, which does not encrypt, may go between machines
+
+    def transport(self, wire: Wire) -> Transport:
+        """What may be used with this wire."""
+        reason = ""
+        if self.half:
+            reason = "cluster.half halves what goes through the servers; all-reduce sends whole numbers"
+        elif wire == "curve" and not self.trusted_network:
+            reason = (
+                "all-reduce is neither encrypted nor authenticated; between machines it needs a network that only you "
+                "can reach, and cluster.trusted_network=true (docs/security.md)"
+            )
+        if reason and self.sync_transport == "all_reduce":
+            raise UserError(f"cluster.sync_transport=all_reduce: {reason}. Use sync_transport=servers")
+        return "servers" if reason else self.sync_transport

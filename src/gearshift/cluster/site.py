@@ -19,12 +19,14 @@ import torch
 from gearshift import run_folder
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
+from gearshift.engine.mirror import state_of
 from gearshift.engine.roles.messages import To
+from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
 from gearshift.engine.wire.driver import Driver
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
-from gearshift.engine.wire.limits import Limits, StatePart, Statistic
+from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.run import Run
@@ -75,6 +77,7 @@ class Site:
     schema: dict[str, Any] | None = None  # None until the coordinator has fitted it
     shuffle: bool = False  # as the coordinator has decided
     local: LocalRay | None = None  # the cluster that was started for this run
+    transport: Transport = "servers"  # of dense gradients in sync
     token: str = ""  # stands in the run's folder since the start, for all to see
 
     def enter(self) -> None:
@@ -104,6 +107,11 @@ class Site:
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    @property
+    def meeting_place(self) -> Path:
+        """Where workers that form a ring find each other; all of them see it, and others of this machine do not."""
+        return self.folder if self.wire == "curve" else Path(self.sockets)
 
     # What whoever keeps the processes asks
 
@@ -199,8 +207,5 @@ def limits_of(training: Training, shards: int) -> Limits:
         batch=batch,
         tasks=max(1, len(schema.labels)),
         statistics=statistics,
-        state=tuple(
-            StatePart(name, bool(values.dim()), not values.is_floating_point())
-            for name, values in learner.server.optimizer_state.items()
-        ),
+        state=state_of(learner.server),
     )

@@ -6,18 +6,21 @@ import itertools
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 
+from gearshift.cluster.ring import RingBroke, RingEnd
 from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
 from gearshift.embedding.lookup import Found
 from gearshift.embedding.sharded import Placement
+from gearshift.engine.mirror import Mirror
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Rows, measured_of
 from gearshift.engine.roles.worker import Job, WorkerRole
-from gearshift.engine.wire.driver import Computed, Unusable
+from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
 from gearshift.epoch_run import NOT_FINITE
 from gearshift.learner import refuse_non_finite
 from gearshift.models.layers import seed_dropout
@@ -27,13 +30,20 @@ from gearshift.training import Training
 from gearshift.worker import Push
 
 STARTS = 1 << 20  # that a process has numbers for
+LOOPBACK = "127.0.0.1"
 
 
 def work(member: Member, site: Site) -> None:
     site.enter()
     training = site.build().training
     layout = layout_of(training.learner, site.shards)
-    hands = Hands(training, layout, member.me.number, site.shuffle)
+    ring = RingEnd(
+        site.meeting_place,
+        member.host if site.wire == "curve" else LOOPBACK,
+        layout.dense[-1].stop,
+        site.patience,
+    )
+    hands = Hands(training, layout, member.me.number, site.shuffle, ring)
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
     with closing(endpoint_of(member, site, training)) as endpoint, closing(hands):
@@ -44,16 +54,18 @@ def work(member: Member, site: Site) -> None:
 class Hands:
     """What a worker does with its examples."""
 
-    def __init__(self, training: Training, layout: Layout, number: int, shuffle: bool) -> None:
+    def __init__(self, training: Training, layout: Layout, number: int, shuffle: bool, ring: RingEnd) -> None:
         self._training, self._layout, self._number, self._shuffle = training, layout, number, shuffle
         self._learner = training.learner
         self._worker, self._buffers = self._learner.worker, dict(self._learner.model.named_buffers())
         self._ranges = Ranges(training.train)
+        self._mirror, self._ring = Mirror(self._learner.server, layout), ring
         # What was read for the newest leases: one may be computed while the worker, told to start anew, begins another.
         self._read: dict[int, tuple[Found, list[Placement]]] = {}
 
     def close(self) -> None:
         self._ranges.close()
+        self._ring.close()
 
     def ids(self, begin: Begin, epoch: int) -> Sequence[tuple[Ids, ...]]:
         """What the lease needs, by shard and store."""
@@ -70,8 +82,9 @@ class Hands:
             for s in range(self._layout.shards)
         ]
 
-    def compute(self, job: Job) -> Computed | Unusable:
+    def compute(self, job: Job) -> Result:
         since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
+        self._ring.stay_in(job.answers[0].incarnation, job.place.ring)
         self._take_dense(job)
         rows = self._rows(found, places, job.answers)
         draw = 1_000_003 * job.epoch + job.begin.lease.first
@@ -80,19 +93,33 @@ class Hands:
         try:
             refuse_non_finite(push)
         except FloatingPointError as error:
-            return Unusable(f"{NOT_FINITE}: {error}")
+            if not job.place.ring:
+                return Unusable(f"{NOT_FINITE}: {error}")
+            push = replace(push, examples=0.0)  # it cannot be used in a ring
         if self._training.pacer is not None:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
-        return Computed(self._split(push, job.answers[0]), measured_of(found.batch, push))
+        content, own = measured_of(found.batch, push), time.monotonic()
+        if job.place.ring:
+            try:
+                push = self._reduced(job, push)
+            except RingBroke as error:
+                return NoSum(str(error))
+        waited = time.monotonic() - own
+        return Computed(self._split(push, job.answers[0]), content, push.ring, waited)
+
+    def _reduced(self, job: Job, push: Push) -> Push:
+        """The push with the dense sum of all members, or without one if another carries it."""
+        self._ring.reduce(job.place, push.dense, usable=push.examples > 0)
+        dense = self._ring.sum_P if job.place.carries else self._ring.sum_P[:0]
+        return replace(push, dense=dense, ring=job.place.ring)
 
     def _take_dense(self, job: Job) -> None:
         """Of the worker's own replica if it has one: as it is now, whatever is merged into it meanwhile."""
+        if job.flat is None:
+            self._mirror.take(job.answers, self._ring.sum_P)
         with torch.no_grad():
             if job.flat is not None:
                 self._worker.dense.flat.copy_(job.flat)
-            else:
-                for own, answer in zip(self._layout.dense, job.answers, strict=True):
-                    self._worker.dense.flat[own].copy_(answer.dense)
             for name, values in self._buffers.items():
                 values.copy_(job.answers[0].statistics[name])
 
@@ -110,5 +137,5 @@ class Hands:
 
     def _split(self, push: Push, first: Rows) -> list[Push]:
         changes = {name: values - first.statistics[name] for name, values in self._buffers.items()}
-        push = Push(push.rows, push.dense, push.examples, push.loss, NO_PREDICTIONS, changes)
+        push = replace(push, probabilities_BT=NO_PREDICTIONS, buffer_changes=changes)
         return [push] if self._layout.shards == 1 else self._layout.split(push)

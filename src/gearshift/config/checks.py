@@ -100,7 +100,16 @@ def _version_misfits(config: Config) -> Iterator[Misfit]:
         say = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
         yield Misfit(("cluster", "engine"), say)
     if cluster.engine != "ray":
-        for name in ("address", "wire", "half", "patience", "placement", "resources"):
+        for name in (
+            "address",
+            "wire",
+            "half",
+            "sync_transport",
+            "trusted_network",
+            "patience",
+            "placement",
+            "resources",
+        ):
             if (
                 getattr(cluster, name) != type(cluster).model_fields[name].default
             ):  # a saved config has them all

@@ -186,6 +186,14 @@ class Cluster(Section):
         description="How processes talk: ipc inside a machine, curve (encrypted) between machines.",
     )
     half: bool = Field(default=False, description="Send rows and gradients as bfloat16, half the bytes.")
+    sync_transport: Literal["auto", "servers", "all_reduce"] = Field(
+        default="auto",
+        description="How sync sums dense gradients: on the servers, among the workers, or what is faster here.",
+    )
+    trusted_network: bool = Field(
+        default=False,
+        description="Only you reach the network: all-reduce may go between machines, unencrypted.",
+    )
     patience: Seconds = Field(
         default=30.0, gt=0, description="A process that is silent for so long is lost; others do its work."
     )

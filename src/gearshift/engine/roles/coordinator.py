@@ -36,6 +36,7 @@ from gearshift.engine.roles.messages import (
     Work,
 )
 from gearshift.engine.roles.replica_messages import Met
+from gearshift.engine.roles.ring import Rings
 from gearshift.replicas.figures import Counts
 from gearshift.shard import Assemble, Drop, Order, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
@@ -106,6 +107,7 @@ class CoordinatorRole:
         cut_every: int = 0,
         log: Log | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
+        rings: Rings | None = None,
     ) -> None:
         """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never.
 
@@ -113,7 +115,7 @@ class CoordinatorRole:
         """
         self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
         self.patience, self.workers, self.cut_every, self._log = patience, workers, cut_every, log
-        self.tell = tell
+        self.tell, self.rings = tell, rings or Rings()
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
@@ -129,6 +131,7 @@ class CoordinatorRole:
         self.over = False
         self._loaded: set[int] = set()
         self._workers: dict[int, Session] = {}
+        self.rings.forget()
         self._given_up: dict[int, int] = {}  # by worker: the last start that was given up
         self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
         self._orders: deque[Order] = deque()  # not carried out by all
@@ -252,6 +255,8 @@ class CoordinatorRole:
             "workers": len(self._workers),
             "orders_open": len(self._orders),
             "incarnation": self.incarnation,
+            "ring_rounds": self.rings.rounds,
+            "rings_broken": self.rings.broken,
         }
         if (epoch := self.epoch) is not None:
             work = epoch.coordinator.work
@@ -268,6 +273,7 @@ class CoordinatorRole:
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         """Another strategy decides from here on; nothing under way is lost."""
         if self.epoch is not None:
+            self._begin_again(self.rings.undo())  # its gradients count together, which only sync promises
             self.meetings.take_over(make_strategy(strategy, settings), keep=True)
             self.epoch.switch(strategy, settings, reason)
             self._feed()
@@ -439,6 +445,7 @@ class CoordinatorRole:
             self._workers[worker] = Session(boot, self.now)
             self.epoch.joined(worker)
             self.meetings.joined()
+            self._leaves_ring(worker)
         self._workers[worker].heard = self.now
         self.out.append((To("worker", worker), Welcome(self.incarnation, boot)))
 
@@ -459,18 +466,51 @@ class CoordinatorRole:
                 self.out.append((To("worker", report.worker), session.answer))
             return
         session.request, session.answer = report.request, None
+        if report.ring:
+            self._ring_reported(report)
+            return
         if report.lease is None or self.epoch.held_by(report.lease) not in (None, report.worker):
             pass  # nothing yet; or a lease that was given to another, who will report it
         elif report.refused:
             self.epoch.refused(report.worker, report.lease, report.refused)
         else:
             self.epoch.arrived(report.worker, report.lease, report.content, report.seconds, report.version)
-        if report.worker >= self.workers:
-            self._leave(report.worker, session)
+        self._wants_more(report.worker)
+
+    def _wants_more(self, worker: int) -> None:
+        assert self.epoch is not None
+        if worker >= self.workers:
+            self._leave(worker, self._workers[worker])
             return
-        if self.epoch.coordinator.work.flights_of[report.worker]:
-            self.epoch.joined(report.worker)  # it knows nothing of a lease that it did not report
-        self.epoch.requested(report.worker)
+        if self.epoch.coordinator.work.flights_of[worker]:
+            self.epoch.joined(worker)  # it knows nothing of a lease that it did not report
+        self.epoch.requested(worker)
+
+    def _ring_reported(self, report: Report) -> None:
+        """Gradients of a ring arrive together; what is of a ring that broke is done again."""
+        assert self.epoch is not None
+        if not self.rings.expects(report):
+            self._wants_more(report.worker)
+        elif report.lease is None:
+            held = self.rings.failed(report.refused)
+            self._wants_more(report.worker)
+            self._begin_again(held)
+        elif whole := self.rings.hold(report):
+            for one in whole:
+                assert one.lease is not None
+                self.epoch.arrived(one.worker, one.lease, one.content, one.seconds, one.version)
+            for one in whole:
+                self._wants_more(one.worker)
+
+    def _leaves_ring(self, worker: int) -> None:
+        if self.rings.has(worker):
+            self._begin_again(self.rings.undo())
+
+    def _begin_again(self, held: list[Report]) -> None:
+        for report in held:
+            session = self._workers.get(report.worker)
+            if session is not None and session.boot == report.boot:
+                self._wants_more(report.worker)
 
     def _leave(self, worker: int, session: Session) -> None:
         self._given_up[worker] = session.boot
@@ -481,13 +521,22 @@ class CoordinatorRole:
         del self._workers[worker]
         self.the_epoch.lost(worker, reason)
         self.meetings.lost(worker)
+        self._leaves_ring(worker)
 
     def _tell(self, begin: Begin) -> None:
         session = self._workers[begin.worker]
         rate = self.book.rate_after(begin.lease.count)
         head = self.incarnation, session.boot, session.request
-        session.answer = Work(*head, begin, self.epoch_number, self.meetings.plan, rate)
+        place = self.rings.place(begin, self._all_asking, self.the_epoch.coordinator, self.now)
+        session.answer = Work(*head, begin, self.epoch_number, self.meetings.plan, rate, place)
         self.out.append((To("worker", begin.worker), session.answer))
+
+    def _all_asking(self) -> dict[int, int] | None:
+        """The boots of all workers, unless one of them is at work, has not asked yet, or is about to leave."""
+        for worker, session in self._workers.items():
+            if worker >= self.workers or session.answer is not None or not session.request:
+                return None
+        return {worker: session.boot for worker, session in self._workers.items()}
 
     def _feed(self) -> None:
         """Examples for those who wait, a global batch at a time; farewell when there are none."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.engine.roles.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
-from gearshift.shard import Order
+from gearshift.engine.roles.ring import NO_PLACE, Place
+from gearshift.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -61,6 +62,7 @@ class Report:
     version: int = 0  # the oldest step among the shards it pulled from
     seconds: float = 0.0
     content: Measured | None = None
+    ring: int = 0  # that has its dense gradient in the sum; without a lease: that broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Work:
     epoch: int = 0  # which pass over the data its examples are of
     plan: Plan = SERVERS_ONLY
     rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
+    place: Place = NO_PLACE  # in the ring that sums dense gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,8 @@ class Rows:
     statistics: dict[str, Tensor] = field(
         default_factory=dict
     )  # running ones of the model, from the first shard
+    made: Made | None = None  # how who holds the dense state comes to this step; None: `dense` has it
+    state: dict[str, Tensor] = field(default_factory=dict)  # of the dense optimizer, for who shall hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +225,7 @@ class Pull:
     version: int
     ids: tuple[Ids, ...]
     dense: bool = True  # whether dense values are wanted too
+    held: Held | None = None  # what the worker has of them; None: nothing, and no state is wanted
 
 
 @dataclass(frozen=True, slots=True)

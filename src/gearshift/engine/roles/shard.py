@@ -117,5 +117,12 @@ class ShardRole:
         for worker, pull in list(self._parked.items()):
             if shard.step >= pull.version:
                 del self._parked[worker]
-                head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
-                self.out.append((To("worker", worker), Rows(*head, *shard.pull(pull.ids, dense=pull.dense))))
+                self.out.append((To("worker", worker), self._rows(shard, pull)))
+
+    def _rows(self, shard: Shard, pull: Pull) -> Rows:
+        head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
+        if pull.held is None:
+            return Rows(*head, *shard.pull(pull.ids, dense=pull.dense))
+        if (made := shard.way_on(pull.held)) is not None:
+            return Rows(*head, *shard.pull(pull.ids, dense=False), made)
+        return Rows(*head, *shard.pull(pull.ids), state=shard.state())

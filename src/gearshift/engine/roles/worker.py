@@ -7,7 +7,7 @@ start anew, and then it knows nothing of what it did.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -33,6 +33,8 @@ from gearshift.engine.roles.messages import (
     Work,
 )
 from gearshift.engine.roles.replica_messages import Go, Meet, Target
+from gearshift.engine.roles.ring import NO_PLACE, Place
+from gearshift.shard import Held
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -47,6 +49,7 @@ class Job:
     answers: tuple[Rows, ...]  # by shard
     epoch: int = 0
     flat: Tensor | None = None  # the worker's own dense weights, where the shards' are not asked for
+    place: Place = NO_PLACE
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Result:
     parts: Sequence[Push]  # by shard
     content: Measured | None
     seconds: float
+    ring: int
 
 
 class WorkerRole:
@@ -83,8 +87,8 @@ class WorkerRole:
         self.boot, self.incarnation, self.request = self._new_boot(), 0, 0
         self.job = None
         self._begin: Begin | None = None
-        self._epoch = 0
-        self._rate = 1.0
+        self._epoch, self._rate, self._place = 0, 1.0, NO_PLACE
+        self._held = Held()
         self._report: Report | None = None
         self._result: Result | None = None
         self._answers: dict[int, Rows] = {}
@@ -118,12 +122,12 @@ class WorkerRole:
         self._go_on()
 
     def computed(
-        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0
+        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0, ring: int = 0
     ) -> None:
-        """The gradient of this job, by shard."""
+        """The gradient of this job, by shard; its dense part is in the sum of `ring`."""
         if job is not self.job:
             return  # it had to start anew meanwhile
-        self._result = Result(job, parts, content, seconds)
+        self._result = Result(job, parts, content, seconds, ring)
         self.state, self.job = "held", None
         self._go_on()
 
@@ -132,6 +136,12 @@ class WorkerRole:
         if job is self.job:
             self.job = None
             self._ask(self._done(job, refused=reason))
+
+    def broke(self, job: Job, reason: str) -> None:
+        """The ring has no sum; the work is to be given out again."""
+        if job is self.job:
+            self.job = None
+            self._ask_again(reason, job.place.ring)
 
     def tick(self) -> None:
         """Time has passed: what was not answered is said again."""
@@ -164,10 +174,16 @@ class WorkerRole:
         """The step is made: the dense part here if there is a replica, the rest by the shards."""
         result, self._result = self._result, None
         assert result is not None
+        if self.replicas.replicated and result.ring:
+            self._ask_again("replicas took over", result.ring)
+            return
         parts = result.parts
         if self.replicas.replicated:
             parts = self.replicas.step(parts, self._rate)
-        self._report = self._done(result.job, content=result.content, seconds=result.seconds)
+        self._held = replace(self._held, ring=result.ring)
+        self._report = self._done(
+            result.job, content=result.content, seconds=result.seconds, ring=result.ring
+        )
         self.replicas.lease = self._report.lease
         self._gifts = dict(enumerate(parts))
         self.state = "giving"
@@ -180,6 +196,11 @@ class WorkerRole:
             self.incarnation, self.number, self.boot, self.request + 1, lease, version=version, **more
         )
 
+    def _ask_again(self, reason: str, ring: int) -> None:
+        """A gradient of that ring does not count."""
+        head = self.incarnation, self.number, self.boot, self.request + 1
+        self._ask(Report(*head, refused=reason, ring=ring))
+
     def _ask(self, report: Report | None) -> None:
         self.request += 1
         self._report = report or Report(self.incarnation, self.number, self.boot, self.request)
@@ -188,11 +209,14 @@ class WorkerRole:
 
     def _begin_work(self, work: Work) -> None:
         self.state, self._begin, self._epoch, self._rate = "pulling", work.begin, work.epoch, work.rate
+        self._place = work.place
         self._ids = self._ids_of(work.begin, work.epoch)
         self.replicas.busy(work.plan)
         self._pull_anew()
 
     def _pull_anew(self) -> None:
+        if self.replicas.replicated:
+            self._place = NO_PLACE  # of a ring from before the switch
         self._pull += 1
         self._answers = {}
         self._say_again()
@@ -200,9 +224,12 @@ class WorkerRole:
     def _begin_job(self) -> None:
         assert self._begin is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
+        steps = {answer.step for answer in answers}
+        whole = self._place.ring and len(steps) == 1  # else the parts are of several steps
+        self._held = Held(steps.pop()) if whole else Held()
         replica = self.replicas.replica
         flat = None if replica is None else replica.flat
-        self.state, self.job = "computing", Job(self._begin, answers, self._epoch, flat)
+        self.state, self.job = "computing", Job(self._begin, answers, self._epoch, flat, self._place)
 
     def _gives(self, lease: int) -> bool:
         return self.state == "giving" and self._report is not None and self._report.lease == lease
@@ -227,7 +254,8 @@ class WorkerRole:
             if shard not in self._answers:
                 version, ids = self._begin.version, self._ids[shard]
                 head = self.incarnation, self.number, self.boot, self._pull
-                pull = Pull(*head, version, ids, dense=not self.replicas.replicated)
+                held = self._held if self._place.ring else None
+                pull = Pull(*head, version, ids, not self.replicas.replicated, held)
                 self.out.append((To("shard", shard), pull))
 
     def _give_missing(self) -> None:

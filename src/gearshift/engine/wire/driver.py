@@ -35,6 +35,8 @@ FAREWELL = 10.0  # seconds at most in which workers hear that it is over
 class Computed:
     parts: Sequence[Push]  # by shard, in memory that stays as it is
     content: Measured | None = None
+    ring: int = 0  # whose sum has its dense part
+    waited: float = 0.0  # seconds, for others in that ring: they say nothing of this worker
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,15 @@ class Unusable:
     reason: str
 
 
-Compute = Callable[[Job], Computed | Unusable]
+@dataclass(frozen=True)
+class NoSum:
+    """The ring of this work broke."""
+
+    reason: str
+
+
+Result = Computed | Unusable | NoSum
+Compute = Callable[[Job], Result]
 
 
 Role = CoordinatorRole | ShardRole | WorkerRole
@@ -313,17 +323,20 @@ class WorkerSeat:
                 continue  # the worker had to start anew before this one's turn came
             began = time.perf_counter()
             try:
-                result: Computed | Unusable | BaseException = self._compute(job)
+                result: Result | BaseException = self._compute(job)
             except BaseException as error:
                 result = error
             self._post(partial(self._done, job, result, time.perf_counter() - began))
 
-    def _done(self, job: Job, result: Computed | Unusable | BaseException, seconds: float) -> None:
+    def _done(self, job: Job, result: Result | BaseException, seconds: float) -> None:
+        seconds -= result.waited if isinstance(result, Computed) else 0.0
         self._batches, self._seconds = self._batches + 1, self._seconds + seconds
         match result:
-            case Computed(parts, content):
-                self.role.computed(job, parts, content, seconds)
+            case Computed(parts, content, ring):
+                self.role.computed(job, parts, content, seconds, ring)
             case Unusable(reason):
                 self.role.failed(job, reason)
+            case NoSum(reason):
+                self.role.broke(job, reason)
             case _:
                 raise result

@@ -8,18 +8,22 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.engine.roles import messages as m
 from gearshift.engine.roles.messages import Message, To
 from gearshift.engine.roles.replica_messages import Plan
+from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.frames import Reader, Writer
-from gearshift.engine.wire.limits import WireError
-from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Order, Step, TakeCut, Values
+from gearshift.engine.wire.limits import StatePart, WireError
+from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut, Values
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
+HELD = 2  # of a pull
+MADE, STATE = 2, 4  # of rows
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def plain(number: int, type_: type[Any], to: str) -> Kind:
 
 def write_report(w: Writer, report: m.Report) -> None:
     lease = 0 if report.lease is None else report.lease + 1
-    w.numbers(report.worker, report.boot, report.request, lease, report.version)
+    w.numbers(report.worker, report.boot, report.request, lease, report.version, report.ring)
     w.reals(report.seconds)
     if (content := report.content) is not None:
         w.flag(CONTENT)
@@ -80,13 +84,13 @@ def write_report(w: Writer, report: m.Report) -> None:
 
 
 def read_report(r: Reader, me: To) -> m.Report:
-    worker, boot, request, lease, version = r.numbers(5)
+    worker, boot, request, lease, version, ring = r.numbers(6)
     (seconds,) = r.reals(1)
     content = read_content(r) if r.flags & CONTENT else None
     if r.flags & (WEIGHTS | TIMES) and content is None:
         raise WireError("a flag that the message does not have")
     ended = lease - 1 if lease else None
-    return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content)
+    return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content, ring)
 
 
 def read_content(r: Reader) -> m.Measured:
@@ -106,6 +110,7 @@ def write_work(w: Writer, work: m.Work) -> None:
     begin, lease = work.begin, work.begin.lease
     w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
     w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
+    w.numbers(work.place.ring, work.place.rank, work.place.size)
     w.reals(work.rate)
     write_plan(w, work.plan)
 
@@ -115,9 +120,10 @@ def read_work(r: Reader, me: To) -> m.Work:
     if worker != me.number:
         raise WireError("a message for another worker")
     *lease, epoch = r.numbers(5)
+    place = Place(*r.numbers(3))
     (rate,) = r.reals(1)
     begin = Begin(worker, Lease(*lease), token, version)
-    return m.Work(r.incarnation, boot, request, begin, epoch, read_plan(r), rate)
+    return m.Work(r.incarnation, boot, request, begin, epoch, read_plan(r), rate, place)
 
 
 def write_plan(w: Writer, plan: Plan) -> None:
@@ -222,6 +228,9 @@ def read_ids(r: Reader) -> Ids:
 
 def write_pull(w: Writer, pull: m.Pull) -> None:
     w.numbers(pull.worker, pull.boot, pull.pull, pull.version, pull.dense)
+    if pull.held is not None:
+        w.flag(HELD)
+        w.numbers(pull.held.version + 1, pull.held.ring)
     for ids, _ in zip(pull.ids, w.limits.widths, strict=True):
         w.array(ids, np.int64, most=w.limits.ids)
 
@@ -230,18 +239,53 @@ def read_pull(r: Reader, me: To) -> m.Pull:
     worker, boot, pull, version, dense = r.numbers(5)
     if dense > 1:
         raise WireError("a number out of range")
+    held = None
+    if r.flags & HELD:
+        after, ring = r.numbers(2)
+        held = Held(after - 1, ring)
     ids = tuple(read_ids(r) for _ in r.limits.widths)
-    return m.Pull(r.incarnation, worker, boot, pull, version, ids, bool(dense))
+    return m.Pull(r.incarnation, worker, boot, pull, version, ids, bool(dense), held)
 
 
 def write_rows(w: Writer, rows: m.Rows) -> None:
     w.numbers(rows.shard, rows.boot, rows.pull, rows.step)
+    if rows.made is not None:
+        w.flag(MADE)
+        w.numbers(rows.made.ring)
+        w.reals(rows.made.lr_scale, rows.made.examples)
     write_values(w, rows)
+    if rows.state:
+        w.flag(STATE)
+        for one in w.limits.state:
+            write_state_part(w, one, rows.state[one.name])
 
 
 def read_rows(r: Reader, me: To) -> m.Rows:
     shard, boot, pull, step = r.numbers(4)
-    return m.Rows(r.incarnation, shard, boot, pull, step, *read_values(r, shard))
+    made = None
+    if r.flags & MADE:
+        (ring,) = r.numbers(1)
+        made = Made(ring, *r.reals(2))
+    values = read_values(r, shard, dense=made is None)
+    state = read_state(r, shard) if r.flags & STATE else {}
+    return m.Rows(r.incarnation, shard, boot, pull, step, *values, made, state)
+
+
+def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
+    if not r.limits.state:
+        raise WireError("a flag that the message does not have")
+    return {one.name: read_state_part(r, one, shard) for one in r.limits.state}
+
+
+def write_state_part(w: Writer, one: StatePart, values: Tensor) -> None:
+    dtype = np.int64 if one.counts else np.float32
+    w.array(values.reshape(-1).numpy(), dtype, most=max(1, *w.limits.dense))
+
+
+def read_state_part(r: Reader, one: StatePart, shard: int) -> Tensor:
+    count = r.limits.dense[shard] if one.each else 1
+    values = r.array(np.int64 if one.counts else np.float32, most=count, exact=count)
+    return torch.from_numpy(values).view((count,) if one.each else ())
 
 
 def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
@@ -251,17 +295,17 @@ def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
     write_statistics(w, values.statistics)
 
 
-def read_values(r: Reader, shard: int) -> Values:
+def read_values(r: Reader, shard: int, dense: bool = True) -> Values:
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
-    dense = r.array(np.float32, most=r.limits.dense[shard])
-    refuse_half_a_part(r, dense, shard)
-    return rows, torch.from_numpy(dense), read_statistics(r)
+    flat = r.array(np.float32, most=r.limits.dense[shard] if dense else 0)
+    refuse_half_a_part(r, flat, shard)
+    return rows, torch.from_numpy(flat), read_statistics(r)
 
 
 def refuse_half_a_part(r: Reader, dense: Floats, shard: int) -> None:
-    """A shard's dense values are all there; or none, where the worker has its own."""
+    """A shard's dense values are all there; or none, where the worker has its own, or another gives them."""
     if len(dense) not in (0, r.limits.dense[shard]):
         raise WireError("an array of another size")
 
@@ -289,7 +333,7 @@ def read_seen(r: Reader, me: To) -> m.Seen:
 
 def write_give(w: Writer, give: m.Give) -> None:
     push = give.push
-    w.numbers(give.worker, give.lease)
+    w.numbers(give.worker, give.lease, push.ring)
     w.reals(push.examples, push.loss)
     for own, width in zip(push.rows, w.limits.widths, strict=True):
         w.array(own.ids_U, np.int64, most=w.limits.ids)
@@ -300,13 +344,13 @@ def write_give(w: Writer, give: m.Give) -> None:
 
 
 def read_give(r: Reader, me: To) -> m.Give:
-    worker, lease = r.numbers(2)
+    worker, lease, ring = r.numbers(3)
     examples, loss = r.reals(2)
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
     dense = finite(r.floats(most=r.limits.dense[me.number]))
     refuse_half_a_part(r, dense, me.number)
     changes = read_statistics(r)
-    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes)
+    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes, ring=ring)
     return m.Give(r.incarnation, worker, lease, push)
 
 
@@ -363,12 +407,12 @@ KINDS: Final = (
     Kind(17, m.Work, "worker", write_work, read_work),
     plain(18, m.Rejoin, "worker"),
     plain(19, m.Over, "worker"),
-    Kind(20, m.Rows, "worker", write_rows, read_rows),
+    Kind(20, m.Rows, "worker", write_rows, read_rows, MADE | STATE),
     plain(21, m.Taken, "worker"),
     plain(32, m.Load, "shard"),
     Kind(33, m.Tell, "shard", write_tell, read_tell),
     plain(36, m.IsSaved, "shard"),
     Kind(37, m.Peek, "shard", write_peek, read_peek),
-    Kind(34, m.Pull, "shard", write_pull, read_pull),
+    Kind(34, m.Pull, "shard", write_pull, read_pull, HELD),
     Kind(35, m.Give, "shard", write_give, read_give),
 )

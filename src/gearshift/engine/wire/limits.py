@@ -63,9 +63,10 @@ class Limits:
 
     @property
     def frames(self) -> int:
-        """The most that any message has: a gradient's, a report's, or an offer's."""
-        gradient, report = 1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics), 5
-        return max(gradient, report, 1 + 1 + 1 + len(self.state))
+        """The most that any message has: a gradient's, the rows' with a state, a report's, or an offer's."""
+        gradient = 1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics)
+        answer = 1 + len(self.widths) + 1 + 1 + len(self.statistics) + len(self.state)
+        return max(gradient, answer, 5, 1 + 1 + 1 + len(self.state))
 
     @property
     def frame_bytes(self) -> int:

@@ -26,8 +26,7 @@ def write_state(w: Writer, state: dict[str, Tensor]) -> None:
     w.array(np.array([one.name in state for one in known], np.uint8), np.uint8, most=len(known))
     for one in known:
         if one.name in state:
-            values = state[one.name].reshape(-1).numpy()
-            w.array(values, np.int64 if one.counts else np.float32, most=max(1, *w.limits.dense))
+            kinds.write_state_part(w, one, state[one.name])
 
 
 def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
@@ -35,13 +34,8 @@ def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
     present = r.array(np.uint8, most=len(known), exact=len(known))
     if (present > 1).any():
         raise WireError("a number out of range")
-    state = {}
-    for one, there in zip(known, present, strict=True):
-        if there:
-            count = r.limits.dense[shard] if one.each else 1
-            values = r.array(np.int64 if one.counts else np.float32, most=count, exact=count)
-            state[one.name] = torch.from_numpy(values).view((count,) if one.each else ())
-    return state
+    there = (one for one, is_there in zip(known, present, strict=True) if is_there)
+    return {one.name: kinds.read_state_part(r, one, shard) for one in there}
 
 
 def read_flat(r: Reader, shard: int) -> Tensor:

@@ -1,0 +1,154 @@
+"""A worker's dense state beside the shards': the same bits after every step on a ring's sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import gearshift as gs
+from examples import PLAIN, make_batch
+from gearshift.engine.mirror import Mirror, state_of, unmirrored
+from gearshift.engine.roles.messages import Load, Pull, Rows, Tell
+from gearshift.engine.roles.shard import ShardRole
+from gearshift.engine.wire.limits import StatePart
+from gearshift.learner import Learner
+from gearshift.optim import DenseLAMB, DenseLARS
+from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
+from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.server import RowSettings
+from gearshift.shard import Held, Made, Order, Step, shard_server
+from gearshift.worker import Push
+
+WORKERS = 3
+
+
+def learner(optimizer: DenseOptimizer, max_norm: float | None = None, shards: int = 1) -> Learner:
+    torch.manual_seed(5)
+    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
+    rows = RowSettings(gs.RowAdagrad(lr=0.1))
+    return Learner(model, PLAIN, rows=rows, optimizer=optimizer, max_norm=max_norm, shards=shards)
+
+
+def a_round(on: Learner, ring: int, seed: int) -> list[Push]:
+    """Of a ring: the first carries the sum of all."""
+    pushes = [on.compute(on.find(make_batch(PLAIN, 20, seed + i)), i).kept() for i in range(WORKERS)]
+    total = torch.stack([push.dense for push in pushes]).sum(0)
+    return [
+        replace(push, dense=total if rank == 0 else total[:0], ring=ring) for rank, push in enumerate(pushes)
+    ]
+
+
+class Cluster:
+    """Shards, and one worker that mirrors them."""
+
+    def __init__(self, optimizer: DenseOptimizer, max_norm: float | None, shards: int) -> None:
+        self.truth = learner(optimizer, max_norm, shards)
+        self.layout = self.truth.layout
+        self.shards = [
+            ShardRole(
+                s,
+                1,
+                lambda name, s=s: shard_server(self.truth.server, self.layout, s),
+                lambda name, server: None,
+            )
+            for s in range(shards)
+        ]
+        for shard in self.shards:
+            shard.handle(Load(1, 1, "start"))
+        self.own = learner(optimizer, max_norm, shards)
+        self.mirror = Mirror(self.own.server, self.layout)
+        self._orders = self._pulls = 0
+
+    def step(self, pushes: list[Push], lr_scale: float) -> None:
+        self._orders += 1
+        first = self._orders * WORKERS
+        for i, push in enumerate(pushes):
+            for shard, part in zip(self.shards, self.layout.split(push), strict=True):
+                assert shard.shard is not None and shard.shard.take(first + i, part)
+        parts = tuple((first + i, 1.0) for i in range(len(pushes)))
+        for shard in self.shards:
+            shard.handle(Tell(1, Order(self._orders, Step(self._orders, parts, lr_scale))))
+
+    def pull(self, held: Held | None) -> list[Rows]:
+        self._pulls += 1
+        ids = self.layout.split_ids(self.truth.find(make_batch(PLAIN, 5, 0)).ids)
+        answers = []
+        for shard, own in zip(self.shards, ids, strict=True):
+            shard.out.clear()
+            shard.handle(Pull(1, 0, 1, self._pulls, 0, own, held=held))
+            answers += [message for _, message in shard.out if isinstance(message, Rows)]
+        return answers
+
+    def assert_same(self) -> None:
+        assert torch.equal(self.own.server.flat, self.truth.server.flat)
+        for name, values in self.truth.server.optimizer_state.items():
+            assert torch.equal(self.own.server.optimizer_state[name], values), name
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("optimizer", "max_norm"),
+    [
+        (SGD(0.1, l2=0.01), None),
+        (gs.Adam(0.01), None),
+        (gs.Adam(0.01), 0.05),
+        (AdamW(0.01), None),
+        (Adagrad(0.05), None),
+        (DenseLAMB(0.01), None),
+        (DenseLARS(0.1), None),
+    ],
+    ids=str,
+)
+def test_a_mirror_makes_the_steps_of_the_shards(
+    optimizer: DenseOptimizer, max_norm: float | None, shards: int
+) -> None:
+    cluster = Cluster(optimizer, max_norm, shards)
+    cluster.step(a_round(cluster.truth, 1, 0), 0.7)
+    cluster.mirror.take(cluster.pull(Held()), None)  # it holds nothing: it is brought everything
+    cluster.assert_same()
+    for step in range(1, 5):
+        pushes = a_round(cluster.truth, 2, 10 * step)
+        before = cluster.own.server.flat.clone()
+        cluster.step(pushes, 1.0 + step / 7)
+        answers = cluster.pull(Held(step, 2))
+        assert all(answer.made and answer.made.ring == 2 and not answer.state for answer in answers)
+        assert not any(len(answer.dense) for answer in answers)
+        cluster.mirror.take(answers, pushes[0].dense)
+        cluster.assert_same()
+        assert not torch.equal(before, cluster.own.server.flat)
+    assert all(answer.made == Made() for answer in cluster.pull(Held(5)))  # it is there already
+
+
+def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
+    cluster = Cluster(gs.Adam(0.01), None, 2)
+    for ring in (1, 1):
+        cluster.step(a_round(cluster.truth, ring, 0), 1.0)
+    for held in (Held(), Held(0, 1), Held(1), Held(1, 2)):
+        answers = cluster.pull(held)
+        assert all(
+            answer.made is None and answer.state.keys() == {"step", "mean", "square"} for answer in answers
+        )
+    mixed = [
+        *a_round(cluster.truth, 3, 20),
+        cluster.truth.compute(cluster.truth.find(make_batch(PLAIN, 9, 1)), 1),
+    ]
+    cluster.step(mixed, 1.0)  # more than the ring's sum
+    cluster.mirror.take(cluster.pull(Held(2, 3)), mixed[0].dense)
+    cluster.assert_same()
+
+
+def test_others_get_the_values_alone() -> None:
+    answers = Cluster(gs.Adam(0.01), None, 2).pull(None)
+    assert all(answer.made is None and not answer.state for answer in answers)
+
+
+def test_optimizers_that_need_more_than_a_sum_are_named() -> None:
+    assert unmirrored(learner(gs.Adam(0.01)).server) == ""
+    assert "each worker" in unmirrored(learner(VarianceReduced(gs.Adam(0.01))).server)
+    strange = learner(gs.Adam(0.01)).server
+    strange.optimizer_state["temperature"] = torch.tensor(1.0)
+    assert "one number for each weight" in unmirrored(strange)
+    parts = StatePart("step", each=False, counts=True), StatePart("mean"), StatePart("square")
+    assert state_of(learner(gs.Adam()).server) == parts
