@@ -27,15 +27,3 @@ def test_one_of_each_is_frozen(tmp_path: Path, cluster: gs.ClusterSettings, stra
     outcome = chaos.harm_a_run(strategy, ["freeze worker", "freeze shard", "freeze coordinator"], 20)
     assert len(outcome.harms) == 3 and outcome.incarnations >= 3
     assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["easgd", "model_averaging", "k_step_adam"])
-def test_one_of_each_is_killed_among_replicas(
-    tmp_path: Path, cluster: gs.ClusterSettings, strategy: str
-) -> None:
-    """Snapshots of replicas are whole too: all go on from the newest."""
-    chaos = Chaos(cluster, tmp_path, seed=3)
-    outcome = chaos.harm_a_run(strategy, ["kill worker", "kill shard", "kill coordinator"], 12)
-    assert len(outcome.harms) == 3 and outcome.incarnations >= 3
-    assert outcome.auc == pytest.approx(outcome.calm, abs=0.02)
