@@ -148,3 +148,22 @@ def test_a_strategy_trains_to_the_end(
     assert said["exchanges"] > 0 and said["bytes"] > 0
     if exchange == 4 and strategy != "k_step_adam":
         assert said["mean"] == pytest.approx(4, rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_shard_that_is_killed_among_replicas(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    """All go on from the newest checkpoint, with replicas that are forked from it."""
+    settings: dict[str, Any] = {
+        "shuffle": False,
+        "strategy": {"name": "easgd", "batch": 64},
+        "checkpoint": gs.CheckpointPolicy(gs.Every(steps=20), path=tmp_path),
+    }
+    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(Slow), DATA)
+    assert isinstance(run, LaunchedRun)
+    until(run, lambda: (run.folder / "checkpoints" / "step-20").exists() or run.status().step >= 60)
+    pids = {tuple(place): pid for place, (pid, _) in run.processes().items()}
+    os.kill(pids["shard", 1], signal.SIGKILL)
+    result = run.wait(180)
+    ledger = assert_exact(run.folder, 12_000)
+    assert ledger.heads >= 2, "a new incarnation"
+    assert result.report["sync_gap"]["exchanges"] > 0
