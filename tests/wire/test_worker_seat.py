@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Report, Rows, Taken, Welcome, Work
 from gearshift.engine.roles.ring import Place
 from gearshift.engine.roles.worker import WorkerRole
 from gearshift.engine.wire.driver import Computed, WorkerSeat
 from gearshift.sync.messages import Begin, Lease
-from tests.protocol.world import gradient, ids_of
+from tests.protocol.world import gradient, ids_of, layout_of, whole_server
 
 
 def test_waiting_for_others_in_a_ring_is_not_counted() -> None:
     """Else all would look as slow as the slowest, and `strategy: auto` would see no straggler."""
     posted = SimpleQueue[Callable[[], None]]()
-    role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [(ids_of(0, 2),)])
+    replicas = Exchanger(0, whole_server(1), layout_of(1), time.monotonic)
+    role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [(ids_of(0, 2),)], replicas)
     push = gradient(0, 2)
     seat = WorkerSeat(role, lambda job: Computed([push], None, ring=4, waited=1000.0), posted.put, 300.0)
     seat.handle(Welcome(1, 1))
-    seat.handle(Work(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), 0, Place(4, 0, 2)))
+    seat.handle(Work(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), place=Place(4, 0, 2)))
     seat.handle(Rows(1, 0, 1, 1, 0, (), push.dense))
     posted.get(timeout=30)()
     seat.handle(Taken(1, 0, 7))
