@@ -64,7 +64,7 @@ def running(kind: str, data: Any, **settings: Any) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         asked = {
             "patience": settings.pop("patience", 30.0),
-            "sync_transport": settings.pop("transport", "auto"),
+            "sync_transport": settings.pop("transport", "servers"),
         }
         cluster = gs.ClusterSettings(**asked) if kind == "ray" else None
         policy = gs.CheckpointPolicy(policy.every, policy.keep, folder)

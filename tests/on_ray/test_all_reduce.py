@@ -92,7 +92,8 @@ def test_all_reduce_is_refused_where_it_would_be_read(tmp_path: Path, cluster: g
 
 
 def test_auto_tries_both_and_says_which_it_keeps(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
-    run = trainer(tmp_path, global_batch=128, cluster=cluster).start(normed(), DATA)
+    asked = replace(cluster, sync_transport="auto")
+    run = trainer(tmp_path, global_batch=128, cluster=asked).start(normed(), DATA)
     run.wait(120)
     (said,) = [line for line in run.messages if "all-reduce" in line]
     assert re.fullmatch(

@@ -25,9 +25,7 @@ class ClusterSettings:
     worker_cpus: float = 1.0
     worker_gpus: float = 0.0
     threads: int = 1  # of a worker and of a shard
-    sync_transport: Transport = (
-        "auto"  # of dense gradients in sync: the servers, or all-reduce among the workers
-    )
+    sync_transport: Transport = "servers"  # of dense gradients in sync; or all-reduce among the workers
     trusted_network: bool = False  # all-reduce, which does not encrypt, may go between machines
 
     def transport(self, wire: Wire) -> Transport:

@@ -187,7 +187,7 @@ class Cluster(Section):
     )
     half: bool = Field(default=False, description="Send rows and gradients as bfloat16, half the bytes.")
     sync_transport: Literal["auto", "servers", "all_reduce"] = Field(
-        default="auto",
+        default="servers",
         description="How sync sums dense gradients: on the servers, among the workers, or what is faster here.",
     )
     trusted_network: bool = Field(
