@@ -33,6 +33,8 @@ COUNTERS = {
     "computing_seconds": "Time spent computing batches.",
     "exchanges": "Exchanges of a worker's replica.",
     "exchanged_bytes": "Bytes of weights and moments that these moved, both ways.",
+    "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
+    "rings_broken": "Rings for all-reduce that broke.",
     "restarts": "How many times it was started anew.",
 }
 GAUGES = {

@@ -54,6 +54,7 @@ def test_sync_by_all_reduce_equals_threads(tmp_path: Path, cluster: gs.ClusterSe
     assert there.report["progressive"] == pytest.approx(here.report["progressive"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_ring_breaks_and_forms_again(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_all_reduce_is_refused_where_it_would_be_read(tmp_path: Path, cluster: g
     assert replace(asked, trusted_network=True).transport("curve") == "all_reduce"
 
 
+@pytest.mark.slow
 def test_auto_tries_both_and_says_which_it_keeps(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     asked = replace(cluster, sync_transport="auto")
     run = trainer(tmp_path, global_batch=128, cluster=asked).start(normed(), DATA)

@@ -113,6 +113,7 @@ def test_sync_equals_threads(tmp_path: Path, cluster: gs.ClusterSettings) -> Non
     np.testing.assert_allclose(there.predict(VALID), here.predict(VALID), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow  # test_replicas.py has switches between the families
 def test_every_strategy_in_one_live_run(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
