@@ -34,12 +34,13 @@ pytestmark = ON_RAY
 LONG = gs.read(gs.ClickLog(examples=200_000, days=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [
         {"name": "k_step_adam", "exchange": 3, "warmup_steps": 4},
-        pytest.param({"name": "easgd", "exchange": {"every": 2}}, marks=pytest.mark.slow),
-        pytest.param({"name": "bmuf", "exchange": {"every": 5}, "momentum": 0.5}, marks=pytest.mark.slow),
+        {"name": "easgd", "exchange": {"every": 2}},
+        {"name": "bmuf", "exchange": {"every": 5}, "momentum": 0.5},
     ],
     ids=lambda strategy: strategy["name"],
 )
