@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,11 @@ class Hosts:
         self._id, self.cpus = f"gst{os.getpid()}", cpus
         self.folder = Path(tempfile.mkdtemp(prefix="gs-hosts-"))
         self._sessions: dict[str, int] = {}  # leaders, by host
+        self.numbers = list(range(count))
+        self._joining = threading.Lock()
+        self._closed = False
+
+    def open(self) -> None:
         _ip("link", "add", self._id, "type", "bridge")
         _ip("addr", "add", f"{NETWORK}.254/24", "dev", self._id)
         _ip("link", "set", self._id, "up")
@@ -53,7 +59,6 @@ class Hosts:
             f"--temp-dir={self.folder}/ray",
         ]
         self._ray("head", [], head)
-        self.numbers = list(range(count))
         for number in self.numbers:
             self._make(number)
             self._join(number)
@@ -76,9 +81,10 @@ class Hosts:
         until = time.monotonic() + GIVEN_UP_SECONDS
         while _lives(leader) and time.monotonic() < until:
             time.sleep(0.1)
-        if not _lives(leader):
-            end_session(leader, self.folder / "nothing")
-            self._join(number)
+        with self._joining:
+            if not _lives(leader) and not self._closed:
+                end_session(leader, self.folder / "nothing")
+                self._join(number)
 
     def kill(self, draw: random.Random) -> int:
         number = draw.choice(self.numbers)
@@ -93,12 +99,15 @@ class Hosts:
                 self._join(number)
 
     def close(self) -> None:
+        """Also what was opened in part."""
+        with self._joining:
+            self._closed = True
         for leader in self._sessions.values():
             end_session(leader, self.folder / "nothing")
         shutil.rmtree(self.folder, ignore_errors=True)
         for number in self.numbers:
-            _ip("netns", "del", self._space(number))
-        _ip("link", "del", self._id)
+            subprocess.run(["ip", "netns", "del", self._space(number)], capture_output=True, timeout=20)
+        subprocess.run(["ip", "link", "del", self._id], capture_output=True, timeout=20)
 
     def _space(self, number: int) -> str:
         return f"{self._id}-{number}"
@@ -142,6 +151,7 @@ def hosts(count: int = 3) -> Iterator[Hosts]:
 
     made = Hosts(count)
     try:
+        made.open()
         yield made
     finally:
         ray.shutdown()

@@ -550,7 +550,7 @@ class Simulation:
             if not isinstance(role, ShardRole) or role.incarnation != coordinator.incarnation:
                 continue  # it died just now
             assert role.shard is not None and role.shard.step == coordinator.epoch.step
-            unheard = {order.what.lease for order in coordinator._orders if isinstance(order.what, Drop)}
+            unheard = {order.what.lease for order in coordinator.orders.open if isinstance(order.what, Drop)}
             assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
             server = role.shard.server
             for name, values in optimizer.items() if not coordinator.meetings.replicated else ():

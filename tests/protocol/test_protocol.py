@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from gearshift.engine.roles import shard as shard_role
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.meetings import Meetings
 from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
+from gearshift.engine.roles.orders import Orders
 from gearshift.engine.roles.replica_messages import Offer
 from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
@@ -235,14 +235,7 @@ def an_old_incarnation_is_served(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_order_is_said_once(patch: pytest.MonkeyPatch) -> None:
-    tick = CoordinatorRole.tick
-
-    def ticked(self: CoordinatorRole, now: float) -> None:
-        orders, self._orders = self._orders, deque()
-        tick(self, now)
-        self._orders = orders + self._orders
-
-    patch.setattr(CoordinatorRole, "tick", ticked)
+    patch.setattr(Orders, "again", lambda self: None)
 
 
 def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) -> None:

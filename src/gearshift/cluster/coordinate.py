@@ -33,7 +33,8 @@ from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import RowStore
 from gearshift.engine.epoch import Ended
 from gearshift.engine.mirror import unmirrored
-from gearshift.engine.roles.coordinator import CoordinatorRole, StateLost
+from gearshift.engine.roles.coordinator import CoordinatorRole
+from gearshift.engine.roles.host import StateLost
 from gearshift.engine.roles.messages import Done, Measured, Message, Peek, Saved, Seen, ShardHello, To
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat

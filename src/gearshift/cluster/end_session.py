@@ -35,6 +35,8 @@ def _kill(leader: int) -> bool:
     """Whether there was anybody to kill. Zombies of other parents are gone as far as we are concerned."""
     with suppress(ChildProcessError):
         os.waitpid(leader, os.WNOHANG)  # if it is ours: a dead child stays until then
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)  # all that can be done where there is no /proc
     members = [pid for pid in _processes() if _session(pid) == leader]
     for pid in members:
         with suppress(ProcessLookupError, PermissionError):

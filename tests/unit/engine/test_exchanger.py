@@ -11,8 +11,18 @@ from torch import Tensor
 
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target
-from gearshift.engine.roles.sync_server import SyncServer, choices_in, choices_text
+from gearshift.engine.roles.replica_messages import (
+    Go,
+    Kind,
+    Meet,
+    Met,
+    Offer,
+    Plan,
+    Target,
+    choices_in,
+    choices_text,
+)
+from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.optim.first_order import Adam, DenseOptimizer, Momentum
 from gearshift.replicas.meeting import Replicas
 from gearshift.shard import Assemble

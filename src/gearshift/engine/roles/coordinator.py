@@ -8,12 +8,12 @@ written its part.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from gearshift.engine.epoch import Epoch, Host, Log
+from gearshift.engine.epoch import Epoch, Log
+from gearshift.engine.roles.host import Book, StateLost, Vault
 from gearshift.engine.roles.meetings import Meetings
 from gearshift.engine.roles.messages import (
     Alive,
@@ -29,59 +29,20 @@ from gearshift.engine.roles.messages import (
     Saved,
     Seen,
     ShardHello,
-    Tell,
     To,
     ToCoordinator,
     Welcome,
     Work,
 )
+from gearshift.engine.roles.orders import Orders
 from gearshift.engine.roles.replica_messages import Met
 from gearshift.engine.roles.ring import Rings
-from gearshift.replicas.figures import Counts
-from gearshift.shard import Assemble, Drop, Order, Step, TakeCut
+from gearshift.shard import Assemble, Drop, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
 
 LOADING = 20  # times as long may a shard be silent while it loads its part
-
-
-class Vault(Protocol):
-    """What outlives every process."""
-
-    def new_incarnation(self) -> int:
-        """Higher than any before."""
-
-    def newest(self) -> tuple[str, dict[str, Any]]:
-        """The name and the facts of the newest whole snapshot; there is always one."""
-
-    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
-        """Every shard has written its part of this one. Nothing, if a later incarnation has begun."""
-
-    def failed(self, name: str, error: str) -> None:
-        """A shard could not write its part of this one."""
-
-
-class Book(Host[Any], Protocol):
-    """A host whose accounts can be set back to a snapshot's."""
-
-    def facts(self) -> Any: ...
-    def restore(self, facts: Any) -> None: ...
-    def passed(self, first_lease: int) -> bool:
-        """The data are done with. True: once more from the beginning; leases go on with this number."""
-
-    def rate_after(self, examples: int) -> float:
-        """`rate`, for a step that a worker makes itself."""
-
-    def counted(self, worker: int, boot: int, counts: Counts) -> None:
-        """What the exchanges of this worker came to since it started."""
-
-    def shown(self) -> None:
-        """Replicas are where they can be evaluated, saved, or taken over by another strategy; nobody steps."""
-
-
-class StateLost(Exception):
-    """A shard that the host asked has begun anew: what it looked at is gone."""
 
 
 @dataclass
@@ -133,11 +94,8 @@ class CoordinatorRole:
         self._workers: dict[int, Session] = {}
         self.rings.forget()
         self._given_up: dict[int, int] = {}  # by worker: the last start that was given up
-        self._done = dict.fromkeys(range(self.shards), 0)  # orders carried out, by shard
-        self._orders: deque[Order] = deque()  # not carried out by all
-        self._given = 0
+        self.orders = Orders(self.incarnation, self.shards, lambda to, order: self.out.append((to, order)))
         self._heard = dict.fromkeys(range(self.shards), self.now)
-        self._step_order = 0  # the number of the step under way, 0: none
         self._cut: tuple[str, dict[str, Any]] | None = None  # being written
         self._cut_parts: set[int] = set()
         for shard in range(self.shards):
@@ -168,18 +126,17 @@ class CoordinatorRole:
 
     def _next_pass(self) -> None:
         """Once more over the data, with everybody who is here; those who asked for work still want it."""
-        assert self.epoch is not None
-        old = self.epoch.coordinator
+        old = self.the_epoch.coordinator
         self.epoch_number, self.position = self.epoch_number + 1, 0
         first_lease = old.work.supply.next_number
         self._open_epoch(
-            Coordinator(old.strategy, make_strategy, step=self.epoch.step, first_lease=first_lease)
+            Coordinator(old.strategy, make_strategy, step=self.the_epoch.step, first_lease=first_lease)
         )
         self.meetings.take_over(old.strategy, keep=False)
         for worker, session in self._workers.items():
-            self.epoch.joined(worker)
+            self.the_epoch.joined(worker)
             if session.request and session.answer is None:
-                self.epoch.requested(worker)
+                self.the_epoch.requested(worker)
 
     # ---- what is said ----
 
@@ -212,8 +169,9 @@ class CoordinatorRole:
                 else:
                     self._is_known(shard, boot)
             case Done(incarnation, shard, boot, number):
-                if self._is_known(shard, boot) and incarnation == self.incarnation:
-                    self._orders_done(shard, number)
+                known = self._is_known(shard, boot) and incarnation == self.incarnation
+                if known and self.orders.done(shard, number):
+                    self.the_epoch.carried_out()
             case Saved(incarnation, shard, boot, name, error):
                 if self._is_known(shard, boot) and incarnation == self.incarnation:
                     self._part_saved(shard, name, error)
@@ -253,7 +211,7 @@ class CoordinatorRole:
         """Who is here, and what is under way. From any thread."""
         found = {
             "workers": len(self._workers),
-            "orders_open": len(self._orders),
+            "orders_open": len(self.orders.open),
             "incarnation": self.incarnation,
             "ring_rounds": self.rings.rounds,
             "rings_broken": self.rings.broken,
@@ -329,35 +287,14 @@ class CoordinatorRole:
 
     def carry_out(self, what: Step | Drop | TakeCut | Assemble, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
-        self._given += 1
-        order = Order(self._given, what, open_from)
-        self._orders.append(order)
-        if isinstance(what, Step):
-            self._step_order = order.number
-        for shard in range(self.shards):
-            self._send_order(shard, order)
+        self.orders.give(what, open_from)
         return False
 
     def _orders_again(self) -> None:
-        for order in self._orders:
-            for shard, done in self._done.items():
-                if order.number > done:
-                    self._send_order(shard, order)
+        self.orders.again()
         if self._cut is not None:
             for shard in self.unsaved:
                 self.out.append((To("shard", shard), IsSaved(self.incarnation, self._cut[0])))
-
-    def _send_order(self, shard: int, order: Order) -> None:
-        self.out.append((To("shard", shard), Tell(self.incarnation, order)))
-
-    def _orders_done(self, shard: int, number: int) -> None:
-        self._done[shard] = max(self._done[shard], number)
-        by_all = min(self._done.values())
-        while self._orders and self._orders[0].number <= by_all:
-            self._orders.popleft()
-        if self.epoch is not None and 0 < self._step_order <= by_all:
-            self._step_order = 0
-            self.epoch.carried_out()
 
     # ---- snapshots ----
 
@@ -536,7 +473,7 @@ class CoordinatorRole:
         for worker, session in self._workers.items():
             if worker >= self.workers or session.answer is not None or not session.request:
                 return None
-        return {worker: session.boot for worker, session in self._workers.items()}
+        return self.members
 
     def _feed(self) -> None:
         """Examples for those who wait, a global batch at a time; farewell when there are none."""

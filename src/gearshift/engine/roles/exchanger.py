@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from gearshift.engine.roles.messages import COORDINATOR, Out, To
-from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target
-from gearshift.engine.roles.sync_server import choices_in
+from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
 from gearshift.optim.first_order import State
 from gearshift.replicas.figures import Counts
 from gearshift.replicas.meeting import fork, local_gradient, rule_for

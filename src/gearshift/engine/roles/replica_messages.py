@@ -6,12 +6,16 @@ twice. A meeting is of all members at the same time; what is exchanged in the ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 
 from torch import Tensor
 
 from gearshift.replicas.figures import Counts
+from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
+
+TRIGGERS = {kind.__name__: kind for kind in (Background, EverySteps, EverySeconds)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,18 @@ class Plan:
 
 
 SERVERS_ONLY = Plan()
+
+
+def choices_text(choices: Choices) -> str:
+    """As they travel."""
+    values = asdict(choices) | {"trigger": [type(choices.trigger).__name__, asdict(choices.trigger)]}
+    return json.dumps(values, separators=(",", ":"))
+
+
+def choices_in(text: str) -> Choices:
+    values = json.loads(text)
+    kind, settings = values.pop("trigger")
+    return Choices(trigger=TRIGGERS[kind](**settings), **values)
 
 
 class Kind(IntEnum):

@@ -8,33 +8,15 @@ the last mean, for no later one can have been made without the worker that asks.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import torch
 
 from gearshift.engine.roles.messages import Out, To
-from gearshift.engine.roles.replica_messages import Kind, Offer, Target
+from gearshift.engine.roles.replica_messages import Kind, Offer, Target, choices_in
 from gearshift.optim.first_order import State
 from gearshift.replicas.arithmetic import GlobalStep, centre_step, mean_of
 from gearshift.replicas.meeting import mean_state
 from gearshift.server import Server
 from gearshift.shard import Assemble
-from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
-
-TRIGGERS = {kind.__name__: kind for kind in (Background, EverySteps, EverySeconds)}
-
-
-def choices_text(choices: Choices) -> str:
-    """As they travel."""
-    values = asdict(choices) | {"trigger": [type(choices.trigger).__name__, asdict(choices.trigger)]}
-    return json.dumps(values, separators=(",", ":"))
-
-
-def choices_in(text: str) -> Choices:
-    values = json.loads(text)
-    kind, settings = values.pop("trigger")
-    return Choices(trigger=TRIGGERS[kind](**settings), **values)
 
 
 class SyncServer:
