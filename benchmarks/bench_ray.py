@@ -50,10 +50,10 @@ def cpu_seconds(pids: set[int]) -> float:
 
 
 def pids_of(run: Any) -> set[int]:
-    if not hasattr(run, "processes"):
+    hub = read_state(run.folder).get("pid")
+    if hub is None:  # threads
         return {os.getpid()}
-    found = {pid for pid, _ in run.processes().values()}
-    return found | {read_state(run.folder)["pid"]}
+    return {hub, *(pid for pid, _ in run.processes().values())}
 
 
 @contextmanager
@@ -65,6 +65,7 @@ def running(kind: str, data: Any, **settings: Any) -> Iterator[Any]:
         asked = {
             "patience": settings.pop("patience", 30.0),
             "sync_transport": settings.pop("transport", "servers"),
+            "threads": settings.get("threads", 1),
         }
         cluster = gs.ClusterSettings(**asked) if kind == "ray" else None
         policy = gs.CheckpointPolicy(policy.every, policy.keep, folder)
@@ -128,10 +129,10 @@ def stragglers(options: argparse.Namespace) -> dict[str, float]:
 
 
 def snapshot(options: argparse.Namespace) -> dict[str, float]:
-    data = gs.read(gs.ClickLog(examples=4 * options.examples, days=2))
+    data = gs.read(gs.ClickLog(examples=20 * options.examples, days=2))
     ratios = []
-    with running("ray", data, global_batch=8192, workers=2, shards=1) as run:
-        wait_until(run, lambda s: s.examples >= 0.1 * s.total)
+    with running("ray", data, global_batch=8192, workers=2, shards=1, threads=2) as run:
+        wait_until(run, lambda s: s.examples >= 0.3 * options.examples)
         for _ in range(options.rounds):
             before = over(run, options.window)
             seen = len(list((run.folder / "checkpoints").glob("step-*")))

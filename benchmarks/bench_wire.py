@@ -107,7 +107,7 @@ def serve(folder: Path, kind: str, alone: bool, pipe: Connection) -> None:
     pipe.send((endpoint.contact.address, endpoint.contact.key))
     endpoint.learn([Contact(WORKER, 1, key=pipe.recv())])
     role = ObedientRole(0, 1, lambda name: server, lambda name, server: None)
-    role.handle(Load(1, "start"))
+    role.handle(Load(1, 1, "start"))
     role.out.clear()
     driver = Driver(endpoint)
     driver.run(role)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,11 @@ from gearshift.optim.layout import Layout as DenseLayout
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.shard import Layout
 from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
+
+
+def is_of_rows(file: str) -> bool:
+    """Whether a checkpoint's file holds rows, rather than what every process needs."""
+    return re.match(r"(baseline-)?rows\d+-", file) is not None
 
 
 @dataclass(frozen=True)

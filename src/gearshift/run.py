@@ -102,6 +102,10 @@ class Run:
         """Asks the run to stop after this step; it saves a checkpoint first."""
         self._stop.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
     def checkpoint(self) -> None:
         """Asks the run to save after this step."""
         self._save_asked.set()

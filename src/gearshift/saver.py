@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift import checkpoint
+from gearshift.background import in_background
 from gearshift.checkpoint import Arrays, CheckpointFolder
 from gearshift.learner import Learner
 
@@ -65,8 +66,7 @@ class Saver:
                 for snapshot in snapshots:
                     snapshot.close()
 
-        self._writing = step, threading.Thread(target=write, name="gearshift-saver")
-        self._writing[1].start()
+        self._writing = step, in_background("gearshift-saver", write, to_its_end=True)
 
     def take_over(self, resumed: Path, best_step: int) -> None:
         """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""

@@ -94,7 +94,7 @@ class FromConfig:
     def build(self, schema: Schema | None, resume: Path | None) -> Run:
         config = load_config(self.config, ["train.baseline=false"])
         init_from = self.init_from if schema is None and resume is None else None
-        return build(config, resume=resume, init_from=init_from, schema=schema)
+        return build(config, resume=resume, init_from=init_from, schema=schema, rows_elsewhere=True)
 
     def header(self, run: Run, folder: Path) -> tuple[str, ...]:
         config = load_config(self.config)
@@ -107,6 +107,7 @@ def build(
     resume: Path | None = None,
     init_from: Path | None = None,
     schema: Schema | None = None,
+    rows_elsewhere: bool = False,
 ) -> Run:
     """All of `start` but the start: looks at the data and checks; writes nothing."""
     if config.cluster.threads:
@@ -114,10 +115,16 @@ def build(
     data = datasets(config)
     torch.manual_seed(config.train.seed)
     model = models.build(config.model.name, data.train.schema, **config.model.settings())
-    run = make_trainer(config).prepare(
-        model, data.train, data.valid, data.test, resume=resume, init_from=init_from, schema=schema
+    return make_trainer(config).prepare(
+        model,
+        data.train,
+        data.valid,
+        data.test,
+        resume=resume,
+        init_from=init_from,
+        schema=schema,
+        rows_elsewhere=rows_elsewhere,
     )
-    return run
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError
-from gearshift.learner import Learner
+from gearshift.learner import Learner, is_of_rows
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
@@ -158,12 +158,15 @@ class Trainer:
         resume: Path | None = None,
         init_from: str | Path | None = None,
         schema: Schema | None = None,
+        rows_elsewhere: bool = False,
     ) -> Run:
         """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint.
 
-        `schema` is what another process has learned from the data.
+        `schema` is what another process has learned from the data; with `rows_elsewhere` others hold the rows.
         """
-        saved = None if resume is None else Checkpoint.open(_last_of(resume))
+        saved = None
+        if resume is not None:
+            saved = Checkpoint.open(_last_of(resume), lambda file: not (rows_elsewhere and is_of_rows(file)))
         if saved is not None:
             schema = Schema.from_dict(saved.facts["schema"])
         train = train.fitted() if schema is None else train.with_schema(schema)
@@ -271,7 +274,14 @@ class Objects:
         trainer.baseline = False  # the coordinator reads no training data
         trainer.threads = torch.get_num_threads()  # of this process
         return trainer.prepare(
-            self.model, self.train, self.valid, self.test, resume=resume, init_from=init_from, schema=schema
+            self.model,
+            self.train,
+            self.valid,
+            self.test,
+            resume=resume,
+            init_from=init_from,
+            schema=schema,
+            rows_elsewhere=True,
         )
 
     def header(self, run: Run, folder: Path) -> tuple[str, ...]:

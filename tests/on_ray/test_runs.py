@@ -180,6 +180,18 @@ def test_a_run_of_threads_goes_on_as_processes(tmp_path: Path, cluster: gs.Clust
     assert_exact(part.folder, 12_000)
 
 
+@pytest.mark.slow
+def test_a_run_stops_before_anybody_works(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    """Asked before the coordinator has begun; what is saved goes on elsewhere."""
+    run = trainer(tmp_path, cluster=cluster).start(normed(), DATA)
+    run.stop()
+    run.wait(60)
+    assert run.status().phase == "stopped" and run.status().step == 0
+    again = trainer(tmp_path, cluster=None).start(normed(), DATA, resume=run.folder)
+    again.wait(60)
+    assert_exact(run.folder, 12_000)
+
+
 def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     """With its own error, not with endless restarts."""
     run = trainer(tmp_path, shards=1, workers=1, cluster=cluster).start(normed(Broken), DATA)

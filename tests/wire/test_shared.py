@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.limits import Limits, WireError
-from gearshift.engine.wire.shared import LARGE, MAGIC, START, Peer, Ring
+from gearshift.engine.wire.shared import LARGE, MAGIC, START, Neighbours, Peer, Ring
 
 LIMITS = Limits((4,), (3,), ids=20_000, batch=8)
 SIZE = 5 * LARGE
@@ -83,3 +84,17 @@ def test_what_is_read_is_the_readers_own(tmp_path: Path) -> None:
     for i in range(2, 9):
         ring.share([frame(i)])
     assert found.flags.writeable and (found == 1).all()
+
+
+def test_what_killed_starts_left_behind_is_removed(tmp_path: Path) -> None:
+    left = [tmp_path / name for name in ("shard-1-5", "shard-1-5.ring", "shard-1-17.ring")]
+    others = [
+        tmp_path / name for name in ("shard-0-5.ring", "shard-1-40", "shard-11-5.ring", "worker-1-5.ring")
+    ]
+    for file in left + others:
+        file.touch()
+    neighbours = Neighbours(To("shard", 1), 40, LIMITS)
+    neighbours.meet(f"ipc://{tmp_path}/shard-1-40")
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "shard-1-40.ring"])
+    neighbours.close()
+    assert sorted(tmp_path.iterdir()) == sorted(others)

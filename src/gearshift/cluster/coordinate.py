@@ -40,7 +40,7 @@ from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.epoch_run import PassHost
 from gearshift.errors import UserError
-from gearshift.learner import Learner
+from gearshift.learner import Learner, is_of_rows
 from gearshift.replicas.figures import Counts, as_json, from_json
 from gearshift.resuming import restore_measures
 from gearshift.run import Run
@@ -64,6 +64,9 @@ class Staff(Protocol):
 
     def figures(self) -> dict[str, dict[str, float]]:
         """The newest of each process, by its name."""
+
+    def step_down(self) -> None:
+        """Another coordinator has taken this one's place: this process ends at once, and writes nothing."""
 
     def close(self) -> None: ...
 
@@ -166,14 +169,20 @@ class Vault:
         self._engine, self._folder = engine, engine.site.folder
 
     def new_incarnation(self) -> int:
+        self._check_ours()
         number = int(read_state(self._folder).get("incarnation", 0)) + 1
         write_state(self._folder, incarnation=number)
         return number
 
+    def _check_ours(self) -> None:
+        """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
+        if int(read_state(self._folder).get("start", 0)) > self._engine.start:
+            self._engine.staff.step_down()
+
     def newest(self) -> tuple[str, dict[str, Any]]:
         training, last = self._engine.training, self._engine.saver.last
         assert last is not None, "a run begins with a checkpoint"
-        saved = Checkpoint.open(last)
+        saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
         progress = saved.facts["progress"]
         # Whatever was asked since then still counts: a strategy is no state of the parameters.
         facts = {
@@ -189,6 +198,7 @@ class Vault:
         return last.name, facts
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
+        self._check_ours()
         if incarnation == int(read_state(self._folder)["incarnation"]):
             self._engine.saver.commit(name, facts["book"])
 
@@ -256,11 +266,14 @@ class Books(PassHost):
 
     def shown(self) -> None:
         self._tick()
-        self.training.progress.position, self.training.progress.open = self._position()  # as of this moment
+        self._where_it_stands()
         self._evaluate_if_due()
         self._engine.save_if_asked()
         self.mark = time.perf_counter()
         self.do_what_was_asked()
+
+    def _where_it_stands(self) -> None:
+        self.training.progress.position, self.training.progress.open = self._position()
 
     def _settle(self) -> bool:
         """Whether replicas are where they can be evaluated and saved; if not, they will be soon."""
@@ -311,6 +324,13 @@ class Books(PassHost):
         self._engine.role.resize(workers)
         self._engine.staff.resize(workers)
 
+    def stop_if_asked(self) -> None:
+        """While nobody works; otherwise it is done after the next step."""
+        if self._engine.stop_asked and not self._engine.role.over:
+            self._engine.role.stop()
+            if self._engine.role.over:
+                self._where_it_stands()
+
     def do_what_was_asked(self) -> None:
         """In order; what concerns replicas, when they are shown."""
         role, asked = self._engine.role, self.training.asked
@@ -340,6 +360,7 @@ class Engine:
         self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
         self.layout = layout_of(self.learner, site.shards)
         self.role: CoordinatorRole
+        self.start = int(read_state(site.folder).get("start", 0))  # which one of the coordinator this is
         self._question = 0
 
     @property
@@ -347,6 +368,10 @@ class Engine:
         saver = self._run.saver
         assert isinstance(saver, ClusterSaver)
         return saver
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._run.stopping
 
     def run(self, training: Training, observer: Observer) -> bool:
         for name, settings in [
@@ -567,6 +592,7 @@ class RunSeat(CoordinatorSeat):
         super().tick()
         for shard in engine.role.silent():
             engine.replace_shard(shard)
+        engine.books.stop_if_asked()
         engine.books.do_what_was_asked()
         engine.role.proceed()
 

@@ -130,7 +130,7 @@ class LaunchedRun:
         self._heard = time.monotonic()
         self._watchdog = ray.Watchdog(site)
         self._error: BaseException | None = None
-        self._over = False
+        self._over = self._stopping = False
         self._result: Result | None = None
 
     # What it tells
@@ -183,6 +183,8 @@ class LaunchedRun:
         self._status = said.get("status", self._status)
         if said["over"]:
             self._end(said["error"])
+        elif self._stopping:
+            self._hub.ask.remote("stop")
 
     def _end(self, error: tuple[str, bool] | None) -> None:
         if error is not None:
@@ -212,7 +214,10 @@ class LaunchedRun:
         self._ask("resize", workers)
 
     def stop(self) -> None:
-        self._ask("stop")
+        """Also of a coordinator that is just starting, or starting anew: it is asked until it ends."""
+        self._stopping = True
+        if not self._over:
+            self._hub.ask.remote("stop")
 
     def checkpoint(self) -> None:
         self._ask("checkpoint")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 from functools import partial
 
+from gearshift.background import in_background
 from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.cluster.snapshots import PartCut, load_part, part_folder
 from gearshift.engine.roles.shard import ShardRole
@@ -34,7 +34,7 @@ def serve(member: Member, site: Site) -> None:
                 error = f"shard {number} could not write its part ({said})"
             driver.post(partial(role.saved, incarnation, name, error))
 
-        threading.Thread(target=write, name="gearshift-cut", daemon=True).start()
+        in_background("gearshift-cut", write)
 
     with closing(endpoint_of(member, site, training)) as endpoint:
         driver = driver_of(member, site, endpoint)

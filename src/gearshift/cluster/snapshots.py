@@ -6,7 +6,7 @@
         s1.json                       what the manifest will say of the rows
 
 The folder must be one that all machines see. Loading a part takes the rows whose hash names the shard, so a checkpoint
-of any number of shards, of any engine, loads on any other.
+of any number of shards, of any engine, loads on any other; of one with as many shards, only the shard's own files.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from gearshift import checkpoint
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import Cut, RowBlock
-from gearshift.learner import Learner
+from gearshift.learner import Learner, is_of_rows
 from gearshift.server import Server
 from gearshift.shard import Layout, shard_server
+
+PARTS = "row_parts"  # among a checkpoint's facts: rows are in files of so many shards
 
 
 def part_folder(checkpoints: Path, name: str) -> Path:
@@ -72,7 +74,10 @@ class PartCut:
 
 def load_part(learner: Learner, layout: Layout, shard: int, path: Path) -> Server:
     """The server of this shard, with its part of the checkpoint; `learner` is of this process alone."""
-    saved = Checkpoint.open(path)
+    parted_alike = checkpoint.read_facts(path).get(PARTS) == layout.shards
+    saved = Checkpoint.open(
+        path, lambda file: not (parted_alike and is_of_rows(file)) or f"-s{shard}-" in file
+    )
     learner.restore(saved, keep=lambda block: _own_rows(block, shard, layout.shards))
     server = shard_server(learner.server, layout, shard)
     if layout.shards > 1:
@@ -119,7 +124,7 @@ def commit(
         "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
         "optimizer": {name: t.numpy() for name, t in optimizer.items()},
     }
-    checkpoint.finish(beside, path, facts, {**arrays, **dense}, files)
+    checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files)
 
 
 def discard(checkpoints: Path, name: str) -> None:

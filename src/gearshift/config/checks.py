@@ -100,19 +100,8 @@ def _version_misfits(config: Config) -> Iterator[Misfit]:
         say = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
         yield Misfit(("cluster", "engine"), say)
     if cluster.engine != "ray":
-        for name in (
-            "address",
-            "wire",
-            "half",
-            "sync_transport",
-            "trusted_network",
-            "patience",
-            "placement",
-            "resources",
-        ):
-            if (
-                getattr(cluster, name) != type(cluster).model_fields[name].default
-            ):  # a saved config has them all
+        for name in RAY_ONLY:  # a saved config has them all
+            if getattr(cluster, name) != type(cluster).model_fields[name].default:
                 yield Misfit(
                     ("cluster", name), f"cluster.{name} is for engine: ray; engine is {cluster.engine}"
                 )
@@ -122,6 +111,16 @@ def _version_misfits(config: Config) -> Iterator[Misfit]:
 
 
 ENGINES = ("threads", "ray")
+RAY_ONLY = (
+    "address",
+    "wire",
+    "half",
+    "sync_transport",
+    "trusted_network",
+    "patience",
+    "placement",
+    "resources",
+)  # of `cluster`
 
 
 def _source_misfits(config: Config) -> Iterator[Misfit]:

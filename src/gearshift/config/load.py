@@ -77,6 +77,8 @@ def _read_text(path: FilePath) -> str:
 
 def _build(values: Mapping[str, Any], read: Document | None, texts: Sequence[str]) -> Config:
     settings = [overrides.parse_override(text, Config) for text in texts]
+    if any(s.path == ("cluster", "engine") and s.value != "ray" for s in settings):
+        values = _without_ray(values)
     merged, paths = overrides.apply(values, settings, Config)
     places = Places(read, {path: setting.text for path, setting in zip(paths, settings, strict=True)})
     try:
@@ -85,6 +87,14 @@ def _build(values: Mapping[str, Any], read: Document | None, texts: Sequence[str
         raise UserError(_first_complaint(error, merged, places)) from error
     config._places = places
     return config
+
+
+def _without_ray(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file's settings for Ray do not bind whoever asks for another engine beside it."""
+    cluster = values.get("cluster")
+    if not isinstance(cluster, dict):
+        return values
+    return {**values, "cluster": {k: v for k, v in cluster.items() if k not in checks.RAY_ONLY}}
 
 
 def _placed(place: str, sentence: str) -> str:

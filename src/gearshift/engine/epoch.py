@@ -118,7 +118,12 @@ class Epoch(Generic[R]):
 
     @property
     def done(self) -> bool:
-        return self.stopped or (self.coordinator.work.done and not self._decided and not self._under_way)
+        return self.stopped or (self.coordinator.work.done and self.at_rest)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all that was decided is carried out."""
+        return not self._decided and self._under_way is None
 
     def supply(self, first: int, count: int, batch: int | None = None) -> None:
         """Examples that may be leased, `batch` at a time, or all of them as one lease."""

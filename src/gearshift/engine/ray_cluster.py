@@ -19,6 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import ray
@@ -43,6 +44,7 @@ ANSWER_SECONDS = 20.0  # for a question to the hub
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
+KEEPER_SECONDS = 20.0  # between two looks whether the keeper is there
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
 FAILURES = 3  # of one member, one after the other, that end the run
@@ -58,6 +60,9 @@ class Running(Protocol):
     @property
     def messages(self) -> list[str]: ...
     def status(self) -> Any: ...
+    def stop(self) -> None: ...
+    def wait(self, timeout: float) -> Any:
+        """For its end, and raises what went wrong; `TimeoutError` when the time is over first."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +252,11 @@ def _lately(times: list[float]) -> list[float]:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    """If it is still one of Ray's: numbers are used again."""
+    title = Path(f"/proc/{pid}/cmdline")
+    with contextlib.suppress(OSError):
+        if not Path("/proc").is_dir() or title.read_bytes().startswith(b"ray::"):
+            os.kill(pid, signal.SIGKILL)
 
 
 # ---- the hub ----
@@ -269,6 +277,15 @@ class Keeper:
 
 def keeper_of(run: str) -> Any:
     return ray.get_actor(f"{run}/keeper", namespace=NAMESPACE)
+
+
+def keep(run: str, site: Any) -> Any:
+    """The keeper of this run, which is started if it is not there."""
+    with contextlib.suppress(ValueError):
+        return keeper_of(run)
+    options: dict[str, Any] = {"name": f"{run}/keeper", "namespace": NAMESPACE, "lifetime": "detached"}
+    options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
+    return ray.remote(Keeper).options(**options).remote(site)
 
 
 class Hub:
@@ -294,7 +311,7 @@ class Hub:
         self._started_at: dict[To, list[float]] = {}  # lately
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
-        self._over = self._begun = False
+        self._over = self._begun = self._stop_asked = False
         self._run: Running | None = None
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
@@ -312,7 +329,13 @@ class Hub:
         try:
             self._seat._known = self._contacts
             self._run = self._begin(self._seat, self._site, self)
-            self._run.wait()  # type: ignore[attr-defined]
+            if self._stop_asked:
+                self._run.stop()
+            while not self._run.finished:
+                keep(self._plan.name, self._site)
+                with contextlib.suppress(TimeoutError):
+                    self._run.wait(KEEPER_SECONDS)
+            self._run.wait(0)
         except UserError as error:
             self._error = str(error), True
         except BaseException:
@@ -379,10 +402,10 @@ class Hub:
             return  # another has started in its place meanwhile
         if failure is None:
             self._end(who)
-            if who.role == "worker" and who.number < self._wanted and not self._over:
+            if who.role == "worker":
                 threading.Timer(
-                    MEET_SECONDS, self._start, [who]
-                ).start()  # it was sent home, and is wanted again
+                    MEET_SECONDS, self._start_if_wanted, [who]
+                ).start()  # it was sent home too early
             return
         sentence, is_users = failure
         times = self._failures[who] = _lately([*self._failures.get(who, ()), time.monotonic()])
@@ -404,6 +427,10 @@ class Hub:
         self._wanted = workers
         for number in range(workers):
             self._start(To("worker", number))
+
+    def _start_if_wanted(self, who: To) -> None:
+        if who.number < self._wanted and not self._over:
+            self._start(who)
 
     def _start(self, who: To) -> None:
         if who not in self._actors:
@@ -428,6 +455,9 @@ class Hub:
                 f"{who.role}-{who.number}": {**own, "restarts": max(0, self._starts[who] - 1)}
                 for who, own in sorted(found.items())
             }
+
+    def step_down(self) -> None:
+        os._exit(1)  # Ray has given this process up already, and started another
 
     def close(self) -> None:
         self._wanted = 0
@@ -462,6 +492,9 @@ class Hub:
 
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         """switch, resize, stop, checkpoint."""
+        if self._run is None and method == "stop":
+            self._stop_asked = True
+            return None
         if self._run is None:
             raise UserError("the run has not begun yet; try again")
         return getattr(self._run, method)(*arguments, **settings)
@@ -530,10 +563,7 @@ def launch(
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        kept: dict[str, Any] = {"name": f"{plan.name}/keeper", "namespace": NAMESPACE, "lifetime": "detached"}
-        kept |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
-        keeper: Any = ray.remote(Keeper).options(**kept).remote(site)
-        ray.get(keeper.give.remote(), timeout=PLACE_SECONDS)
+        ray.get(keep(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
     except TypeError as error:  # what pickle says of what it cannot take along
         cause = error.__cause__ or error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gearshift.cluster import site as sites
-from gearshift.cluster.coordinate import coordinate
+from gearshift.cluster.coordinate import Engine, Vault, coordinate
 from gearshift.cluster.serve import serve
 from gearshift.cluster.site import Site, write_state
 from gearshift.cluster.work import work
@@ -53,3 +54,27 @@ def test_who_sees_it_goes_on(tmp_path: Path) -> None:
     write_state(tmp_path, starts_before=2)  # as when it is resumed
     assert site.new_start(9, "node") == 3 and site.restarts() == 0
     site.enter()
+
+
+def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
+    """Cut off and given up, it may come back to a folder in which another goes on."""
+
+    class SteppedDown(Exception):
+        """A process that has ended."""
+
+    def step_down() -> None:
+        raise SteppedDown
+
+    site = site_in(tmp_path)
+    first, second = (
+        SimpleNamespace(
+            start=site.new_start(pid, "node"), site=site, staff=SimpleNamespace(step_down=step_down)
+        )
+        for pid in (7, 8)
+    )
+    old, new = Vault(cast(Engine, first)), Vault(cast(Engine, second))
+    assert new.new_incarnation() == 1
+    for write in (old.new_incarnation, lambda: old.commit(1, "step-3-1", {})):
+        with pytest.raises(SteppedDown):
+            write()
+    assert new.new_incarnation() == 2

@@ -393,3 +393,15 @@ def test_planned_switches_in_different_units_may_stand_in_any_order(load: Load) 
     points = ["50%", "1min", "500k", "60%", "day 2", "600k"]
     entries = ", ".join(f"{{at: {point}, to: gba}}" for point in points)
     assert len(load(f"{SMALL}strategy: {{switch: [{entries}]}}").strategy.switch) == len(points)
+
+
+def test_another_engine_leaves_the_settings_for_ray_aside(tmp_path: Path) -> None:
+    file = tmp_path / "clicks.yaml"
+    file.write_text(
+        changed("engine: threads", "engine: ray, patience: 5s, wire: curve, resources: {worker_cpus: 2}")
+    )
+    assert load_config(file).cluster.patience == 5
+    here = load_config(file, ["cluster.engine=threads"]).cluster
+    assert (here.engine, here.wire, here.workers) == ("threads", "auto", 1)
+    with pytest.raises(UserError, match=r"^cluster.wire=ipc: cluster.wire is for engine: ray"):
+        load_config(file, ["cluster.engine=threads", "cluster.wire=ipc"])

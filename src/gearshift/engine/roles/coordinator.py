@@ -236,6 +236,13 @@ class CoordinatorRole:
             self.epoch.switch(strategy, settings, reason)
             self._feed()
 
+    def stop(self) -> None:
+        """Here, if nobody works: no step will come after which a run usually stops."""
+        if self.epoch is not None and self.alone and self.epoch.at_rest:
+            if self.meetings.replicated and not self.meetings.shown:
+                return
+            self.epoch.stopped = self.over = True
+
     def resize(self, workers: int) -> None:
         """Only those with a number below this shall work; others leave when they have ended their batch."""
         self.workers = workers

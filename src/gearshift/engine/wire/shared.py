@@ -111,6 +111,7 @@ class Neighbours:
         """At a socket in a folder; an address elsewhere is none of this."""
         if self._ring is None and address.startswith("ipc://"):
             self._folder = Path(address.removeprefix("ipc://")).parent
+            self._remove_earlier()
             self._ring = Ring(self._file(self._me, self._boot), ring_size(self._limits))
 
     def share(self, frames: list[Buffer]) -> list[Buffer]:
@@ -128,6 +129,13 @@ class Neighbours:
     def close(self) -> None:
         if self._ring is not None:
             self._ring.close()
+
+    def _remove_earlier(self) -> None:
+        """Rings and sockets of starts of this process that were killed."""
+        for file in self._folder.glob(f"{self._me.role}-{self._me.number}-*"):
+            boot = file.name.rpartition("-")[2].removesuffix(".ring")
+            if boot.isdigit() and int(boot) < self._boot:
+                file.unlink(missing_ok=True)
 
     def _file(self, who: To, boot: int) -> Path:
         return self._folder / f"{who.role}-{who.number}-{boot}.ring"
