@@ -15,6 +15,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +112,14 @@ class Nodes:
         (process,) = node.all_processes["raylet"]
         self._cluster.remove_node(node, allow_graceful=False)
         return int(process.process.pid)
+
+    def drain(self, machine: str) -> None:
+        """Says that this one will be gone."""
+        command = [Path(sys.executable).with_name("ray"), "drain-node", f"--address={self.address}"]
+        command += [f"--node-id={machine}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=test"]
+        subprocess.run(
+            [*command, "--deadline-remaining-seconds=60"], check=True, capture_output=True, timeout=60
+        )
 
     def add(self) -> None:
         self._nodes.append(self._add())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
+from gearshift.engine.roles.messages import To
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.chaos.faults import Chaos, Nodes, check, examples_in, fresh_model, nodes, settings_for, trainer
 from tests.on_ray.fixtures import ON_RAY
@@ -47,6 +48,30 @@ def test_a_strategy_trains_as_on_threads(tmp_path: Path, raylets: Nodes, strateg
     assert len({node for _, node in places.values()}) == 3, "they are not spread"
     check(there.folder, DATA.counted())
     assert there.auc == pytest.approx(here.auc, abs=1e-4 if strategy == "sync" else 0.02)
+
+
+def test_a_machine_that_will_go_away_is_left_in_time(tmp_path: Path, raylets: Nodes) -> None:
+    """Its workers end their batches and go on elsewhere, before it is gone; what the others hold is saved."""
+    data = gs.read(gs.ClickLog(examples=400_000, days=2))
+    cluster = replace(settings_for(raylets.address), patience=30.0)
+    run = trainer(tmp_path, "gba", cluster=cluster).start(fresh_model(data), data)
+    assert isinstance(run, LaunchedRun)
+
+    def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert not run.finished and time.monotonic() < end, run.messages
+            time.sleep(0.1)
+
+    until(lambda: run.status().step >= 3)
+    machine = run.processes()[To("worker", 0)][1]
+    raylets.drain(machine)
+    until(lambda: any("goes away soon: a checkpoint is taken, and " in said for said in run.messages))
+    until(lambda: run.processes()[To("worker", 0)][1] != machine)
+    run.stop()
+    run.wait(60)
+    assert not any("worker 0 started anew" in said for said in run.messages)  # nothing was begun twice
+    raylets.add()
 
 
 @pytest.mark.parametrize("strategy", ["sync", "gba"])

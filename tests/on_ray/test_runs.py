@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +20,7 @@ from gearshift import event_log, run_folder
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
+from gearshift.engine.roles.messages import To
 from gearshift.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.ledger import Ledger
@@ -178,6 +181,31 @@ def test_a_run_of_threads_goes_on_as_processes(tmp_path: Path, cluster: gs.Clust
     assert result.folder == part.folder and result.report["engine"] == "ray"
     assert_same_state(whole.folder, part.folder)
     assert_exact(part.folder, 12_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["worker", "shard"])
+def test_a_process_that_is_asked_to_end(tmp_path: Path, cluster: gs.ClusterSettings, role: str) -> None:
+    """As by a spot machine that goes away: what is under way is ended and saved first, and it goes on elsewhere."""
+    data = gs.read(gs.ClickLog(examples=60_000, days=2))
+    run = trainer(tmp_path, cluster=cluster, shuffle=False, strategy="gba").start(normed(Slow), data)
+    assert isinstance(run, LaunchedRun)
+    until(run, lambda: run.status().step >= 5)
+    who = To(role, 0)
+    os.kill(run.processes()[who][0], signal.SIGTERM)
+    until(run, lambda: any(f"the process of {role} 0 was asked to end" in said for said in run.messages))
+    until(run, lambda: run.figures().get(f"{role}-0", {}).get("restarts", 0) == 1)
+    step = run.status().step
+    until(run, lambda: run.status().step > step + 3)
+    run.stop()
+    run.wait(60)
+    assert len(list((run.folder / "checkpoints").glob("step-*"))) >= 2
+    again = trainer(tmp_path, shuffle=False, strategy="gba").start(normed(Slow), data, resume=run.folder)
+    again.wait(90)
+    ledger = assert_exact(run.folder, 60_000)
+    if role == "worker":
+        assert not any("is begun again" in said for said in run.messages)
+    assert ledger.step
 
 
 @pytest.mark.slow

@@ -141,6 +141,21 @@ def test_who_leaves_ends_its_round_first() -> None:
     assert workers.work[0].place == workers.work[1].place == NO_PLACE
 
 
+def test_who_is_given_notice_ends_its_batch_and_is_not_begun_again() -> None:
+    workers = Workers(3, transport="servers")
+    lease = workers.work[2].begin.lease
+    workers.role.dismiss(2)  # it is at work
+    workers.role.dismiss(7)  # nobody
+    for worker in range(3):
+        workers.report(worker)
+    assert lease.number in {number for step in workers.steps() for number, _ in step.parts}
+    assert workers.work[2].begin.lease == lease and set(workers.role.members) == {0, 1}
+    workers.say(Hello(2, 1))  # the same start: it was told
+    assert set(workers.role.members) == {0, 1}
+    workers.say(Hello(2, 2))  # another, elsewhere
+    assert set(workers.role.members) == {0, 1, 2}
+
+
 def test_who_has_reported_and_leaves_breaks_the_ring() -> None:
     workers = Workers(3)
     workers.until_ringed()

@@ -7,9 +7,10 @@ processes elsewhere. It holds no rows: an evaluation looks at those of the shard
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,6 +62,9 @@ class Staff(Protocol):
 
     def failure(self) -> str | None:
         """Why the run cannot go on: a process that fails again and again."""
+
+    def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
+        """Whom to tell that these members will be gone soon, and why."""
 
     def figures(self) -> dict[str, dict[str, float]]:
         """The newest of each process, by its name."""
@@ -404,6 +408,7 @@ class Engine:
                     tell=observer.tell,
                     rings=Rings(self._transport(), observer.tell),
                 )
+                self.staff.heeded_by(self._notice)
                 self.driver.steer(RunSeat(self))
         finally:
             self.staff.close()
@@ -411,6 +416,15 @@ class Engine:
         self._take_rows()
         assert self.role.epoch is not None
         return not self.role.epoch.stopped
+
+    def _notice(self, members: Sequence[To], reason: str) -> None:
+        """What is saved now is not lost with them; workers end what they have begun. From any thread."""
+        names = ", ".join(f"{who.role} {who.number}" for who in members)
+        self._run.tell(f"{reason}: a checkpoint is taken, and {names} will go on elsewhere if there is room")
+        self._run.checkpoint()
+        for who in members:
+            if who.role == "worker":
+                self.driver.post(partial(self.role.dismiss, who.number))
 
     def _transport(self) -> Transport:
         """What was asked, if the optimizer lets workers step on a sum."""

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,26 @@ class Examples(Protocol):
 
     def describe(self) -> tuple[str, str]:
         """(what it is, a remark or ""), for one line in the terminal."""
+
+
+PieceAt = Callable[
+    [int], Batch
+]  # the piece that has the example of this position; IndexError behind the last
+
+
+@runtime_checkable
+class InPieces(Protocol):
+    """Examples of which any piece can be read by itself, for what it costs."""
+
+    def pieces(self) -> PieceAt:
+        """For one thread."""
+
+
+def pieces_of(examples: Examples) -> PieceAt | None:
+    """None if all that lies before an example has to be read as well, or may have to."""
+    if isinstance(examples, HeadExamples):
+        return pieces_of(examples.inner)
+    return examples.pieces() if isinstance(examples, InPieces) else None
 
 
 class RawSource(Protocol):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gearshift.data.batch import Batch
+from gearshift.data.examples import PieceAt
 from gearshift.data.schema import Schema
 from gearshift.data.synthetic import ClickLog
+
+PIECE = 4_096  # examples
 
 
 class GeneratedExamples:
@@ -31,6 +34,15 @@ class GeneratedExamples:
         for at in range(self.begin + first, self.end, self.log.block_size):
             batch = self.log.read(at, min(self.log.block_size, self.end - at))
             yield batch.moved(at - self.begin)
+
+    def pieces(self) -> PieceAt:
+        def piece_at(position: int) -> Batch:
+            first = self.begin + position // PIECE * PIECE
+            if first >= self.end:
+                raise IndexError(f"there is no example {position}")
+            return self.log.read(first, min(PIECE, self.end - first)).moved(first - self.begin)
+
+        return piece_at
 
     def with_schema(self, schema: Schema) -> GeneratedExamples:
         return GeneratedExamples(self.log, self.begin, self.end, schema)

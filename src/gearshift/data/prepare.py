@@ -1,7 +1,7 @@
 """Prepared data: Parquet with ready ids and numbers, and a manifest; reading it is decompressing and copying.
 
     folder/manifest.json          format version, schema (fitted), examples, time range, files
-    folder/part-00000.parquet     row groups of 64 Ki examples; columns
+    folder/part-00000.parquet     row groups of 8 Ki examples; columns
         label.<task>  numeric.<name>  vector.<name>  id.<name>  ids.<name>  time  weight  group  keep.<name>
 
 Prepared examples equal those read from the raw files bit for bit. The folder appears at once when it is
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 FORMAT_VERSION = 1
-GROUP_EXAMPLES = 65_536
-FILE_GROUPS = 64
+GROUP_EXAMPLES = 8_192  # what a worker decodes of a log that it shares with many
+FILE_GROUPS = 512
 MANIFEST = "manifest.json"
 
 

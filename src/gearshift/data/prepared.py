@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
-from gearshift.data.prepare import FORMAT_VERSION, GROUP_EXAMPLES, MANIFEST
+from gearshift.data.examples import PieceAt
+from gearshift.data.prepare import FORMAT_VERSION, MANIFEST
 from gearshift.data.schema import Bag, Bucketized, Feature, Numeric, Schema, Sequence, Vector
 from gearshift.errors import UserError
 
@@ -79,15 +81,32 @@ class PreparedExamples:
     def blocks(self, first: int) -> Iterator[Batch]:
         if first >= self._count:
             return
-        start = bisect_right([part.first for part in self._parts], first) - 1
-        for part in self._parts[start:]:
-            yield from self._part_blocks(part, max(first - part.first, 0))
+        for number in range(self._part_of(first), len(self._parts)):
+            with _File(self._parts[number], self._columns()) as file:
+                for group in range(file.group_of(first), file.groups):
+                    batch = _to_batch(file.read(group), self.schema, file.firsts[group])
+                    before = max(first - batch.first, 0)
+                    yield batch.slice(before, len(batch)) if before else batch
 
-    def _part_blocks(self, part: _Part, skip: int) -> Iterator[Batch]:
-        for number, table in _row_groups(part.path, skip // GROUP_EXAMPLES, self._columns()):
-            batch = _to_batch(table, self.schema, part.first + number * GROUP_EXAMPLES)
-            before = max(part.first + skip - batch.first, 0)
-            yield batch.slice(before, len(batch)) if before else batch
+    def pieces(self) -> PieceAt:
+        opened: list[tuple[int, _File]] = []  # the newest
+
+        def piece_at(position: int) -> Batch:
+            if not 0 <= position < self._count:
+                raise IndexError(f"there is no example {position}")
+            number = self._part_of(position)
+            if not opened or opened[0][0] != number:
+                for _, old in opened:
+                    old.close()
+                opened[:] = [(number, _File(self._parts[number], self._columns()))]
+            file = opened[0][1]
+            group = file.group_of(position)
+            return _to_batch(file.read(group), self.schema, file.firsts[group])
+
+        return piece_at
+
+    def _part_of(self, position: int) -> int:
+        return bisect_right([part.first for part in self._parts], position) - 1
 
     def _columns(self) -> list[str]:
         labels = [f"label.{label.task}" for label in self.schema.labels] if self.labelled else []
@@ -108,15 +127,42 @@ class PreparedExamples:
         return f"{self.folder}, {self._count:,} prepared examples", ""
 
 
-def _row_groups(path: Path, first: int, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    try:
-        with pq.ParquetFile(path) as parquet:
-            for number in range(first, parquet.metadata.num_row_groups):
-                yield number, parquet.read_row_group(number, columns=columns, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}); copy it again, or prepare the data again."
-        ) from None
+class _File:
+    """One file, opened: its row groups, whatever their size, by position."""
+
+    def __init__(self, part: _Part, columns: list[str]) -> None:
+        self._path, self._columns = part.path, columns
+        with self._readable():
+            self._parquet = pq.ParquetFile(part.path)
+        metadata = self._parquet.metadata
+        self.groups = metadata.num_row_groups
+        sizes = (metadata.row_group(i).num_rows for i in range(self.groups))
+        self.firsts = list(accumulate(sizes, initial=part.first))
+
+    def group_of(self, position: int) -> int:
+        return max(bisect_right(self.firsts, position) - 1, 0)
+
+    def read(self, group: int) -> pa.Table:
+        with self._readable():
+            return self._parquet.read_row_group(group, columns=self._columns, use_threads=False)
+
+    def close(self) -> None:
+        self._parquet.close()
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{self._path} cannot be read ({error}); copy it again, or prepare the data again."
+            ) from None
 
 
 def _load_manifest(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,7 +44,8 @@ ANSWER_SECONDS = 20.0  # for a question to the hub
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
 PLACE_SECONDS = 60.0  # in which a first process must be there
-KEEPER_SECONDS = 20.0  # between two looks whether the keeper is there
+LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the keeper, the machines
+NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
 FAILURES = 3  # of one member, one after the other, that end the run
@@ -156,6 +157,9 @@ class Process:
 
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
         self._hub_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
+        self._notice = threading.Event()
+        with contextlib.suppress(ValueError):  # not in the main thread: it ends at once when it is asked to
+            signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
@@ -187,7 +191,15 @@ class Process:
                 except RayError:
                     if watchdog is not None:
                         watchdog.silent()
-            time.sleep(MEET_SECONDS)
+            if self._notice.wait(MEET_SECONDS):
+                self._end_soon(hub)
+
+    def _end_soon(self, hub: Any) -> None:
+        """It was asked to end: its machine goes away, say."""
+        with contextlib.suppress(Exception):
+            ray.get(hub.notice.remote(self._who), timeout=ANSWER_SECONDS)
+        time.sleep(NOTICE_SECONDS)
+        os._exit(1)
 
 
 class Watchdog:
@@ -227,6 +239,13 @@ def end_process(pid: int, node: str) -> None:
     with contextlib.suppress(RayError):
         task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=here, max_retries=0)
         ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
+
+
+def draining_machines() -> Iterable[str]:
+    """The nodes that Ray has been told will be gone."""
+    with contextlib.suppress(Exception):  # no public name for it yet; without it, machines go unannounced
+        return ray._private.state.state.get_draining_nodes().keys()
+    return ()
 
 
 def token_is_on() -> bool:
@@ -312,6 +331,11 @@ class Hub:
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
         self._over = self._begun = self._stop_asked = False
+        self._heed: Callable[[Sequence[To], str], None] = lambda members, reason: None
+        self._leaving: set[str] = set()  # machines
+        self._moving: set[To] = (
+            set()
+        )  # workers, that shall not start again in the place that was reserved for them
         self._run: Running | None = None
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
@@ -333,8 +357,9 @@ class Hub:
                 self._run.stop()
             while not self._run.finished:
                 keep(self._plan.name, self._site)
+                self._heed_machines()
                 with contextlib.suppress(TimeoutError):
-                    self._run.wait(KEEPER_SECONDS)
+                    self._run.wait(LOOK_SECONDS)
             self._run.wait(0)
         except UserError as error:
             self._error = str(error), True
@@ -414,7 +439,27 @@ class Hub:
             again = "" if is_users else f" {len(times)} times, the last time so"
             self._failure = f"{name} failed{again}: {sentence.strip()}"
 
+    def notice(self, who: To) -> None:
+        """A member's process was asked to end, by whoever manages its machine."""
+        self._give_notice([who], f"the process of {who.role} {who.number} was asked to end")
+
+    def _heed_machines(self) -> None:
+        """Ray knows which are about to be taken away: by `ray drain-node`, or by an autoscaler with spot machines."""
+        for machine in set(draining_machines()) - self._leaving:
+            self._leaving.add(machine)
+            places = {**self._places, self._seat.me: self._seat.place}
+            members = sorted(who for who, (_, node) in places.items() if node == machine)
+            if members:
+                self._give_notice(members, f"the machine of {len(members)} processes goes away soon")
+
+    def _give_notice(self, members: Sequence[To], reason: str) -> None:
+        self._moving |= {who for who in members if who.role == "worker"}
+        self._heed(members, reason)
+
     # ---- the staff (`cluster.coordinate.Staff`) ----
+
+    def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
+        self._heed = notice
 
     def begin(self, site: Any, workers: int) -> None:
         self._site, self._begun = site, True
@@ -435,11 +480,15 @@ class Hub:
     def _start(self, who: To) -> None:
         if who not in self._actors:
             options = self._plan.options(who) | {"get_if_exists": True}
+            if who in self._moving:
+                options.pop("scheduling_strategy", None)
             make = ray.remote(Process).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
 
     def replace(self, who: To, boot: int, reason: str) -> None:
-        """The process of that start; if another has started meanwhile, it is given its time."""
+        """The process of that start (0: it never said a word); if another has started meanwhile, it has its time."""
+        if boot == 0 and time.monotonic() - self._started_at.get(who, [0.0])[-1] > STARTING_SECONDS:
+            boot = self._boots.get(who, 0)
         if (place := self._places.get(who)) and self._boots[who] == boot:
             self._boots[who] = 0  # once
             self._seat.tell(f"{reason}: it is started anew")

@@ -53,6 +53,7 @@ class Session:
     heard: float
     request: int = 0
     answer: Work | None = None  # to that request
+    dismissed: bool = False  # it leaves when it has ended its batch
 
 
 class CoordinatorRole:
@@ -250,6 +251,14 @@ class CoordinatorRole:
             if worker >= workers and session.answer is None:
                 self._leave(worker, session)
 
+    def dismiss(self, worker: int) -> None:
+        """It ends its batch and leaves; whoever comes with its number later is welcome."""
+        if (session := self._workers.get(worker)) is not None:
+            if session.answer is None:
+                self._leave(worker, session)
+            else:
+                session.dismissed = True
+
     # ---- shards ----
 
     def is_new(self, shard: int, boot: int) -> bool:
@@ -423,7 +432,7 @@ class CoordinatorRole:
 
     def _wants_more(self, worker: int) -> None:
         assert self.epoch is not None
-        if worker >= self.workers:
+        if worker >= self.workers or self._workers[worker].dismissed:
             self._leave(worker, self._workers[worker])
             return
         if self.epoch.coordinator.work.flights_of[worker]:
@@ -478,7 +487,8 @@ class CoordinatorRole:
     def _all_asking(self) -> dict[int, int] | None:
         """The boots of all workers, unless one of them is at work, has not asked yet, or is about to leave."""
         for worker, session in self._workers.items():
-            if worker >= self.workers or session.answer is not None or not session.request:
+            leaves = worker >= self.workers or session.dismissed
+            if leaves or session.answer is not None or not session.request:
                 return None
         return self.members
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from gearshift.engine.roles.again import Again
 from gearshift.engine.roles.messages import COORDINATOR, Out, To
 from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
 from gearshift.optim.first_order import State
@@ -40,6 +41,7 @@ class Asked:
     meeting: int
     offers: dict[int, Offer]  # by shard, until it has answered
     answers: dict[int, Target] = field(default_factory=dict)
+    again: Again = field(default_factory=Again)
 
     def take(self, target: Target) -> bool:
         """Whether that was the last answer."""
@@ -152,7 +154,8 @@ class Exchanger:
         if self.replica is not None and self._idle >= IDLE_TICKS:
             self.replica.finished = True
         for asked in (self._forking, self._asked):
-            self._send(asked)
+            if asked is not None and asked.again.due():
+                self._send(asked)
         if self._frozen and self._frozen == self._met:
             self._say_met(self._met)
 
@@ -236,8 +239,8 @@ class Exchanger:
         self._send(asked)
         return asked
 
-    def _send(self, asked: Asked | None) -> None:
-        for shard, offer in asked.offers.items() if asked is not None else ():
+    def _send(self, asked: Asked) -> None:
+        for shard, offer in asked.offers.items():
             self._out.append((To("shard", shard), offer))
 
     def _take(self, asked: Asked) -> None:

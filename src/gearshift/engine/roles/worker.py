@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gearshift.data.batch import Ids
+from gearshift.engine.roles.again import Again
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import (
     COORDINATOR,
@@ -95,7 +96,7 @@ class WorkerRole:
         self._ids: Sequence[tuple[Ids, ...]] = ()
         self._gifts: dict[int, Push] = {}  # by shard, until it has its own
         self.replicas.restart(self.boot)
-        self._say_again()
+        self._say_first()
 
     def handle(self, message: ToWorker) -> None:
         match message:
@@ -146,7 +147,7 @@ class WorkerRole:
     def tick(self) -> None:
         """Time has passed: what was not answered is said again."""
         self.replicas.tick(asking=self.state == "asking")
-        self._say_again()
+        self._say(large=self._again.due())
         self._go_on()
 
     def wake(self) -> None:
@@ -187,7 +188,7 @@ class WorkerRole:
         self.replicas.lease = self._report.lease
         self._gifts = dict(enumerate(parts))
         self.state = "giving"
-        self._say_again()
+        self._say_first()
 
     def _done(self, job: Job, **more: Any) -> Report:
         version = min(answer.step for answer in job.answers)
@@ -205,7 +206,7 @@ class WorkerRole:
         self.request += 1
         self._report = report or Report(self.incarnation, self.number, self.boot, self.request)
         self.state = "asking"
-        self._say_again()
+        self._say_first()
 
     def _begin_work(self, work: Work) -> None:
         self.state, self._begin, self._epoch, self._rate = "pulling", work.begin, work.epoch, work.rate
@@ -219,7 +220,7 @@ class WorkerRole:
             self._place = NO_PLACE  # of a ring from before the switch
         self._pull += 1
         self._answers = {}
-        self._say_again()
+        self._say_first()
 
     def _begin_job(self) -> None:
         assert self._begin is not None
@@ -234,16 +235,21 @@ class WorkerRole:
     def _gives(self, lease: int) -> bool:
         return self.state == "giving" and self._report is not None and self._report.lease == lease
 
-    def _say_again(self) -> None:
+    def _say_first(self) -> None:
+        self._again = Again()
+        self._say(large=True)
+
+    def _say(self, *, large: bool) -> None:
+        """What it waits for, to whom it concerns; and that it lives."""
         match self.state:
             case "joining":
                 self.out.append((COORDINATOR, Hello(self.number, self.boot)))
             case "asking":
                 assert self._report is not None
                 self.out.append((COORDINATOR, self._report))
-            case "pulling":
+            case "pulling" if large:
                 self._pull_missing()
-            case "giving":
+            case "giving" if large:
                 self._give_missing()
         if self.state in ("pulling", "computing", "held", "giving"):
             self.out.append((COORDINATOR, Alive(self.incarnation, self.number, self.boot)))
