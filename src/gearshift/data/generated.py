@@ -37,9 +37,9 @@ class GeneratedExamples:
 
     def pieces(self) -> PieceAt:
         def piece_at(position: int) -> Batch:
-            first = self.begin + position // PIECE * PIECE
-            if first >= self.end:
+            if not 0 <= position < self.end - self.begin:
                 raise IndexError(f"there is no example {position}")
+            first = self.begin + position // PIECE * PIECE
             return self.log.read(first, min(PIECE, self.end - first)).moved(first - self.begin)
 
         return piece_at
