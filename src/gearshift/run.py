@@ -79,6 +79,7 @@ class Run:
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
         self._started = self._logged_at = time.monotonic()
         self._logged = 0, 0.0  # examples and seconds at the last line of metrics
+        self._unlogged = False  # a line could not be written
 
     # What others call
 
@@ -252,6 +253,12 @@ class Run:
     def _result_of(self, figures: dict[str, Any]) -> Result:
         return Result(self.training.learner, self.facts(), self.folder, figures)
 
+    @property
+    def measures_at_the_end(self) -> bool:
+        """Whether parameters are looked at once more when the training is over."""
+        no_measure = self.last_evaluation is None and self.training.valid is not None
+        return not self.stopping and (self.test is not None or no_measure)
+
     def _final_result(self) -> Result:
         training, steps = self.training, self.training.step
         self.phase = "evaluating"
@@ -385,7 +392,14 @@ class Run:
             **figures_by_role(self.processes()),
             **numbers,
         }
-        run_folder.append_metrics(self.folder, line)
+        try:
+            run_folder.append_metrics(self.folder, line)
+        except OSError as error:  # a full disk, say: no reason to lose the training
+            if not self._unlogged:
+                self.tell(
+                    f"cannot write {self.folder / run_folder.METRICS} ({error.strerror}); training goes on"
+                )
+            self._unlogged = True
 
     def _exchange_figures(self) -> dict[str, float | None]:
         gap = self.training.sync_gap()

@@ -6,6 +6,7 @@ processes elsewhere. It holds no rows: an evaluation looks at those of the shard
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -51,12 +52,17 @@ from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
+TRIES = 8  # starts of the coordinator without a new checkpoint between them, after which the run ends
+
 
 class Staff(Protocol):
     """Who starts and ends the other processes."""
 
     def begin(self, site: Site, workers: int) -> None: ...
     def resize(self, workers: int) -> None: ...
+    def rest(self) -> None:
+        """The work is done: who ends now is not started anew."""
+
     def replace(self, who: To, boot: int, reason: str) -> None:
         """The process of that start does not answer: it is ended, and another is started in its place."""
 
@@ -81,6 +87,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     folder = site.folder
     run_folder.claim(folder, command=run_folder.read(folder).command)
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
+    refuse_to_die_again(folder)
     run = site.build(resume=folder if resumed else origin_of(folder))
     run.training.engine = Engine(run, member, site, staff)
     run.make_saver = ClusterSaver
@@ -91,6 +98,19 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
         run.tell(f"the coordinator was lost and started anew; the run goes on from {where}")
     run.start(folder)
     return run
+
+
+def refuse_to_die_again(folder: Path) -> None:
+    """Ray starts a coordinator anew as often as it is killed; one that never gets any further is not worth it."""
+    last = (folder / run_folder.CHECKPOINTS / run_folder.LAST).resolve().name
+    before, tries = read_state(folder).get("tries") or ("", 0)
+    tries = tries + 1 if before == last else 1
+    write_state(folder, tries=[last, tries])
+    if tries > TRIES:
+        raise UserError(
+            f"the coordinator was lost {TRIES} times without getting beyond {last}: is there memory enough for it (the "
+            f"kernel's log names who was killed)? The run resumes from there: gearshift train --resume {folder}"
+        )
 
 
 def origin_of(folder: Path) -> Path | None:
@@ -149,6 +169,10 @@ class ClusterSaver(Saver):
         try:
             snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
             self.checkpoints.link("last", path)
+            for leftover in self.checkpoints.folder.glob(
+                ".step-*.part"
+            ):  # of cuts that a rewind has overtaken
+                shutil.rmtree(leftover, ignore_errors=True)
             self.last, self.failure = path, None
             if said["best"]:
                 self.checkpoints.link("best", path)
@@ -173,12 +197,12 @@ class Vault:
         self._engine, self._folder = engine, engine.site.folder
 
     def new_incarnation(self) -> int:
-        self._check_ours()
+        self.check_ours()
         number = int(read_state(self._folder).get("incarnation", 0)) + 1
         write_state(self._folder, incarnation=number)
         return number
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
         if int(read_state(self._folder).get("start", 0)) > self._engine.start:
             self._engine.staff.step_down()
@@ -202,7 +226,7 @@ class Vault:
         return last.name, facts
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
-        self._check_ours()
+        self.check_ours()
         if incarnation == int(read_state(self._folder)["incarnation"]):
             self._engine.saver.commit(name, facts["book"])
 
@@ -335,6 +359,13 @@ class Books(PassHost):
             if self._engine.role.over:
                 self._where_it_stands()
 
+    def save_if_alone(self) -> None:
+        """What was asked while nobody works: no step comes after which it would be done."""
+        role = self._engine.role
+        if role.epoch is not None and role.alone and role.epoch.at_rest and not role.over:
+            self._where_it_stands()
+            self._engine.save_if_asked()
+
     def do_what_was_asked(self) -> None:
         """In order; what concerns replicas, when they are shown."""
         role, asked = self._engine.role, self.training.asked
@@ -364,7 +395,7 @@ class Engine:
         self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
         self.layout = layout_of(self.learner, site.shards)
         self.role: CoordinatorRole
-        self.start = int(read_state(site.folder).get("start", 0))  # which one of the coordinator this is
+        self.start = member.start
         self._question = 0
 
     @property
@@ -413,8 +444,9 @@ class Engine:
         finally:
             self.staff.close()
         self.saver.engine = None
-        self._take_rows()
         assert self.role.epoch is not None
+        if self._run.measures_at_the_end:
+            self._take_rows()
         return not self.role.epoch.stopped
 
     def _notice(self, members: Sequence[To], reason: str) -> None:
@@ -439,6 +471,7 @@ class Engine:
         """Where the run goes on if a shard is lost before the next one; every process begins from it."""
         saver = self.saver
         if saver.last is None:
+            Vault(self).check_ours()
             self._run.save_now()
             saver.wait()
             if saver.failure:
@@ -451,7 +484,7 @@ class Engine:
         self.learner.server.stores = stores
 
     def _take_rows(self) -> None:
-        """The run is over: predictions and last measures are made here."""
+        """The run is over: last measures are made here."""
         assert self.saver.last is not None
         self.learner.restore(Checkpoint.open(self.saver.last))
 
@@ -497,7 +530,7 @@ class Engine:
                     raise StateLost
 
     def replace_shard(self, shard: int) -> None:
-        reason = f"shard {shard} was silent for {self.site.patience:g} s"
+        reason = f"shard {shard} was silent for {self.role.patience_with_shards:g} s"
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     def check_replicas(self, strategy: Strategy) -> None:
@@ -519,12 +552,10 @@ class Engine:
 
         def take(message: Message) -> bool:
             match message:
-                case Seen(incarnation, shard, _, asked) if (incarnation, asked) == (
-                    self.role.incarnation,
-                    number,
-                ):
-                    answers[shard] = message
-                    return True
+                case Seen(incarnation, shard, _, asked):
+                    if (incarnation, asked) == (self.role.incarnation, number):
+                        answers[shard] = message
+                    return True  # or of a question that was answered already
                 case ShardHello(shard, boot) if self.role.is_new(shard, boot):
                     raise StateLost
             return False
@@ -593,6 +624,7 @@ class RunSeat(CoordinatorSeat):
         self._engine = engine
 
     def handle(self, message: Any) -> None:
+        self._engine.books.stop_if_asked()
         super().handle(message)
         self._engine.books.do_what_was_asked()
         self._engine.role.proceed()
@@ -607,8 +639,12 @@ class RunSeat(CoordinatorSeat):
         for shard in engine.role.silent():
             engine.replace_shard(shard)
         engine.books.stop_if_asked()
+        engine.books.save_if_alone()
         engine.books.do_what_was_asked()
         engine.role.proceed()
 
     def over(self) -> bool:
-        return self.role.over and self._engine.saved_all()
+        if not self.role.over:
+            return False
+        self._engine.staff.rest()
+        return self._engine.saved_all()

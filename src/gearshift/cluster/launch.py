@@ -58,9 +58,11 @@ def start(
     transport = settings.transport(wire)
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     local = LocalRay.start(cpus) if settings.address == "local" else None
-    ray, plan, sockets = _ray(), None, local.sockets if local else ""
+    plan, sockets, connected = None, local.sockets if local else "", False
     try:
+        ray = _ray()
         ray.connect(local.address if local else settings.address)
+        connected = True
         plan = _plan(ray, settings, folder, workers, shards)
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
@@ -83,13 +85,13 @@ def start(
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
-        write_state(folder, workers=None, strategy=None)  # what an earlier start was asked for
+        write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
         run_folder.hand_over(folder)
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
         if plan is not None:
             ray.leave_place(plan)
-        if ray.is_connected():
+        if connected:
             ray.leave()
         if local is not None:
             local.stop()
@@ -165,12 +167,18 @@ class LaunchedRun:
             self._end(None if record.state != "failed" else (record.reason, True))
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
+        elif self._ray.answers():
+            self.messages.append(
+                f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
+                "a machine for it"
+            )
+            self._heard = time.monotonic()
         else:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
                 f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
             )
-            self._finish()
+            self._leave()
 
     def _hear(self, said: dict[str, Any]) -> None:
         self._heard, self._said = time.monotonic(), said
@@ -198,8 +206,11 @@ class LaunchedRun:
         self._finish()
 
     def _finish(self) -> None:
-        self._over = True
         self._ray.end(self._hub, self._plan)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._over = True
         self._ray.leave()
         if self._site.local is not None:
             self._site.local.stop()

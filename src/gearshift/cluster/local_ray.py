@@ -59,12 +59,15 @@ class LocalRay:
             made = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         local = cls(str(folder), port, made.pid)
         until = time.monotonic() + START_SECONDS
-        while not local._answers():
-            if made.poll() is not None or time.monotonic() > until:
-                said = (folder / "start.log").read_text().strip().splitlines()[-3:]
-                local.stop()
-                raise UserError(f"Ray did not start on this machine: {' '.join(said)}")
-            time.sleep(0.1)
+        try:
+            while not local._answers():
+                if made.poll() is not None or time.monotonic() > until:
+                    said = (folder / "start.log").read_text().strip().splitlines()[-3:]
+                    raise UserError(f"Ray did not start on this machine: {' '.join(said)}")
+                time.sleep(0.1)
+        except BaseException:  # also Ctrl-C: it is in a session of its own, and does not hear it
+            local.stop()
+            raise
         return local
 
     @property

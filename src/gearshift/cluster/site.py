@@ -147,6 +147,10 @@ class Member(Protocol):
     boot: int  # higher than that of any start before
     host: str  # the address of its machine
 
+    @property
+    def start(self) -> int:
+        """Of the coordinator: which one this is, or belongs to."""
+
     def announce(self, contact: Contact) -> None: ...
     def contacts(self) -> Iterable[Contact]:
         """The newest of everybody, as far as known; never waits."""

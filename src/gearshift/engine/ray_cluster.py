@@ -131,6 +131,11 @@ class Seat:
     _sentences: list[str] = field(default_factory=list)
     _measure: Callable[[], dict[str, float]] = dict
 
+    @property
+    def start(self) -> int:
+        """Of the hub that gave it its number."""
+        return self.boot // STARTS
+
     def announce(self, contact: Contact) -> None:
         self._contact = contact
 
@@ -356,8 +361,9 @@ class Hub:
             if self._stop_asked:
                 self._run.stop()
             while not self._run.finished:
-                keep(self._plan.name, self._site)
-                self._heed_machines()
+                with contextlib.suppress(RayError):  # its head may be busy; the next look comes soon
+                    keep(self._plan.name, self._site)
+                    self._heed_machines()
                 with contextlib.suppress(TimeoutError):
                     self._run.wait(LOOK_SECONDS)
             self._run.wait(0)
@@ -427,6 +433,7 @@ class Hub:
             return  # another has started in its place meanwhile
         if failure is None:
             self._end(who)
+            self._started_at.pop(who, None)  # that was no death
             if who.role == "worker":
                 threading.Timer(
                     MEET_SECONDS, self._start_if_wanted, [who]
@@ -441,25 +448,31 @@ class Hub:
 
     def notice(self, who: To) -> None:
         """A member's process was asked to end, by whoever manages its machine."""
-        self._give_notice([who], f"the process of {who.role} {who.number} was asked to end")
+        self._heed([who], f"the process of {who.role} {who.number} was asked to end")
 
     def _heed_machines(self) -> None:
         """Ray knows which are about to be taken away: by `ray drain-node`, or by an autoscaler with spot machines."""
-        for machine in set(draining_machines()) - self._leaving:
-            self._leaving.add(machine)
+        draining = set(draining_machines())
+        for machine in draining - self._leaving:
             places = {**self._places, self._seat.me: self._seat.place}
             members = sorted(who for who, (_, node) in places.items() if node == machine)
+            self._moving |= {who for who in members if who.role == "worker"}
             if members:
-                self._give_notice(members, f"the machine of {len(members)} processes goes away soon")
-
-    def _give_notice(self, members: Sequence[To], reason: str) -> None:
-        self._moving |= {who for who in members if who.role == "worker"}
-        self._heed(members, reason)
+                self._heed(members, f"the machine of {len(members)} processes goes away soon")
+        if self._leaving - draining:  # they are gone, and Ray has placed anew what was reserved there
+            homeless, self._moving = self._moving - self._contacts.keys(), set()
+            for who in homeless & self._actors.keys():
+                self._end(who)
+                self._start_if_wanted(who)
+        self._leaving = draining
 
     # ---- the staff (`cluster.coordinate.Staff`) ----
 
     def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
-        self._heed = notice
+        self._heed, self._leaving = notice, set()  # also what was said before anybody listened
+
+    def rest(self) -> None:
+        self._wanted = 0
 
     def begin(self, site: Any, workers: int) -> None:
         self._site, self._begun = site, True
@@ -558,13 +571,16 @@ def connect(address: str) -> None:
     # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
     host, _, port = address.rpartition(":")
+    if ray.is_initialized():
+        raise UserError(
+            "this process is connected to Ray already: wait for the run that it started, or start this one from "
+            "another process"
+        )
     try:
         if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
             socket.create_connection((host, int(port)), REACH_SECONDS).close()
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        if ray.is_initialized():
-            raise
         raise UserError(
             f"cannot reach Ray at {address} ({str(error).splitlines()[0]}). Is the head up (`ray status`)? "
             "For a cluster on this machine: cluster.address=local"
@@ -652,5 +668,9 @@ def leave() -> None:
     ray.shutdown()
 
 
-def is_connected() -> bool:
-    return bool(ray.is_initialized())
+def answers() -> bool:
+    """Whether Ray's head is there."""
+    try:
+        return bool(ray.nodes())  # type: ignore[no-untyped-call]
+    except Exception:
+        return False

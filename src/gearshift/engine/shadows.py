@@ -153,6 +153,7 @@ class LiveReplicas:
         self._failed: dict[int, str] = {}
         self._stepped: set[int] = set()  # leases whose step is made and not yet accounted for
         self._exchanged_at: dict[int, float] = {}
+        self._exchanging: dict[int, threading.Lock] = {}  # by replica
         self._start()
 
     # ---- from workers' threads ----
@@ -183,13 +184,14 @@ class LiveReplicas:
         if choices.exchange != "centre" or isinstance(trigger, Background):
             return
         now = time.monotonic()
-        if isinstance(trigger, EverySteps):
-            due = replica.steps % (trigger.steps * choices.workers_per_replica) == 0
-        else:
-            due = now - self._exchanged_at.setdefault(number, now) >= trigger.seconds
-        if due:
-            self._exchanged_at[number] = now
-            self._exchange(number, replica)
+        with self._exchanging.setdefault(number, threading.Lock()):  # several workers may be here
+            if isinstance(trigger, EverySteps):
+                due = replica.unexchanged >= trigger.steps * choices.workers_per_replica
+            else:
+                due = now - self._exchanged_at.setdefault(number, now) >= trigger.seconds
+            if due:
+                self._exchanged_at[number] = now
+                self._exchange(number, replica)
 
     def _exchange(self, number: int, replica: DenseReplica) -> bool:
         target = self._partner.exchange(number, replica.send(), replica.weight)

@@ -42,9 +42,14 @@ class DenseReplica:
             self.rule.finish(self.flat, self.state, lr_scale=scale)
 
     @property
+    def unexchanged(self) -> int:
+        """Steps since its last exchange."""
+        return self.steps - self._exchanged_steps
+
+    @property
     def weight(self) -> float:
         """In an exchange: 0 of one that has finished and given all it had, else consensus would wait for it."""
-        return 0.0 if self.finished and self.steps == self._exchanged_steps else 1.0
+        return 0.0 if self.finished and not self.unexchanged else 1.0
 
     @torch.no_grad()
     def send(self) -> Tensor:

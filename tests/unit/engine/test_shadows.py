@@ -271,6 +271,14 @@ def test_hogwild_workers_share_a_replica_and_its_weights_stay_bounded(
     assert float(result.learner.server.flat.abs().max()) < 20
 
 
+def test_hogwild_workers_exchange_in_the_training_loop_one_at_a_time(tmp_path: Path) -> None:
+    """Both of a replica may come to the end of a round at once; one of them exchanges, and none is left out."""
+    strategy = {"name": "easgd", "exchange": {"every": 2}, "workers_per_replica": 3, "merge": "delta"}
+    report = fit(tmp_path, strategy, 6, 9600, batch=10).report
+    assert report["examples"] == 9600
+    assert report["sync_gap"]["exchanges"] >= 0.9 * 960 / 6 and 6 <= report["sync_gap"]["mean"] < 9
+
+
 @pytest.mark.parametrize("name", REPLICATED)
 def test_replicas_learn_what_sync_learns(tmp_path: Path, name: str) -> None:
     log = gs.read(gs.ClickLog(examples=12_000, days=1))

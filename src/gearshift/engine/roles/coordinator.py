@@ -99,6 +99,7 @@ class CoordinatorRole:
         self._heard = dict.fromkeys(range(self.shards), self.now)
         self._cut: tuple[str, dict[str, Any]] | None = None  # being written
         self._cut_parts: set[int] = set()
+        self._cut_error = ""
         for shard in range(self.shards):
             self._send_load(shard)
 
@@ -239,10 +240,14 @@ class CoordinatorRole:
 
     def stop(self) -> None:
         """Here, if nobody works: no step will come after which a run usually stops."""
-        if self.epoch is not None and self.alone and self.epoch.at_rest:
-            if self.meetings.replicated and not self.meetings.shown:
-                return
-            self.epoch.stopped = self.over = True
+        if not self.alone:
+            return
+        if self.epoch is None:
+            self._begin()  # where the newest snapshot is; no shard is needed for it
+        if self.the_epoch.at_rest and (self.meetings.shown or not self.meetings.replicated):
+            self.the_epoch.stopped = self.over = True
+        elif self.the_epoch.at_rest:
+            self.meetings.want()
 
     def resize(self, workers: int) -> None:
         """Only those with a number below this shall work; others leave when they have ended their batch."""
@@ -271,10 +276,15 @@ class CoordinatorRole:
 
     def silent(self) -> list[int]:
         """Shards that have said nothing for too long; each is named once in that time."""
-        patience = self.patience if self.epoch is not None else LOADING * self.patience
-        found = [shard for shard, heard in self._heard.items() if self.now - heard > patience]
+        found = [
+            shard for shard, heard in self._heard.items() if self.now - heard > self.patience_with_shards
+        ]
         self._heard |= dict.fromkeys(found, self.now)
         return found
+
+    @property
+    def patience_with_shards(self) -> float:
+        return self.patience if self.epoch is not None else LOADING * self.patience
 
     def _shard_started(self, shard: int, boot: int) -> None:
         if boot < self._boots[shard]:
@@ -345,17 +355,19 @@ class CoordinatorRole:
                 "book": self.book.facts(),
             }
             self._cut, self._cut_parts = (f"step-{step}-{self.incarnation}", facts), set()
+            self._cut_error = ""
             self.carry_out(TakeCut(self._cut[0]), 0)
 
     def _part_saved(self, shard: int, name: str, error: str) -> None:
         if self._cut is None or self._cut[0] != name:
             return
         self._cut_parts.add(shard)
-        if error:
-            self._cut = None  # the next one may fare better
-            self.vault.failed(name, error)
-        elif len(self._cut_parts) == self.shards:
-            self.vault.commit(self.incarnation, *self._cut)
+        self._cut_error = self._cut_error or error
+        if len(self._cut_parts) == self.shards:  # also if one of them failed: the others write until then
+            if self._cut_error:
+                self.vault.failed(name, self._cut_error)  # the next one may fare better
+            else:
+                self.vault.commit(self.incarnation, *self._cut)
             self._cut = None
 
     # ---- replicas ----

@@ -39,7 +39,7 @@ class ShardRole:
         self.number, self.boot, self._load, self._take_cut = number, boot, load, take_cut
         self.incarnation = 0  # of what it holds; 0: nothing
         self.shard: Shard | None = None
-        self._replicas: SyncServer  # there with the shard
+        self._replicas: SyncServer | None = None  # there with the shard
         self.out: Out = []
         self._parked: dict[int, Pull] = {}  # by worker: the newest
         self._saved: Saved | None = None  # what became of the last cut
@@ -48,7 +48,9 @@ class ShardRole:
     def handle(self, message: ToShard) -> None:
         if isinstance(message, Load):
             self._take_snapshot(message)
-        elif self.shard is not None and message.incarnation == self.incarnation:
+        elif (
+            self.shard is not None and self._replicas is not None and message.incarnation == self.incarnation
+        ):
             match message:
                 case Pull(worker=worker):
                     parked = self._parked.get(worker, message)
@@ -104,6 +106,7 @@ class ShardRole:
         if load.incarnation < self.incarnation or load.boot != self.boot:
             return
         if load.incarnation > self.incarnation:
+            self.shard = self._replicas = None  # there may be no room for both
             server = self._load(load.name)
             self.incarnation = load.incarnation
             self._replicas = SyncServer(server, self.incarnation, self.number)

@@ -244,14 +244,15 @@ class WorkerRole:
         match self.state:
             case "joining":
                 self.out.append((COORDINATOR, Hello(self.number, self.boot)))
-            case "asking":
+            case "asking" if large or (self._report is not None and self._report.content is None):
                 assert self._report is not None
                 self.out.append((COORDINATOR, self._report))
+                return
             case "pulling" if large:
                 self._pull_missing()
             case "giving" if large:
                 self._give_missing()
-        if self.state in ("pulling", "computing", "held", "giving"):
+        if self.state not in ("joining", "over"):
             self.out.append((COORDINATOR, Alive(self.incarnation, self.number, self.boot)))
 
     def _pull_missing(self) -> None:

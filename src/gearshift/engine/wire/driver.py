@@ -28,6 +28,7 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.worker import Push
 
 LAST_BATCH = 10.0  # seconds that a computation may take to end when the worker does
+KEPT = 1000  # messages
 FAREWELL = 10.0  # seconds at most in which workers hear that it is over
 
 
@@ -95,7 +96,9 @@ class Driver:
         self.endpoint, self.interval, self.look, self.tell = endpoint, tick, look, tell
         self.alone_after, self.hang_after = alone_after, hang_after
         self._posted = queue.SimpleQueue[Callable[[], None]]()
-        self._kept: deque[Message] = deque()  # heard in the middle of a turn
+        self._kept: deque[Message] = deque(
+            maxlen=KEPT
+        )  # heard in the middle of a turn; what is lost is said again
         self._due = 0.0
         self._cpu = 0.0  # that the loop has taken
         self._stopped = False

@@ -46,6 +46,7 @@ OPTIONS = {  # in milliseconds
     zmq.HEARTBEAT_TIMEOUT: 10_000,
     zmq.HEARTBEAT_TTL: 10_000,
 }
+TELL_SECONDS = 60.0  # between two sentences about the same
 ROUND = 64  # messages that are taken from one socket before the others have their turn
 Socket = zmq.Socket[bytes]
 
@@ -106,6 +107,7 @@ class Endpoint:
         self.sent, self.received = Traffic(), Traffic()
         self.door = Door(self.refused)
         self._told: Counter[str] = Counter()
+        self._told_at: dict[str, float] = {}
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = zmq.Poller()
         self._register = Register()
@@ -191,9 +193,12 @@ class Endpoint:
         }
 
     def news(self) -> list[str]:
-        """What was refused since this was asked last, in sentences."""
-        fresh = self.refused - self._told
-        self._told = Counter(self.refused)
+        """What was refused since it was told last, in sentences; of one reason not more than one a minute."""
+        now, fresh = time.monotonic(), Counter[str]()
+        for reason, count in (self.refused - self._told).items():
+            if now - self._told_at.get(reason, -TELL_SECONDS) >= TELL_SECONDS:
+                fresh[reason], self._told_at[reason] = count, now
+        self._told += fresh
         role = self.me.role if self.me.role == "coordinator" else f"{self.me.role} {self.me.number}"
         return [f"{role} refused {reason} ({count} times)" for reason, count in fresh.items()]
 
