@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from gearshift.trained import TrainedModel
 class Result(TrainedModel):
     """A finished run: its figures, and the model to predict with and to save."""
 
-    def __init__(self, learner: Learner, facts: dict[str, Any], folder: Path, report: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        learner: Learner | Callable[[], Learner],
+        facts: dict[str, Any],
+        folder: Path,
+        report: dict[str, Any],
+    ) -> None:
         super().__init__(learner, facts)
         self.folder, self.report = folder, report
 

@@ -6,7 +6,7 @@ for a user's own module, `load` is given the module, since code is never read fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,15 @@ from gearshift.server import RowSettings
 
 
 class TrainedModel:
-    def __init__(self, learner: Learner, facts: dict[str, Any]) -> None:
-        self.learner, self.facts = learner, facts
+    def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
+        """A `learner` to be loaded is loaded when somebody wants something of it."""
+        self._learner, self.facts = learner, facts
+
+    @property
+    def learner(self) -> Learner:
+        if not isinstance(self._learner, Learner):
+            self._learner = self._learner()
+        return self._learner
 
     @property
     def schema(self) -> Schema:

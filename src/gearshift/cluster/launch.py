@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import run_folder
+from gearshift import checkpoint, run_folder
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
@@ -254,5 +254,7 @@ class LaunchedRun:
 
 
 def _result(folder: Path, model: nn.Module | None) -> Result:
-    made, file = load(folder, model), folder / run_folder.REPORT
-    return Result(made.learner, made.facts, folder, json.loads(file.read_text()) if file.exists() else {})
+    """Its rows may be more than this machine has room for: they are loaded when somebody asks for them."""
+    best, file = checkpoint.resolve(folder), folder / run_folder.REPORT
+    report = json.loads(file.read_text()) if file.exists() else {}
+    return Result(lambda: load(best, model).learner, checkpoint.read_facts(best), folder, report)
