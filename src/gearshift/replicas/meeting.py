@@ -93,7 +93,7 @@ class Replicas:
         """Rows into the shared store, the dense gradient into the worker's replica; what is left to report."""
         replica = self.of(worker)
         assert replica is not None, "a worker has joined before it computes"
-        self.server.push_rows(push, lr_scale=lr_scale)
+        self.server.push_rows(for_rows(push, self.choices), lr_scale=lr_scale)
         replica.step(local_gradient(self.server, push.dense, push.examples), lr_scale=lr_scale)
         self.server.move_buffers(push)
         return replace(push, rows=(), dense=push.dense[:0], buffer_changes={}, applied=True)
@@ -203,6 +203,14 @@ class Replicas:
 
     def _mean_state(self) -> State:
         return mean_state([one.state for one in self.members.values()], self.server.optimizer_state)
+
+
+def for_rows(push: Push, choices: Choices) -> Push:
+    """Its rows count as its share of a global batch: a row is moved as far as in a gradient strategy, in more steps.
+
+    The optimizer state of rows, which all strategies share, then means the same before and after a switch.
+    """
+    return replace(push, examples=push.examples / choices.share)
 
 
 def local_gradient(server: Server, dense: Tensor, examples: float) -> Tensor:

@@ -72,6 +72,7 @@ class Choices:
     nesterov: bool = False
     snapshot: Snapshot = "params"
     workers_per_replica: int = 1
+    share: float = 1.0  # of the global batch that a push is
 
     @property
     def in_rounds(self) -> bool:

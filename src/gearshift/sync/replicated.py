@@ -109,6 +109,7 @@ class Easgd(Replicated):
             self.elasticity,
             simultaneous=self.order == "simultaneous",
             workers_per_replica=self.workers_per_replica,
+            share=self.batch / self.global_batch,
         )
 
 
@@ -140,6 +141,7 @@ class Averaged(Replicated):
             merge,
             self.elasticity if merge == "elastic" else 1.0,
             workers_per_replica=self.workers_per_replica,
+            share=self.batch / self.global_batch,
             **of_the_global_step,
         )
 
@@ -230,4 +232,5 @@ class KStepAdam(Replicated):
             "overwrite",
             snapshot=self.mode,
             workers_per_replica=self.workers_per_replica,
+            share=self.batch / self.global_batch,
         )

@@ -20,7 +20,7 @@ from gearshift.engine.roles.messages import COORDINATOR, Out, To
 from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
 from gearshift.optim.first_order import State
 from gearshift.replicas.figures import Counts
-from gearshift.replicas.meeting import fork, local_gradient, rule_for
+from gearshift.replicas.meeting import for_rows, fork, local_gradient, rule_for
 from gearshift.replicas.moments import phases_before_weights
 from gearshift.replicas.replica import DenseReplica
 from gearshift.server import Server
@@ -118,7 +118,7 @@ class Exchanger:
         if self._exchange_is_due(self.replica):
             self._exchanged_at = self._clock()
             self._exchange(Kind.CENTRE)
-        return [replace(part, dense=part.dense[:0]) for part in parts]
+        return [for_rows(replace(part, dense=part.dense[:0]), self.replica.choices) for part in parts]
 
     def _exchange_is_due(self, replica: DenseReplica) -> bool:
         """In the training loop with the centre; where all meet, the coordinator says when."""
