@@ -26,11 +26,13 @@ from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
+from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.train import datasets, make_trainer
-from gearshift.training import NotFinite, Switch, Training
+from gearshift.trainer import Trainer
+from gearshift.training import NotFinite, Plan, Switch, Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
-GRADIENTS = 8  # of a step, that a vr_* optimizer wants
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
 Told = Callable[[str], None]
@@ -93,7 +95,7 @@ class BatchSweep:
         self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
         for batch in self.batches:  # refused now rather than after an hour
             for word in words:
-                self._config(Trial(word, batch, 1.0, 1.0, 1))
+                _check_gradients(word, make_trainer(self._config(Trial(word, batch, 1.0, 1.0, 1))))
 
     def __iter__(self) -> Iterator[Sweep]:
         search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.asked.tune_share)
@@ -223,19 +225,40 @@ class _Arm:
 
 def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
-    own, train = config.optimizer, config.train
+    own = config.optimizer
     rule = written.pop("batch_rule", own.batch_rule)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
-    if name.startswith("vr_") and train.batch is None and train.micro_batches == 1:
-        words.append(f"train.micro_batches={math.ceil(GRADIENTS / config.cluster.workers)}")
     trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
+    plan, dense = trainer.plan, trainer.optimizer
+    if isinstance(dense, VarianceReduced) and plan.local_batch is None and plan.micro_batches == 1:
+        words.append(f"train.micro_batches={math.ceil(dense.gsnr.min_gradients / _workers_of_a_round(plan))}")
     rows = {"embeddings": trainer.rows.embeddings}
     if trainer.rows.linear is not None:
         rows["linear"] = trainer.rows.linear
     rule = "square_root" if rule == "constant" else rule
     return _Arm(tuple(words), rule, trainer.optimizer.lr, rows, trainer.plan.schedule.warmup)
+
+
+def _workers_of_a_round(plan: Plan) -> int:
+    backups = plan.strategy_settings.get("backups", 1) if plan.strategy == "backup_workers" else 0
+    return max(1, plan.workers - int(backups))
+
+
+def _check_gradients(word: str, trainer: Trainer) -> None:
+    """From too few gradients vr_x is x, and its line in the table would say nothing of vr_x."""
+    plan, dense = trainer.plan, trainer.optimizer
+    strategy = resolve(
+        plan.strategy, plan.strategy_settings, plan.batch, plan.workers, plan.local_batch, plan.micro_batches
+    )
+    gradients = gradients_per_step(strategy)
+    if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
+        raise UserError(
+            f"{word} would reduce nothing at global batch {plan.batch}: its min_gradients is "
+            f"{dense.gsnr.min_gradients:g}, and a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
+            "or leave it and train.batch out; async strategies have 1 in any case"
+        )
 
 
 class _Quiet:

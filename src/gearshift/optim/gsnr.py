@@ -71,13 +71,18 @@ class GSNR:
         if self.control not in get_args(Control):
             raise names.unknown("control", self.control, get_args(Control))
 
+    def too_few(self, effective: float) -> str | None:
+        """Why r is 1 in a step of so many gradients of equal weight; None if they are enough."""
+        if effective >= self.min_gradients * (1 - 1e-6):
+            return None
+        return (
+            f"{effective:.1f} effective gradients in this step, fewer than min_gradients = "
+            f"{self.min_gradients:g}: r = 1"
+        )
+
     @torch.no_grad()
     def ratios(self, spread: Spread, layout: Layout) -> Ratios:
-        if spread.effective < self.min_gradients * (1 - 1e-6):
-            reason = (
-                f"{spread.effective:.1f} effective gradients in this step, fewer than min_gradients = "
-                f"{self.min_gradients:g}: r = 1"
-            )
+        if reason := self.too_few(spread.effective):
             return Ratios(None, reason, spread, layout, self.floor)
         signal, noise = _signal_and_noise(spread.mean, spread.variance, spread.spare)
         for r, s in zip(layout.views(signal), layout.views(noise), strict=True):

@@ -82,6 +82,23 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
 
 
+@pytest.mark.parametrize(
+    ("words", "micro_batches"),
+    [
+        ((), 8),
+        (("workers=4",), 2),
+        (("optimizer.dense={name: vr_adam, min_gradients: 16}",), 16),
+        (("workers=9", "strategy={name: backup_workers, backups: 1}"), 1),
+        (("workers=5", "strategy={name: backup_workers, backups: 1}"), 2),
+    ],
+)
+def test_a_vr_optimizer_gets_the_gradients_that_it_asks_for(
+    words: tuple[str, ...], micro_batches: int
+) -> None:
+    (arm,) = swept(*words, optimizers=("vr_adam",)).arms.values()
+    assert f"train.micro_batches={micro_batches}" in arm.words
+
+
 def test_rates_too_high_are_no_end() -> None:
     trial = Trial("adam", 128, 1e30, 1e30, 1)
     assert swept().run(trial) is None
@@ -122,6 +139,11 @@ def test_an_interrupt_leaves_what_is_done(
         ("--tune-share 0", "the share to search rates on is 0"),
         ("--tolerance -1", "the tolerance is -1"),
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
+        (
+            "--optimizers vr_adam train.micro_batches=4",
+            "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, and a step of sync has 4",
+        ),
+        ("--optimizers vr_adam strategy=async", "and a step of async has 1"),
         ("data.synthetic.days=1", "sweep-batch compares on validation data: set data.valid or data.split"),
         ("nothing.yaml", "`nothing.yaml` is not a setting"),
     ],

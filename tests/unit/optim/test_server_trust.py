@@ -14,11 +14,18 @@ from examples import PLAIN, make_batch
 from gearshift import cli
 from gearshift.embedding.store import CowClip
 from gearshift.optim import build
+from gearshift.report import closing_lines
 
 GLOBAL, PIECES = 160, 8
 
 
-def trained(path: Path, name: str, *, workers: int = 1, strategy: str = "sync", batch: int = 20, **more):
+def trained(path: Path, name: str, **more):
+    return run_of(path, name, **more).training.learner
+
+
+def run_of(
+    path: Path, name: str, *, workers: int = 1, strategy: str = "sync", batch: int = 20, examples=1600, **more
+) -> gs.Run:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     settings = more.pop("settings", {})
@@ -32,7 +39,9 @@ def trained(path: Path, name: str, *, workers: int = 1, strategy: str = "sync", 
         checkpoint=gs.CheckpointPolicy(None, path=path),
         **more,
     )
-    return trainer.fit(model, gs.read(make_batch(PLAIN, 1600), PLAIN)).learner
+    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN))
+    run.wait(60)
+    return run
 
 
 def rows(learner) -> np.ndarray:
@@ -68,10 +77,30 @@ def test_shards_agree_too(tmp_path: Path) -> None:
     assert torch.equal(one.server.flat, three.server.flat)
 
 
-def test_too_few_gradients_change_nothing_and_say_so(tmp_path: Path) -> None:
-    plain, reduced = trained(tmp_path, "sgd", batch=40), trained(tmp_path, "vr_sgd", batch=40)
-    assert torch.equal(plain.server.flat, reduced.server.flat)
-    assert "4.0 effective gradients in this step, fewer than min_gradients = 8" in reduced.server.trust.reason
+@pytest.mark.parametrize("shards", [1, 2])
+def test_too_few_gradients_change_nothing_and_say_so(tmp_path: Path, shards: int) -> None:
+    plain, reduced = (run_of(tmp_path, name, batch=40, shards=shards) for name in ("sgd", "vr_sgd"))
+    assert torch.equal(plain.training.learner.server.flat, reduced.training.learner.server.flat)
+    (said,) = [message for message in reduced.messages if "vr_*" in message]
+    assert "4.0 effective gradients in this step, fewer than min_gradients = 8: r = 1" in said
+    figures = reduced.wait().report
+    assert figures["plain_steps"] == figures["global_steps"] == 10
+    assert any("vr_* reduced nothing in 10 steps" in line for line in closing_lines(figures, tmp_path))
+    assert plain.wait().report["plain_steps"] == 0 and not any("vr_*" in said for said in plain.messages)
+
+
+def test_the_rest_of_a_pass_is_counted_and_no_news(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "vr_sgd", examples=1620)
+    figures = run.wait().report
+    assert (figures["plain_steps"], figures["global_steps"]) == (1, 11)
+    assert run.training.learner.server.trust.reason, "as the server saw it"
+    assert not any("vr_*" in message for message in run.messages)
+
+
+def test_async_is_plain_to_the_end(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "vr_sgd", strategy="async")
+    assert run.wait().report["plain_steps"] == 80
+    assert sum("1.0 effective gradients" in message for message in run.messages) == 1
 
 
 def test_rows_are_clipped_by_their_length(tmp_path: Path) -> None:
