@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,13 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift import cli
+from gearshift import cli, run_folder
 from gearshift.embedding.store import CowClip
-from gearshift.optim import build
+from gearshift.engine.roles.messages import Load
+from gearshift.engine.roles.shard import ShardRole
+from gearshift.optim import LayerStatistics, build
+from gearshift.optim.trust_figures import from_figures, trust_figures
+from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines
 
 GLOBAL, PIECES = 160, 8
@@ -29,6 +34,7 @@ def run_of(
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     settings = more.pop("settings", {})
+    valid = gs.read(make_batch(PLAIN, 200, 7), PLAIN) if more.pop("valid", False) else None
     trainer = gs.Trainer(
         global_batch=GLOBAL,
         batch=batch,
@@ -39,7 +45,7 @@ def run_of(
         checkpoint=gs.CheckpointPolicy(None, path=path),
         **more,
     )
-    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN))
+    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN), valid)
     run.wait(60)
     return run
 
@@ -101,6 +107,48 @@ def test_async_is_plain_to_the_end(tmp_path: Path) -> None:
     run = run_of(tmp_path, "vr_sgd", strategy="async")
     assert run.wait().report["plain_steps"] == 80
     assert sum("1.0 effective gradients" in message for message in run.messages) == 1
+
+
+@pytest.mark.parametrize(("shards", "row_trust"), [(1, "touched"), (2, "touched"), (3, "row_wise")])
+def test_the_log_has_every_layer_on_any_number_of_shards(
+    tmp_path: Path, shards: int, row_trust: str
+) -> None:
+    run = run_of(tmp_path, "vr_sgd", shards=shards, row_trust=row_trust, valid=True)
+    (line,) = [line for line in run_folder.metrics(run.folder) if "valid_auc" in line]
+    layers = {told["layer"]: told for told in line["trust_layers"]}
+    names = run.training.learner.worker.dense.names
+    assert set(layers) == {*names, "rows embedding[4]", "rows linear[1]"}
+    assert all(0.1 <= told["mean_ratio"] <= 1 and 0 <= told["at_floor"] <= 1 for told in layers.values())
+    assert (layers["rows embedding[4]"]["noise_scale"] is None) == (row_trust == "row_wise")
+    sizes = {layer.name: layer.size for layer in run.training.learner.server.layers.layers}
+    trust = sum(layers[name]["mean_ratio"] * sizes[name] for name in names) / sum(sizes.values())
+    assert line["trust"] == pytest.approx(trust) and line["plain_steps"] == 0
+
+
+def test_the_noise_scale_of_all_is_not_that_of_the_smallest_layer() -> None:
+    """tr(Sigma) / |G|^2 over all: a bias whose gradient is hardly above 0 does not rule it, nor is it left out."""
+    lines = [
+        LayerStatistics("weight", 100, 0.5, 0.2, noise=50.0, signal=1.0),
+        LayerStatistics("bias", 1, 1.0, 0.0, noise=10.0, signal=1e-9),
+    ]
+    assert trust_figures(lines)["noise_scale"] == pytest.approx(60.0)
+    lines[1] = replace(lines[1], signal=-0.5)
+    found = trust_figures(lines)
+    assert found["noise_scale"] == pytest.approx(120.0) and found["trust"] == pytest.approx(51 / 101)
+    assert [told["noise_scale"] for told in found["trust_layers"]] == [50.0, None]
+
+
+def test_figures_of_shards_elsewhere_come_to_the_same(tmp_path: Path) -> None:
+    server = trained(tmp_path, "vr_sgd", shards=2, row_trust="row_wise").server
+    processes = {}
+    for number, part in enumerate(server.split_into):
+        role = ShardRole(number, 1, lambda name, part=part: part, lambda *_: None)
+        role.handle(Load(1, 1, "step-0"))
+        processes[f"shard-{number}"] = {"sent_bytes": 1.0, **role.figures()}
+    there, here = trust_figures(from_figures(processes)), trust_figures(server.statistics())
+    assert there == here and len(here["trust_layers"]) > 4
+    assert figures_by_role(processes).keys() == {
+        "shard_sent_bytes", "shard_parked_pulls", "shard_gradients_waiting"}  # fmt: skip
 
 
 def test_rows_are_clipped_by_their_length(tmp_path: Path) -> None:
