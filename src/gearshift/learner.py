@@ -273,17 +273,12 @@ def _take_rows(
 
 def refuse_non_finite(push: Push) -> None:
     """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
-    where = (
-        "loss"
-        if not math.isfinite(push.loss)
-        else "dense gradient"
-        if not math.isfinite(float(push.dense.sum()))
-        else "embedding gradient"
-        if not all(rows.finite for rows in push.rows)
-        else None
-    )
-    if where:
-        raise FloatingPointError(f"{where} became {'NaN' if math.isnan(push.loss) else 'infinite or NaN'}")
+    if not math.isfinite(push.loss):
+        raise FloatingPointError(f"loss became {'NaN' if math.isnan(push.loss) else 'infinite'}")
+    if not math.isfinite(float(push.dense.sum())):
+        raise FloatingPointError("dense gradient became infinite or NaN")
+    if not all(rows.finite for rows in push.rows):
+        raise FloatingPointError("embedding gradient became infinite, NaN or too large to square")
 
 
 def describe(model: nn.Module) -> str:

@@ -128,7 +128,7 @@ class Server:
     def apply_group(
         self, parts: Sequence[tuple[Push, float]], *, lr_scale: float, over_kept: bool = False
     ) -> None:
-        """One step from weighted pushes. They were checked before: nothing here refuses half way."""
+        """One step from weighted pushes. They were checked before: their sum of rows alone may be too large."""
         self.step += 1
         kept = [
             (push, weight) for push, weight in parts if weight > 0 and push.examples > 0 and not push.applied
@@ -136,7 +136,7 @@ class Server:
         examples = sum(push.examples for push, _ in (kept if over_kept else parts))
         if not kept:
             return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
-        # Rows first: a store refuses gradients that it cannot square, before anything was changed.
+        # Rows first: a store refuses gradients that it cannot square, before it has changed anything.
         self._push_rows(kept, examples, lr_scale, self.step)
         if not any(len(push.dense) for push, _ in kept):  # its worker has made the dense step on a replica
             with self.dense_lock:
@@ -191,15 +191,21 @@ class Server:
             rows = self._trusted(i, parts_of_i, merge_rows(parts_of_i, self.threads))
             if self.embedding_reduce == "touched":
                 rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
-            store.push(
-                rows.ids_U,
-                rows.sums_UW,
-                rows.counts_U,
-                examples=1.0 if self.embedding_reduce == "sum" else examples,
-                step=step,
-                lr_scale=lr_scale,
-                threads=self.threads,
-            )
+            try:
+                store.push(
+                    rows.ids_U,
+                    rows.sums_UW,
+                    rows.counts_U,
+                    examples=1.0 if self.embedding_reduce == "sum" else examples,
+                    step=step,
+                    lr_scale=lr_scale,
+                    threads=self.threads,
+                )
+            except ValueError as error:
+                if "too large to square" not in str(error):
+                    raise
+                said = f"embedding gradient became too large to square at step {step}"  # of all pushes together
+                raise FloatingPointError(said) from error
 
     def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
         rule = self._rule

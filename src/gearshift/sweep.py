@@ -145,9 +145,11 @@ class BatchSweep:
         assert valid is not None
         return self._score(training, valid, tuning=trial.seed == TUNING_SEED)
 
-    def _score(self, training: Training, valid: Evaluation, *, tuning: bool) -> Score:
+    def _score(self, training: Training, valid: Evaluation, *, tuning: bool) -> Score | None:
         """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
         auc, logloss = valid.measures.auc, valid.measures.logloss
+        if math.isnan(logloss):  # it was the last step, or an example that no step has seen
+            return None
         if math.isnan(auc):
             raise UserError(
                 f"{self.asked.config}: the AUC is undefined, the validation data have one class only"

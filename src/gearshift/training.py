@@ -222,8 +222,11 @@ class InThisProcess:
 
     def run(self, training: Training, observer: Observer) -> bool:
         while training.goes_on:
-            if not EpochRun(training, observer).run():
-                return False
+            try:
+                if not EpochRun(training, observer).run():
+                    return False
+            except FloatingPointError as error:  # of a server: a worker's is a batch to leave out
+                raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
             training.next_epoch(observer)
         return True
 

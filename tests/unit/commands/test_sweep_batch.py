@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gearshift as gs
 from gearshift import cli, train
+from gearshift.data.batch import Batch
+from gearshift.data.dataset import Dataset
+from gearshift.data.examples import MemoryExamples
+from gearshift.errors import UserError
 from gearshift.largest_batch import Line, Score, Trial
 from gearshift.sweep import Asked, BatchSweep
 
@@ -99,9 +104,19 @@ def test_a_vr_optimizer_gets_the_gradients_that_it_asks_for(
     assert f"train.micro_batches={micro_batches}" in arm.words
 
 
-def test_rates_too_high_are_no_end() -> None:
-    trial = Trial("adam", 128, 1e30, 1e30, 1)
+@pytest.mark.parametrize("batch", [128, 4096])  # 4,096: the one step of 2,000 examples, and no other after it
+def test_rates_too_high_are_no_end(batch: int) -> None:
+    trial = Trial("adam", batch, 1e30, 1e30, 1)
     assert swept().run(trial) is None
+
+
+def test_validation_data_of_one_class_are_told() -> None:
+    sweep = swept()
+    newest = sweep._valid.read(0, 100)
+    clicks = Batch(0, np.ones_like(newest.labels_BT), newest.numeric_BN, newest.ids_BF)
+    sweep._data = sweep._train, Dataset(MemoryExamples(clicks, sweep._train.schema))
+    with pytest.raises(UserError, match="the AUC is undefined, the validation data have one class only"):
+        sweep.run(Trial("adam", 128, 1.0, 1.0, 1))
 
 
 def test_in_python() -> None:
