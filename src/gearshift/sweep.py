@@ -115,8 +115,8 @@ class BatchSweep:
         return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
 
     def chosen(self, line: Line) -> list[str]:
-        """The settings that make a run like this line's."""
-        return self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1))
+        """The settings over the file's that make a run like this line's."""
+        return [*self.asked.settings, *self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1))]
 
     def run(self, trial: Trial) -> Score | None:
         score = self._trained(trial)

@@ -39,7 +39,7 @@ def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...
 
 def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
     command = (
-        "sweep-batch clicks.yaml --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5 --out found"
+        "sweep-batch clicks.yaml model.dim=8 --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5 --out found"
     )
     assert cli.run([*command.split(), "--tune-share", "0.5"]) == 0
     said = capsys.readouterr().out
@@ -51,8 +51,9 @@ def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFi
         ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
     assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
     assert Path("found/sweep.md").read_text().count("\n") == 6
+    assert all("model.dim=8" in line["settings"] for line in told["lines"])
     advice = next(line for line in said.splitlines() if line.startswith("Train so: gearshift train"))
-    assert "train.global_batch=512" in advice
+    assert "clicks.yaml model.dim=8 train.global_batch=512" in advice
     assert not Path("runs").exists()
 
 
@@ -63,7 +64,8 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
     assert score is not None
     line = Line("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
     dense, rows = sweep.rates(line)
-    config = gs.config.load_config("clicks.yaml", ["train.epochs=2", "eval_every=none", *sweep.chosen(line)])
+    config = gs.config.load_config("clicks.yaml", [*sweep.chosen(line), "eval_every=none"])
+    assert config.train.epochs == 2, "asked on the command line, not in the file"
     assert config.optimizer.dense.name == "vr_adam" and config.optimizer.row_trust == "touched"
     assert config.optimizer.dense.lr == pytest.approx(
         dense
