@@ -136,28 +136,31 @@ class BatchSweep:
         torch.manual_seed(trial.seed)
         model = models.build(config.model.name, train.schema, **config.model.settings())
         training = make_trainer(config).prepare(model, train, self._valid).training
-        observer = _Quiet()
+        tuning = trial.seed == TUNING_SEED
+        observer = _Quiet(training, lambda: math.nan if tuning else self._seen(training))
         try:
             training.run(observer)
         except NotFinite:
             return None
-        valid = observer.best if training.plan.keep_best else observer.last
-        assert valid is not None
-        return self._score(training, valid, tuning=trial.seed == TUNING_SEED)
+        return self._score(training, observer)
 
-    def _score(self, training: Training, valid: Evaluation, *, tuning: bool) -> Score | None:
+    def _seen(self, training: Training) -> float:
+        """The AUC on training data, as the model is now."""
+        return evaluate(training.learner, self._sample).measures.auc
+
+    def _score(self, training: Training, observer: _Quiet) -> Score | None:
         """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
-        auc, logloss = valid.measures.auc, valid.measures.logloss
+        assert observer.valid is not None
+        auc, logloss = observer.valid.measures.auc, observer.valid.measures.logloss
         if math.isnan(logloss):  # it was the last step, or an example that no step has seen
             return None
         if math.isnan(auc):
             raise UserError(
                 f"{self.asked.config}: the AUC is undefined, the validation data have one class only"
             )
-        gap = math.nan if tuning else evaluate(training.learner, self._sample).measures.auc - auc
         once = training.plan.epochs == 1
         by = training.progress.measures.logloss if once else logloss
-        return Score(auc, logloss, gap, by, training.step, training.progress.seconds)
+        return Score(auc, logloss, observer.seen - auc, by, training.step, training.progress.seconds)
 
     def _config(self, trial: Trial) -> Config:
         quiet = ["train.eval_every=none", "train.baseline=false", f"train.seed={trial.seed}"]
@@ -264,11 +267,12 @@ def _check_gradients(word: str, trainer: Trainer) -> None:
 
 
 class _Quiet:
-    """An observer that keeps what was measured."""
+    """An observer that keeps what was measured: of the best epoch where that is kept, else of the last."""
 
-    def __init__(self) -> None:
-        self.last: Evaluation | None = None
-        self.best: Evaluation | None = None
+    def __init__(self, training: Training, on_training_data: Callable[[], float]) -> None:
+        self._keep_best, self._on_training_data = training.plan.keep_best, on_training_data
+        self.valid: Evaluation | None = None
+        self.seen = math.nan  # AUC of the same model on training data
 
     def began(self) -> None: ...
 
@@ -276,9 +280,8 @@ class _Quiet:
         return True
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
-        self.last = evaluation
-        if is_best:
-            self.best = evaluation
+        if is_best or not self._keep_best:
+            self.valid, self.seen = evaluation, self._on_training_data()
 
     def switched(self, switch: Switch) -> None: ...
 

@@ -15,7 +15,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
 from gearshift.largest_batch import Line, Score, Trial
-from gearshift.sweep import Asked, BatchSweep
+from gearshift.evaluate import Evaluation
+from gearshift.sweep import Asked, BatchSweep, _Quiet
 
 CONFIG = """\
 data: {synthetic: {examples: 3000, days: 3, seed: 3}}
@@ -72,6 +73,22 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
     ) and config.optimizer.embeddings.lr == pytest.approx(rows)
     assert config.train.global_batch == line.batch and config.train.micro_batches == 8
     assert train.start(config).wait().auc == score.auc
+
+
+def test_the_gap_is_of_the_epoch_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At rows of so high a rate the first epoch is the best, and later ones know the training data by heart."""
+    sweep = swept("train.epochs=3", "optimizer.embeddings.lr=2.0")
+    epochs, evaluated = [], _Quiet.evaluated
+
+    def watched(self: _Quiet, evaluation: Evaluation, is_best: bool) -> None:
+        epochs.append((evaluation.measures.auc, self._on_training_data()))
+        evaluated(self, evaluation, is_best)
+
+    monkeypatch.setattr(_Quiet, "evaluated", watched)
+    score = sweep.run(Trial("adam", 128, 1.0, 1.0, 1))
+    best = max(epochs)
+    assert len(epochs) == 3 and best != epochs[-1], "an epoch after the best one, for this to be a test"
+    assert score is not None and (score.auc, score.gap) == (best[0], best[1] - best[0])
 
 
 def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
