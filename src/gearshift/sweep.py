@@ -235,6 +235,8 @@ def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
+    if not name.startswith("vr_") and "row_trust" not in written and own.row_trust != "dense_only":
+        words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
     trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
     plan, dense = trainer.plan, trainer.optimizer
     if isinstance(dense, VarianceReduced) and plan.local_batch is None and plan.micro_batches == 1:

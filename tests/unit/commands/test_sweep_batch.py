@@ -123,6 +123,14 @@ def test_a_vr_optimizer_gets_the_gradients_that_it_asks_for(
     assert f"train.micro_batches={micro_batches}" in arm.words
 
 
+def test_the_configs_trust_in_rows_is_for_its_own_rule() -> None:
+    sweep = swept(
+        "optimizer.dense={name: vr_adam}", "optimizer.row_trust=touched", optimizers=("adam", "vr_adam")
+    )
+    trusts = [sweep._config(Trial(word, 128, 1.0, 1.0, 1)).optimizer.row_trust for word in sweep.arms]
+    assert trusts == ["dense_only", "touched"]
+
+
 @pytest.mark.parametrize("batch", [128, 4096])  # 4,096: the one step of 2,000 examples, and no other after it
 def test_rates_too_high_are_no_end(batch: int) -> None:
     trial = Trial("adam", batch, 1e30, 1e30, 1)
@@ -178,6 +186,7 @@ def test_an_interrupt_leaves_what_is_done(
             "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, and a step of sync has 4",
         ),
         ("--optimizers vr_adam strategy=async", "and a step of async has 1"),
+        ("--optimizers adam:row_trust=row_wise", "row_trust `row_wise` gives rows the trust of a vr_* rule"),
         ("data.synthetic.days=1", "sweep-batch compares on validation data: set data.valid or data.split"),
         ("nothing.yaml", "`nothing.yaml` is not a setting"),
     ],
