@@ -231,13 +231,15 @@ class _Arm:
 def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
     own = config.optimizer
-    rule = written.pop("batch_rule", own.batch_rule)
+    rule = written.pop("batch_rule", own.batch_rule)  # of this optimizer, also from the base batch to the config's
+    ruled = UNSCALED if rule == "constant" else (f"optimizer.batch_rule={rule}",)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
     if not name.startswith("vr_") and "row_trust" not in written and own.row_trust != "dense_only":
         words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
-    trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
+    chosen = [*asked.settings, *words, *(() if own.base_batch is None else ruled)]
+    trainer = make_trainer(load_config(asked.config, chosen))
     plan, dense = trainer.plan, trainer.optimizer
     if isinstance(dense, VarianceReduced) and plan.local_batch is None and plan.micro_batches == 1:
         words.append(f"train.micro_batches={math.ceil(dense.gsnr.min_gradients / _workers_of_a_round(plan))}")

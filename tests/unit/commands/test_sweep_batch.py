@@ -102,7 +102,8 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
     assert adam.rule == "linear"
     assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
     words = ruled.chosen(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ()))
-    assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=4e-06" in words
+    assert cowclip.dense_lr == pytest.approx(0.01) and cowclip.rows["embeddings"].lr == 0.05
+    assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=1.6e-05" in words
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
 
 
