@@ -154,6 +154,15 @@ def test_in_python() -> None:
     assert len(told) > 5 and told[-1].startswith("  seed 1")
 
 
+def test_an_optimizer_that_always_diverges_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--seeds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "adam at 128: AUC .5000 +- .0000, diverged with every seed" in said and "nan" not in said
+
+
 def test_an_interrupt_leaves_what_is_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

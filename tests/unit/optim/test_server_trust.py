@@ -13,13 +13,17 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import cli, run_folder
-from gearshift.embedding.store import CowClip
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.store import CowClip, RowPart
 from gearshift.engine.roles.messages import Load
 from gearshift.engine.roles.shard import ShardRole
-from gearshift.optim import LayerStatistics, build
+from gearshift.optim import LayerStatistics, build, spread_of
+from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines
+from gearshift.server import Server
+from gearshift.worker import Push, RowPush
 
 GLOBAL, PIECES = 160, 8
 
@@ -149,6 +153,56 @@ def test_figures_of_shards_elsewhere_come_to_the_same(tmp_path: Path) -> None:
     assert there == here and len(here["trust_layers"]) > 4
     assert figures_by_role(processes).keys() == {
         "shard_sent_bytes", "shard_parked_pulls", "shard_gradients_waiting"}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.5, 0.0), (0.25, 0.0, 1.0)])
+def test_a_push_counts_by_its_weight_and_one_of_weight_0_not_at_all(weights: tuple[float, ...]) -> None:
+    """As gba decays and cuts: dense and rows, against the same sums by hand."""
+    rng = np.random.default_rng(1)
+    rule = build("vr_sgd", lr=0.1, min_gradients=1)
+    part = RowPart("embedding", 4, gs.RowSGD(lr=0.1))
+    server = Server(torch.zeros(40), (MemoryStore((part,), seed=1),), rule, row_trust="touched")
+    ids_U, sizes = np.arange(6), (4.0, 6.0, 5.0)
+    born_UW = server.stores[0].pull(ids_U)
+    pushes = [
+        Push(
+            (RowPush(ids_U, rng.normal(1, 1, (6, 4)).astype(np.float32), np.ones(6, np.uint32)),),
+            torch.from_numpy(rng.normal(1, 1, 40).astype(np.float32)),
+            examples,
+            1.0,
+            np.zeros((1, 1), np.float32),
+        )
+        for examples in sizes
+    ]
+    server.apply_group(list(zip(pushes, weights, strict=True)), lr_scale=1.0)
+    spread = spread_of([(p.dense, p.examples, w) for p, w in zip(pushes, weights, strict=True)])
+    gradient = sum(w * p.dense for p, w in zip(pushes, weights, strict=True)) / sum(sizes)
+    ratio = rule.gsnr.ratios(spread, server.layers).values
+    torch.testing.assert_close(server.flat, -0.1 * ratio * gradient)
+    assert server.trust.spread.gradients == 2
+    rows = [
+        PushedRows(ids_U, p.rows[0].sums_UW, w, p.examples) for p, w in zip(pushes, weights, strict=True)
+    ]
+    of_rows = touched(rows, rule.gsnr, [RowPartColumns("embedding", 0, 4)]).values_UW
+    sums_UW = sum(w * p.rows[0].sums_UW for p, w in zip(pushes, weights, strict=True)) / sum(sizes)
+    moved_UW = server.stores[0].pull(ids_U) - born_UW
+    np.testing.assert_allclose(moved_UW, -0.1 * of_rows * sums_UW, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("row_trust", ["touched", "row_wise"])
+def test_rows_of_several_shards_have_an_r_of_their_own_shard_and_stay_close(
+    tmp_path: Path, row_trust: str
+) -> None:
+    one, three, plain = (
+        rows(trained(tmp_path, name, shards=shards, **more))
+        for name, shards, more in (
+            ("vr_sgd", 1, {"row_trust": row_trust}),
+            ("vr_sgd", 3, {"row_trust": row_trust}),
+            ("vr_sgd", 1, {}),
+        )
+    )
+    assert not np.array_equal(one, three)
+    assert np.linalg.norm(three - one) < 0.2 * np.linalg.norm(plain - one)
 
 
 def test_rows_are_clipped_by_their_length(tmp_path: Path) -> None:
