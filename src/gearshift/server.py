@@ -168,7 +168,9 @@ class Server:
             for part, ratios in zip(self.stores[i].parts, of_parts, strict=True):
                 (line,) = ratios.statistics()
                 line = replace(line, layer=f"{ROWS}{part.name}[{part.width}]")
-                if self.row_trust == "row_wise":  # its mean is over the pushes that have the id: no batch of all
+                if (
+                    self.row_trust == "row_wise"
+                ):  # its mean is over the pushes that have the id: no batch of all
                     line = replace(line, noise=math.nan, signal=math.nan)
                 lines.append(line)
         return lines
@@ -204,7 +206,9 @@ class Server:
             except ValueError as error:
                 if "too large to square" not in str(error):
                     raise
-                said = f"embedding gradient became too large to square at step {step}"  # of all pushes together
+                said = (
+                    f"embedding gradient became too large to square at step {step}"  # of all pushes together
+                )
                 raise FloatingPointError(said) from error
 
     def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
@@ -225,9 +229,7 @@ class Server:
             spare=self._reduced,
         )
 
-    def _trusted(
-        self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows
-    ) -> MergedRows:
+    def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
         """The rows of a step, scaled by their r where rows have one."""
         rule = self._rule
         if self.row_trust == "dense_only" or not isinstance(rule, VarianceReduced):

@@ -116,7 +116,10 @@ class BatchSweep:
 
     def chosen(self, line: Line) -> list[str]:
         """The settings over the file's that make a run like this line's."""
-        return [*self.asked.settings, *self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1))]
+        return [
+            *self.asked.settings,
+            *self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1)),
+        ]
 
     def run(self, trial: Trial) -> Score | None:
         score = self._trained(trial)
@@ -231,7 +234,9 @@ class _Arm:
 def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
     own = config.optimizer
-    rule = written.pop("batch_rule", own.batch_rule)  # of this optimizer, also from the base batch to the config's
+    rule = written.pop(
+        "batch_rule", own.batch_rule
+    )  # of this optimizer, also from the base batch to the config's
     ruled = UNSCALED if rule == "constant" else (f"optimizer.batch_rule={rule}",)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:

@@ -240,7 +240,9 @@ def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: 
 
 def test_a_resume_with_another_trust_in_rows_is_told(tmp_path: Path) -> None:
     reduced = {"optimizer": optim.build("vr_sgd", lr=0.1), "micro_batches": 10}
-    folder = trainer(tmp_path, callbacks=[StopAt(3)], row_trust="touched", **reduced).fit(model(), data()).folder
+    folder = (
+        trainer(tmp_path, callbacks=[StopAt(3)], row_trust="touched", **reduced).fit(model(), data()).folder
+    )
     with pytest.raises(UserError, match=r"made with optimizer\.row_trust=touched, this asks dense_only"):
         trainer(tmp_path, **reduced).start(model(), data(), resume=folder)
 

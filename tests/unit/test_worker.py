@@ -156,7 +156,7 @@ def test_non_finite_input_is_refused_before_anything_moves() -> None:
 def test_a_gradient_of_a_row_too_large_to_square_is_refused_before_anything_moves() -> None:
     learner = make_learner(Steep(1e25))
     flat = learner.server.flat.clone()
-    with pytest.raises(FloatingPointError, match="embedding gradient became .*too large to square"):
+    with pytest.raises(FloatingPointError, match=r"embedding gradient became .*too large to square"):
         learner.step(learner.find(make_batch(PLAIN, 20)))
     assert learner.server.step == 0 and torch.equal(flat, learner.server.flat)
 

@@ -244,7 +244,9 @@ def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
             ("optimizer", "row_trust"), f"{say} {rates.dense.name}: choose one, such as vr_adam, or remove it"
         )
     if rates.row_clip is not None and rates.embedding_reduce != "mean":
-        say = f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.embedding_reduce}"
+        say = (
+            f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.embedding_reduce}"
+        )
         yield Misfit(("optimizer", "row_clip"), f"{say}: remove one of them")
     parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
     for part, table in parts:

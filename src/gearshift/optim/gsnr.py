@@ -34,7 +34,9 @@ class LayerStatistics:
     size: int  # elements
     mean_ratio: float  # over the elements that have a gradient or noise; 1 if there are none
     at_floor: float  # the share of them at the floor
-    noise: float = math.nan  # these two add up over layers, see `noise_and_signal`; nan if they cannot be told
+    noise: float = (
+        math.nan
+    )  # these two add up over layers, see `noise_and_signal`; nan if they cannot be told
     signal: float = math.nan
 
     @property

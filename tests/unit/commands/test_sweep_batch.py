@@ -14,8 +14,8 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
-from gearshift.largest_batch import Line, Score, Trial
 from gearshift.evaluate import Evaluation
+from gearshift.largest_batch import Line, Score, Trial
 from gearshift.sweep import Asked, BatchSweep, _Quiet
 
 CONFIG = """\
@@ -40,9 +40,9 @@ def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...
 
 def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
     command = (
-        "sweep-batch clicks.yaml model.dim=8 --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5 --out found"
+        "sweep-batch clicks.yaml model.dim=8 --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5"
     )
-    assert cli.run([*command.split(), "--tune-share", "0.5"]) == 0
+    assert cli.run([*command.split(), "--out", "found", "--tune-share", "0.5"]) == 0
     said = capsys.readouterr().out
     assert "adam, lamb at global batches 128, 512." in said
     assert "rates of lamb at 512" in said and "seed 2   adam at 512" in said

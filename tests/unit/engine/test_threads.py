@@ -537,7 +537,7 @@ def test_a_sum_of_rows_too_large_to_square_ends_the_run(tmp_path: Path, workers:
     log = make_batch(PLAIN, 80)
     log.labels_BT[:], log.ids_BF[:] = 1.0, [1, 2, 3]
     made = {"workers": workers, "shards": shards, "global_batch": 40, "batch": 20, "embedding_reduce": "sum"}
-    with pytest.raises(NotFinite, match="too large to square at step 1. Lower optimizer.embeddings.lr"):
+    with pytest.raises(NotFinite, match=r"too large to square at step 1\. Lower"):
         trainer(tmp_path, **made).fit(Steep(1.5e18), gs.read(log, PLAIN))
 
 
