@@ -64,7 +64,7 @@ void with_columns(uint32_t columns, Run run) {
 }
 
 // The rows order[first, last) of grads, added up from the first to the last. A fixed width is summed in registers.
-// Returns whether all sums are finite: x * 0 is 0 for every finite x and NaN for others.
+// Returns whether all sums can be squared: x * x * 0 is 0 if so, and NaN for what is infinite, NaN or too large for it.
 template <uint32_t Fixed>
 bool sum_rows(const float* grads, const uint32_t* order, std::size_t first, std::size_t last, std::size_t all,
               uint32_t columns, float* out) {
@@ -84,7 +84,7 @@ bool sum_rows(const float* grads, const uint32_t* order, std::size_t first, std:
             for (uint32_t c = 0; c < columns; ++c) total[c] += grad[c];
     }
     bool finite = true;
-    for (uint32_t c = 0; c < columns; ++c) finite &= total[c] * 0.0f == 0.0f;
+    for (uint32_t c = 0; c < columns; ++c) finite &= total[c] * total[c] * 0.0f == 0.0f;
     if (Fixed) std::memcpy(out, total, columns * sizeof(float));
     return finite;
 }

@@ -36,7 +36,7 @@ public:
     // out_NP = columns [begin, begin + columns) of rows_UW.
     void expand(const float* rows_UW, uint32_t width, uint32_t begin, uint32_t columns, float* out_NP,
                 uint32_t threads) const;
-    // Columns [begin, begin + columns) of out_UW = sums of grads_NP. Returns whether all are finite.
+    // Columns [begin, begin + columns) of out_UW = sums of grads_NP. Returns whether all are finite, squared too.
     bool sum(const float* grads_NP, uint32_t width, uint32_t begin, uint32_t columns, float* out_UW,
              uint32_t threads) const;
 

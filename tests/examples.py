@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import nn
 
 from gearshift.data.batch import Batch, Ragged
 from gearshift.data.schema import Bag, Categorical, Numeric, Schema, Sequence
+from gearshift.models.inputs import Inputs
 
 PLAIN = Schema((Numeric("price"), Categorical("user"), Categorical("ad"), Categorical("site")))
 RAGGED = Schema(
@@ -35,3 +38,17 @@ def make_batch(schema: Schema, size: int, seed: int = 0, vocabulary: int = 50, f
     )
     labels_BT = (rng.random((size, 1)) < 1 / (1 + np.exp(-np.asarray(signal)[:, None]))).astype(np.float32)
     return Batch(first, labels_BT, numeric_BN, ids_BF.astype(np.int64), tuple(ragged))
+
+
+class Steep(nn.Module):
+    """Its rows are worth nothing, and have gradients as large as asked."""
+
+    dim = 4
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.slope, self.bias = slope, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Inputs) -> torch.Tensor:
+        zeros_B = (x.fields.tensor - x.fields.tensor.detach()).sum((1, 2))
+        return self.slope * zeros_B + self.bias

@@ -63,7 +63,7 @@ def run(job: Job) -> Score | None:
     )
     try:
         progressive = _train(on, chosen, data, trial, CASES[job.case].epochs)
-    except (FloatingPointError, ValueError):  # the store's word for a gradient that it cannot square
+    except FloatingPointError:
         return None
     tuning = (progressive if data.valid is None else evaluate(on, data.valid).measures).logloss
     steps, seconds = on.server.step, time.process_time() - began

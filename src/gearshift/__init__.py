@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gearshift.data.schema import Sequence as Sequence
     from gearshift.data.schema import Vector as Vector
     from gearshift.data.synthetic import ClickLog as ClickLog
+    from gearshift.embedding.store import CowClip as CowClip
     from gearshift.embedding.store import RowAdagrad as RowAdagrad
     from gearshift.embedding.store import RowAdam as RowAdam
     from gearshift.embedding.store import RowFTRL as RowFTRL
@@ -81,7 +82,7 @@ _HOMES = {
     "gearshift.data.infer": "infer_schema",
     "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
     "gearshift.data.synthetic": "ClickLog",
-    "gearshift.embedding.store": "RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
+    "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
     "gearshift.embeddings": "Embeddings",
     "gearshift.errors": "UserError",
     "gearshift.models.inputs": "Inputs",

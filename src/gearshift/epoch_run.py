@@ -82,6 +82,8 @@ class PassHost(ABC):
             if ended.part.reason.startswith(NOT_FINITE):
                 self.observer.tell(self.training.bad_batch(ended))
         self.training.account(leases)
+        if sentence := self.training.count_plain(leases):
+            self.observer.tell(sentence)
 
     # What others ask
 

@@ -232,21 +232,6 @@ class Replica:
         )
 
 
-def trust_figures(learner: Learner) -> dict[str, float | None]:
-    """Of the last step, if its optimizer reduces variance: over all layers, how much was trusted."""
-    trust = learner.server.trust
-    if trust is None:
-        return {}
-    layers = trust.statistics()
-    sizes = [layer.size for layer in trust.layout.layers]
-    noise = [layer.noise_scale for layer in layers if layer.noise_scale is not None]
-    return {
-        "trust": sum(s.mean_ratio * n for s, n in zip(layers, sizes, strict=True)) / sum(sizes),
-        "trust_at_floor": sum(s.at_floor * n for s, n in zip(layers, sizes, strict=True)) / sum(sizes),
-        "noise_scale": max(noise, default=None),
-    }
-
-
 def _widths(stores: list[list[Any]]) -> str:
     """In words: embedding rows of width 16."""
     widths = sorted({width for parts in stores for name, width in parts if name == "embedding"})
@@ -288,17 +273,12 @@ def _take_rows(
 
 def refuse_non_finite(push: Push) -> None:
     """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
-    where = (
-        "loss"
-        if not math.isfinite(push.loss)
-        else "dense gradient"
-        if not math.isfinite(float(push.dense.sum()))
-        else "embedding gradient"
-        if not all(rows.finite for rows in push.rows)
-        else None
-    )
-    if where:
-        raise FloatingPointError(f"{where} became {'NaN' if math.isnan(push.loss) else 'infinite or NaN'}")
+    if not math.isfinite(push.loss):
+        raise FloatingPointError(f"loss became {'NaN' if math.isnan(push.loss) else 'infinite'}")
+    if not math.isfinite(float(push.dense.sum())):
+        raise FloatingPointError("dense gradient became infinite or NaN")
+    if not all(rows.finite for rows in push.rows):
+        raise FloatingPointError("embedding gradient became infinite, NaN or too large to square")
 
 
 def describe(model: nn.Module) -> str:

@@ -66,10 +66,10 @@ def text(run: str, status: Any, processes: Processes) -> str:
 
 
 def figures_by_role(processes: Processes) -> dict[str, float]:
-    """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes."""
+    """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes; what has a / cannot be summed."""
     found: dict[str, float] = {}
     for who, own in processes.items():
-        for key, value in own.items():
+        for key, value in ((key, value) for key, value in own.items() if "/" not in key):
             name = f"{who.rpartition('-')[0]}_{key}"
             found[name] = found.get(name, 0) + value
     return found

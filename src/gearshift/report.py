@@ -65,6 +65,7 @@ def report(
         "staleness": spread(progress.staleness),
         "lag": spread(progress.lag),
         "sync_gap": training.sync_gap(),
+        "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": len(training.train.skipped),
@@ -131,6 +132,8 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
             f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them trained meanwhile, "
             f"{gap['bytes'] / 1e6:,.1f} MB"
         )
+    if f.get("plain_steps"):
+        done += f"; vr_* reduced nothing in {f['plain_steps']:,} steps, of too few gradients"
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
     if f["measured_on"] == "valid":

@@ -17,12 +17,16 @@ from gearshift.training import Progress, Training
 def plan_facts(training: Training) -> dict[str, str]:
     """What must be the same for a resumed run to be the run that was stopped, in the user's words."""
     plan, server = training.plan, training.learner.server
+    parts = [part for store in server.stores for part in store.parts]
     return {
         "train.global_batch": str(plan.batch),
         "train.seed": str(plan.seed),
         "train.shuffle": str(plan.shuffle),
         "optimizer.schedule": str(plan.schedule),
         "optimizer.clip_norm": str(server.max_norm),
+        "optimizer.embedding_reduce": server.embedding_reduce,
+        "optimizer.row_trust": server.row_trust,
+        "optimizer.row_clip": str(next((part.clip for part in parts if part.clip), None)),
         "epochs": str(plan.epochs),
         "the number of training examples": str(training.train.estimate()),
     }
@@ -32,7 +36,7 @@ def refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
     saved, asked = checkpoint.facts["plan"], plan_facts(training)
     more_epochs_change_nothing = training.plan.schedule == Schedule()
     for name, value in asked.items():
-        if value != saved[name] and not (name == "epochs" and more_epochs_change_nothing):
+        if value != saved.get(name, value) and not (name == "epochs" and more_epochs_change_nothing):
             raise UserError(
                 f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "
                 f"or start a new run with --init-from {checkpoint.path}"

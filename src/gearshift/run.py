@@ -24,8 +24,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
-from gearshift.learner import trust_figures
 from gearshift.metrics import day_name
+from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.prometheus import figures_by_role
 from gearshift.replicas.figures import from_json
 from gearshift.report import report
@@ -380,16 +380,17 @@ class Run:
 
     def _log(self, **numbers: float | None) -> None:
         self._logged_at = time.monotonic()
-        progress = self.training.progress
-        line: dict[str, float | str | None] = {
+        progress, processes = self.training.progress, self.processes()
+        trust = trust_figures(self.training.learner.server.statistics() or from_figures(processes))
+        line: dict[str, Any] = {
             "step": self.training.step,
             "time": time.time(),
             "examples": progress.examples,
             "examples_per_second": self._speed_since_logged(),
             "strategy": self.training.strategy.name,
-            **trust_figures(self.training.learner),
+            **(trust and {**trust, "plain_steps": progress.plain_steps}),
             **self._exchange_figures(),
-            **figures_by_role(self.processes()),
+            **figures_by_role(processes),
             **numbers,
         }
         try:

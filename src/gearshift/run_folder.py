@@ -229,7 +229,7 @@ def write_config(folder: Path, config: WritesYaml, command: str) -> None:
     write_text(folder / CONFIG, heading + config.to_yaml())
 
 
-def append_metrics(folder: Path, metrics: Mapping[str, float | int | str | None]) -> None:
+def append_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     """One line more. A line cut short by a crash is ended first, so that it spoils no other."""
     with (folder / METRICS).open("ab+") as file:
         if file.tell() > 0:

@@ -10,6 +10,7 @@ pushes of the group; `row_trust` says whether rows get one too.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +30,11 @@ from gearshift.embedding.store import CowClip, RowOptimizer, RowPart, RowStore
 from gearshift.models.inputs import Needs
 from gearshift.optim import row_ratios
 from gearshift.optim.first_order import DenseOptimizer, clip_norm
-from gearshift.optim.gsnr import Ratios
+from gearshift.optim.gsnr import LayerStatistics, Ratios
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns
 from gearshift.optim.spread import ShiftedSums, spread_of
+from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.worker import Push, RowPush
 
@@ -93,6 +95,8 @@ class Server:
         self._sums: ShiftedSums | None = None  # these two: buffers of VR-x
         self._reduced: Tensor | None = None
         self.trust: Ratios | None = None  # r of the last step, for statistics before the next
+        self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same by store, where rows have an r
+        self.split_into: tuple[Server, ...] = ()  # of several shards, which step in its memory
         self.row_trust = row_trust
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
@@ -124,7 +128,7 @@ class Server:
     def apply_group(
         self, parts: Sequence[tuple[Push, float]], *, lr_scale: float, over_kept: bool = False
     ) -> None:
-        """One step from weighted pushes. They were checked before: nothing here refuses half way."""
+        """One step from weighted pushes. They were checked before: their sum of rows alone may be too large."""
         self.step += 1
         kept = [
             (push, weight) for push, weight in parts if weight > 0 and push.examples > 0 and not push.applied
@@ -132,7 +136,7 @@ class Server:
         examples = sum(push.examples for push, _ in (kept if over_kept else parts))
         if not kept:
             return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
-        # Rows first: a store refuses gradients that it cannot square, before anything was changed.
+        # Rows first: a store refuses gradients that it cannot square, before it has changed anything.
         self._push_rows(kept, examples, lr_scale, self.step)
         if not any(len(push.dense) for push, _ in kept):  # its worker has made the dense step on a replica
             with self.dense_lock:
@@ -154,6 +158,23 @@ class Server:
         with self.dense_lock:
             self._rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
 
+    def statistics(self) -> list[LayerStatistics]:
+        """Of r in the last step, by layer and by part of the rows; nothing where variance is not reduced."""
+        if self.split_into:
+            return [line for server in self.split_into for line in server.statistics()]
+        with self.dense_lock:
+            lines = list(self.trust.statistics()) if self.trust is not None else []
+        for i, of_parts in self.row_ratios.items():
+            for part, ratios in zip(self.stores[i].parts, of_parts, strict=True):
+                (line,) = ratios.statistics()
+                line = replace(line, layer=f"{ROWS}{part.name}[{part.width}]")
+                if (
+                    self.row_trust == "row_wise"
+                ):  # its mean is over the pushes that have the id: no batch of all
+                    line = replace(line, noise=math.nan, signal=math.nan)
+                lines.append(line)
+        return lines
+
     def push_rows(self, push: Push, *, lr_scale: float) -> None:
         """The rows of one gradient alone, at once; from any thread."""
         if push.examples > 0:
@@ -169,18 +190,26 @@ class Server:
     ) -> None:
         for i, store in enumerate(self.stores):
             parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
-            rows = self._trusted(store, parts_of_i, merge_rows(parts_of_i, self.threads))
+            rows = self._trusted(i, parts_of_i, merge_rows(parts_of_i, self.threads))
             if self.embedding_reduce == "touched":
                 rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
-            store.push(
-                rows.ids_U,
-                rows.sums_UW,
-                rows.counts_U,
-                examples=1.0 if self.embedding_reduce == "sum" else examples,
-                step=step,
-                lr_scale=lr_scale,
-                threads=self.threads,
-            )
+            try:
+                store.push(
+                    rows.ids_U,
+                    rows.sums_UW,
+                    rows.counts_U,
+                    examples=1.0 if self.embedding_reduce == "sum" else examples,
+                    step=step,
+                    lr_scale=lr_scale,
+                    threads=self.threads,
+                )
+            except ValueError as error:
+                if "too large to square" not in str(error):
+                    raise
+                said = (
+                    f"embedding gradient became too large to square at step {step}"  # of all pushes together
+                )
+                raise FloatingPointError(said) from error
 
     def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
         rule = self._rule
@@ -200,17 +229,16 @@ class Server:
             spare=self._reduced,
         )
 
-    def _trusted(
-        self, store: RowStore, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows
-    ) -> MergedRows:
+    def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
         """The rows of a step, scaled by their r where rows have one."""
         rule = self._rule
         if self.row_trust == "dense_only" or not isinstance(rule, VarianceReduced):
             return rows
         of_rows = row_ratios.touched if self.row_trust == "touched" else row_ratios.row_wise
         pushed = [PushedRows(part.ids_U, part.sums_UW, weight, n) for part, weight, n in parts]
-        values_UW = of_rows(pushed, rule.gsnr, _columns(store)).values_UW
-        return rows if values_UW is None else replace(rows, sums_UW=rows.sums_UW * values_UW)
+        found = of_rows(pushed, rule.gsnr, _columns(self.stores[i]))
+        self.row_ratios[i] = found.parts
+        return rows if found.values_UW is None else replace(rows, sums_UW=rows.sums_UW * found.values_UW)
 
     def _move_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
         """By the mean of the pushes' changes; what counts batches counts the step as one."""

@@ -26,11 +26,13 @@ from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
+from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.train import datasets, make_trainer
-from gearshift.training import NotFinite, Switch, Training
+from gearshift.trainer import Trainer
+from gearshift.training import NotFinite, Plan, Switch, Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
-GRADIENTS = 8  # of a step, that a vr_* optimizer wants
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
 Told = Callable[[str], None]
@@ -93,7 +95,7 @@ class BatchSweep:
         self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
         for batch in self.batches:  # refused now rather than after an hour
             for word in words:
-                self._config(Trial(word, batch, 1.0, 1.0, 1))
+                _check_gradients(word, make_trainer(self._config(Trial(word, batch, 1.0, 1.0, 1))))
 
     def __iter__(self) -> Iterator[Sweep]:
         search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.asked.tune_share)
@@ -113,8 +115,11 @@ class BatchSweep:
         return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
 
     def chosen(self, line: Line) -> list[str]:
-        """The settings that make a run like this line's."""
-        return self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1))
+        """The settings over the file's that make a run like this line's."""
+        return [
+            *self.asked.settings,
+            *self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1)),
+        ]
 
     def run(self, trial: Trial) -> Score | None:
         score = self._trained(trial)
@@ -134,26 +139,31 @@ class BatchSweep:
         torch.manual_seed(trial.seed)
         model = models.build(config.model.name, train.schema, **config.model.settings())
         training = make_trainer(config).prepare(model, train, self._valid).training
-        observer = _Quiet()
+        tuning = trial.seed == TUNING_SEED
+        observer = _Quiet(training, lambda: math.nan if tuning else self._seen(training))
         try:
             training.run(observer)
         except NotFinite:
             return None
-        valid = observer.best if training.plan.keep_best else observer.last
-        assert valid is not None
-        return self._score(training, valid, tuning=trial.seed == TUNING_SEED)
+        return self._score(training, observer)
 
-    def _score(self, training: Training, valid: Evaluation, *, tuning: bool) -> Score:
+    def _seen(self, training: Training) -> float:
+        """The AUC on training data, as the model is now."""
+        return evaluate(training.learner, self._sample).measures.auc
+
+    def _score(self, training: Training, observer: _Quiet) -> Score | None:
         """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
-        auc, logloss = valid.measures.auc, valid.measures.logloss
+        assert observer.valid is not None
+        auc, logloss = observer.valid.measures.auc, observer.valid.measures.logloss
+        if math.isnan(logloss):  # it was the last step, or an example that no step has seen
+            return None
         if math.isnan(auc):
             raise UserError(
                 f"{self.asked.config}: the AUC is undefined, the validation data have one class only"
             )
-        gap = math.nan if tuning else evaluate(training.learner, self._sample).measures.auc - auc
         once = training.plan.epochs == 1
         by = training.progress.measures.logloss if once else logloss
-        return Score(auc, logloss, gap, by, training.step, training.progress.seconds)
+        return Score(auc, logloss, observer.seen - auc, by, training.step, training.progress.seconds)
 
     def _config(self, trial: Trial) -> Config:
         quiet = ["train.eval_every=none", "train.baseline=false", f"train.seed={trial.seed}"]
@@ -223,14 +233,21 @@ class _Arm:
 
 def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
-    own, train = config.optimizer, config.train
-    rule = written.pop("batch_rule", own.batch_rule)
+    own = config.optimizer
+    rule = written.pop(
+        "batch_rule", own.batch_rule
+    )  # of this optimizer, also from the base batch to the config's
+    ruled = UNSCALED if rule == "constant" else (f"optimizer.batch_rule={rule}",)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
     if name != own.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
-    if name.startswith("vr_") and train.batch is None and train.micro_batches == 1:
-        words.append(f"train.micro_batches={math.ceil(GRADIENTS / config.cluster.workers)}")
-    trainer = make_trainer(load_config(asked.config, [*asked.settings, *words]))
+    if not name.startswith("vr_") and "row_trust" not in written and own.row_trust != "dense_only":
+        words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
+    chosen = [*asked.settings, *words, *(() if own.base_batch is None else ruled)]
+    trainer = make_trainer(load_config(asked.config, chosen))
+    plan, dense = trainer.plan, trainer.optimizer
+    if isinstance(dense, VarianceReduced) and plan.local_batch is None and plan.micro_batches == 1:
+        words.append(f"train.micro_batches={math.ceil(dense.gsnr.min_gradients / _workers_of_a_round(plan))}")
     rows = {"embeddings": trainer.rows.embeddings}
     if trainer.rows.linear is not None:
         rows["linear"] = trainer.rows.linear
@@ -238,12 +255,33 @@ def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     return _Arm(tuple(words), rule, trainer.optimizer.lr, rows, trainer.plan.schedule.warmup)
 
 
-class _Quiet:
-    """An observer that keeps what was measured."""
+def _workers_of_a_round(plan: Plan) -> int:
+    backups = plan.strategy_settings.get("backups", 1) if plan.strategy == "backup_workers" else 0
+    return max(1, plan.workers - int(backups))
 
-    def __init__(self) -> None:
-        self.last: Evaluation | None = None
-        self.best: Evaluation | None = None
+
+def _check_gradients(word: str, trainer: Trainer) -> None:
+    """From too few gradients vr_x is x, and its line in the table would say nothing of vr_x."""
+    plan, dense = trainer.plan, trainer.optimizer
+    strategy = resolve(
+        plan.strategy, plan.strategy_settings, plan.batch, plan.workers, plan.local_batch, plan.micro_batches
+    )
+    gradients = gradients_per_step(strategy)
+    if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
+        raise UserError(
+            f"{word} would reduce nothing at global batch {plan.batch}: its min_gradients is "
+            f"{dense.gsnr.min_gradients:g}, and a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
+            "or leave it and train.batch out; async strategies have 1 in any case"
+        )
+
+
+class _Quiet:
+    """An observer that keeps what was measured: of the best epoch where that is kept, else of the last."""
+
+    def __init__(self, training: Training, on_training_data: Callable[[], float]) -> None:
+        self._keep_best, self._on_training_data = training.plan.keep_best, on_training_data
+        self.valid: Evaluation | None = None
+        self.seen = math.nan  # AUC of the same model on training data
 
     def began(self) -> None: ...
 
@@ -251,9 +289,8 @@ class _Quiet:
         return True
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
-        self.last = evaluation
-        if is_best:
-            self.best = evaluation
+        if is_best or not self._keep_best:
+            self.valid, self.seen = evaluation, self._on_training_data()
 
     def switched(self, switch: Switch) -> None: ...
 

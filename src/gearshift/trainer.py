@@ -10,12 +10,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
 
-from gearshift import models, run_folder
+from gearshift import models, names, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.cluster.settings import ClusterSettings
@@ -29,7 +29,7 @@ from gearshift.learner import Learner, is_of_rows
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
-from gearshift.optim.variance_reduced import with_lr
+from gearshift.optim.variance_reduced import VarianceReduced, with_lr
 from gearshift.result import Result
 from gearshift.run import Callback, CheckpointPolicy, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
@@ -108,6 +108,7 @@ class Trainer:
         self.optimizer = (
             optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
         )
+        _check_rows(self.optimizer, row_trust, row_clip, embedding_reduce)
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.row_trust: RowTrust = row_trust
         self.rows = RowSettings(
@@ -239,6 +240,25 @@ class Trainer:
             seed=self.plan.seed,
             threads=self.threads,
             prefix="baseline-",
+        )
+
+
+def _check_rows(
+    optimizer: DenseOptimizer, trust: RowTrust, clip: CowClip | None, reduce: EmbeddingReduce
+) -> None:
+    """What would be something else, or nothing, without a word."""
+    if trust not in get_args(RowTrust):
+        raise names.unknown("row_trust", trust, get_args(RowTrust))
+    if reduce not in get_args(EmbeddingReduce):
+        raise names.unknown("embedding_reduce", reduce, get_args(EmbeddingReduce))
+    if trust != "dense_only" and not isinstance(optimizer, VarianceReduced):
+        raise UserError(
+            f'row_trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
+            'optimizer=gearshift.optim.build("vr_adam"), or leave it out'
+        )
+    if clip is not None and reduce != "mean":
+        raise UserError(
+            f'row_clip measures the mean gradient of a row: leave it out, or embedding_reduce="{reduce}"'
         )
 
 

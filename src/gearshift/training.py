@@ -32,6 +32,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
 from gearshift.sync.automatic import Automatic
@@ -125,6 +126,7 @@ class Progress:
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
     exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
+    plain_steps: int = 0  # in which an optimizer that reduces variance had too few gradients for it
     seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
     loss: float = 0.0  # mean of the last step
     rate_factor: float = 1.0  # what plateaus have left of the learning rates
@@ -220,8 +222,11 @@ class InThisProcess:
 
     def run(self, training: Training, observer: Observer) -> bool:
         while training.goes_on:
-            if not EpochRun(training, observer).run():
-                return False
+            try:
+                if not EpochRun(training, observer).run():
+                    return False
+            except FloatingPointError as error:  # of a server: a worker's is a batch to leave out
+                raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
             training.next_epoch(observer)
         return True
 
@@ -268,6 +273,7 @@ class Training:
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
+        self._told_plain = False
 
     @property
     def step(self) -> int:
@@ -449,6 +455,28 @@ class Training:
         reports = [ended.report for ended in leases if ended.report is not None]
         if reports:
             progress.loss = sum(r.loss for r in reports) / max(sum(r.examples for r in reports), 1e-12)
+
+    def count_plain(self, leases: Sequence[Ended[Measured]]) -> str | None:
+        """Whether these formed a step of which vr_* could not tell r; what to say of it, the first time.
+
+        By the same numbers as the server's, which may be elsewhere. The rest of a pass is counted, but no news.
+        """
+        rule, progress = self.learner.server.optimizer, self.progress
+        a = [e.part.weight * e.report.examples for e in leases if e.report is not None]
+        if not isinstance(rule, VarianceReduced) or not any(a):
+            return None
+        reason = rule.gsnr.too_few(sum(a) ** 2 / sum(x * x for x in a))
+        if reason is None:
+            return None
+        progress.plain_steps += 1
+        at_the_end = progress.examples >= self.total * (progress.epoch + 1) / self.plan.epochs
+        if self._told_plain or at_the_end:
+            return None
+        self._told_plain = True
+        return (
+            f"vr_* reduces nothing: {reason}, as without it. train.micro_batches makes more of them; such steps are "
+            "counted as plain_steps in report.json"
+        )
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""

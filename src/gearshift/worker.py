@@ -39,7 +39,7 @@ class RowPush:
     ids_U: Ids
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
-    finite: bool = True  # whether all sums are
+    finite: bool = True  # whether all sums are, also squared, as optimizers do
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,15 @@ from torch import nn
 import gearshift as gs
 from examples import PLAIN, RAGGED, make_batch
 from gearshift import optim, run_folder
+from gearshift import run as run_module
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
+from gearshift.embedding.store import CowClip
 from gearshift.errors import UserError
+from gearshift.resuming import plan_facts
 from gearshift.sync.asynchronous import Async
+from gearshift.training import Training
 
 
 def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
@@ -218,14 +222,41 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [({"global_batch": 50}, "global_batch"), ({"seed": 2}, "seed"), ({"shuffle": False}, "shuffle")],
+    [
+        ({"global_batch": 50}, "train.global_batch"),
+        ({"seed": 2}, "train.seed"),
+        ({"shuffle": False}, "train.shuffle"),
+        ({"embedding_reduce": "touched"}, "optimizer.embedding_reduce"),
+        ({"row_clip": CowClip()}, "optimizer.row_clip"),
+    ],
 )
 def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: str) -> None:
     folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
-    with pytest.raises(UserError, match=rf"made with train\.{name}="):
+    with pytest.raises(UserError, match=f"made with {name}="):
         trainer(tmp_path, **change).start(model(), data(), resume=folder)
     with pytest.raises(UserError, match="number of training examples=2000, this asks 1000"):
         trainer(tmp_path).start(model(), data(1000), resume=folder)
+
+
+def test_a_resume_with_another_trust_in_rows_is_told(tmp_path: Path) -> None:
+    reduced = {"optimizer": optim.build("vr_sgd", lr=0.1), "micro_batches": 10}
+    folder = (
+        trainer(tmp_path, callbacks=[StopAt(3)], row_trust="touched", **reduced).fit(model(), data()).folder
+    )
+    with pytest.raises(UserError, match=r"made with optimizer\.row_trust=touched, this asks dense_only"):
+        trainer(tmp_path, **reduced).start(model(), data(), resume=folder)
+
+
+def test_a_checkpoint_that_does_not_tell_of_it_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(training: Training) -> dict[str, str]:
+        return {name: value for name, value in plan_facts(training).items() if "row_" not in name}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "plan_facts", older)
+        folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+    assert trainer(tmp_path).fit(model(), data(), resume=folder).report["global_steps"] == 20
 
 
 def test_more_epochs_may_follow_where_no_schedule_depends_on_their_number(tmp_path: Path) -> None:
@@ -409,6 +440,10 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
         ({"batch_rule": "linear"}, "give it, such as base_batch=1024"),
         ({"batch_rule": "liner", "base_batch": 10}, "Did you mean `linear`"),
         ({"base_batch": 0}, "base_batch=0: at least 1"),
+        ({"row_trust": "dense-only"}, "unknown row_trust `dense-only`. Did you mean `dense_only`"),
+        ({"row_trust": "row_wise"}, 'row_trust="row_wise" gives rows the trust of a vr_\\* rule'),
+        ({"embedding_reduce": "average"}, "unknown embedding_reduce `average`"),
+        ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "row_clip measures the mean gradient of a row"),
         ({"micro_batches": 0}, "micro_batches=0: at least 1"),
         ({"micro_batches": 8, "batch": 10}, "both say how a worker's share is cut"),
     ],

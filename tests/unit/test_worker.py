@@ -9,7 +9,7 @@ from oracle import WARM, Oracle, Rule
 from torch import nn
 
 import gearshift.models as models
-from examples import PLAIN, RAGGED, make_batch
+from examples import PLAIN, RAGGED, Steep, make_batch
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import RowAdagrad, RowSGD
 from gearshift.learner import Learner
@@ -153,8 +153,16 @@ def test_non_finite_input_is_refused_before_anything_moves() -> None:
         np.testing.assert_array_equal(old, new.weights_UW)
 
 
+def test_a_gradient_of_a_row_too_large_to_square_is_refused_before_anything_moves() -> None:
+    learner = make_learner(Steep(1e25))
+    flat = learner.server.flat.clone()
+    with pytest.raises(FloatingPointError, match=r"embedding gradient became .*too large to square"):
+        learner.step(learner.find(make_batch(PLAIN, 20)))
+    assert learner.server.step == 0 and torch.equal(flat, learner.server.flat)
+
+
 def test_an_infinite_gradient_of_a_row_is_refused_though_the_loss_is_finite() -> None:
-    class Steep(nn.Module):
+    class Vertical(nn.Module):
         dim = 4
 
         def __init__(self) -> None:
@@ -165,8 +173,8 @@ def test_an_infinite_gradient_of_a_row_is_refused_though_the_loss_is_finite() ->
             zeros = (x.fields.tensor - x.fields.tensor.detach()).sum((1, 2))
             return zeros.sqrt() + self.bias  # 0, and its slope is infinite
 
-    learner = make_learner(Steep())
-    with pytest.raises(FloatingPointError, match="embedding gradient became infinite or NaN"):
+    learner = make_learner(Vertical())
+    with pytest.raises(FloatingPointError, match="embedding gradient became infinite, NaN or"):
         learner.step(learner.find(make_batch(PLAIN, 20)))
     assert learner.server.step == 0
 

@@ -9,6 +9,7 @@ from gearshift.background import in_background
 from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.cluster.snapshots import PartCut, load_part, part_folder
 from gearshift.engine.roles.shard import ShardRole
+from gearshift.errors import UserError
 from gearshift.server import Server
 
 
@@ -39,4 +40,7 @@ def serve(member: Member, site: Site) -> None:
     with closing(endpoint_of(member, site, training)) as endpoint:
         driver = driver_of(member, site, endpoint)
         role = ShardRole(number, member.boot, load, take_cut)
-        driver.run(role)
+        try:
+            driver.run(role)
+        except FloatingPointError as error:  # it would come to this again, however often it starts
+            raise UserError(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error

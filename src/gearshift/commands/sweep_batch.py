@@ -63,7 +63,8 @@ def _sentence(found: Sweep, line: Line) -> str:
     """Whether the smallest batch is within is not known before all optimizers had it."""
     place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
     auc = interval_text(interval(line.aucs))
-    said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {line.mean('steps'):,.0f} steps"
+    steps = f"{line.mean('steps'):,.0f} steps" if any(line.scores) else "diverged with every seed"
+    said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {steps}"
     return said + (place if line.batch > found.reference.batch else "")
 
 

@@ -238,6 +238,16 @@ def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
     if rates.batch_rule == "constant" and rates.base_batch is not None:
         say = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
         yield Misfit(("optimizer", "base_batch"), f"{say} (linear, square_root, cowclip), or remove it")
+    if rates.row_trust != "dense_only" and not rates.dense.name.startswith("vr_"):
+        say = f"row_trust `{rates.row_trust}` gives rows the trust of a vr_* rule, and optimizer.dense is"
+        yield Misfit(
+            ("optimizer", "row_trust"), f"{say} {rates.dense.name}: choose one, such as vr_adam, or remove it"
+        )
+    if rates.row_clip is not None and rates.embedding_reduce != "mean":
+        say = (
+            f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.embedding_reduce}"
+        )
+        yield Misfit(("optimizer", "row_clip"), f"{say}: remove one of them")
     parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
     for part, table in parts:
         optimizer = getattr(config.optimizer, part)

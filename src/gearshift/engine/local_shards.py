@@ -21,6 +21,7 @@ class LocalShards:
     def __init__(self, whole: Server, layout: Layout) -> None:
         self.whole, self.layout = whole, layout
         self.shards = [Shard(shard_server(whole, layout, i)) for i in range(layout.shards)]
+        whole.split_into = tuple(shard.server for shard in self.shards if shard.server is not whole)
         self._moved = threading.Condition()  # a shard has carried out an order
         self._given = 0
         self._failed: BaseException | None = None

@@ -12,6 +12,7 @@ layer by |r g| / |g|, `layer_mean` by the mean of r, `permuted` gives each eleme
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,9 +31,21 @@ SMALLEST_NOISE = 1e-6  # of the mean square: below lies rounding
 @dataclass(frozen=True)
 class LayerStatistics:
     layer: str
+    size: int  # elements
     mean_ratio: float  # over the elements that have a gradient or noise; 1 if there are none
     at_floor: float  # the share of them at the floor
-    noise_scale: float | None  # see `noise_scale`
+    noise: float = (
+        math.nan
+    )  # these two add up over layers, see `noise_and_signal`; nan if they cannot be told
+    signal: float = math.nan
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The batch, in units of the weights (examples), at which a layer's noise is as long as its gradient.
+
+        McCandlish et al. 2018. None where it cannot be told: no gradient is to be seen under the noise.
+        """
+        return self.noise / self.signal if self.signal > 0 else None
 
 
 @dataclass(frozen=True)
@@ -71,13 +84,18 @@ class GSNR:
         if self.control not in get_args(Control):
             raise names.unknown("control", self.control, get_args(Control))
 
+    def too_few(self, effective: float) -> str | None:
+        """Why r is 1 in a step of so many gradients of equal weight; None if they are enough."""
+        if effective >= self.min_gradients * (1 - 1e-6):
+            return None
+        return (
+            f"{effective:.1f} effective gradients in this step, fewer than min_gradients = "
+            f"{self.min_gradients:g}: r = 1"
+        )
+
     @torch.no_grad()
     def ratios(self, spread: Spread, layout: Layout) -> Ratios:
-        if spread.effective < self.min_gradients * (1 - 1e-6):
-            reason = (
-                f"{spread.effective:.1f} effective gradients in this step, fewer than min_gradients = "
-                f"{self.min_gradients:g}: r = 1"
-            )
+        if reason := self.too_few(spread.effective):
             return Ratios(None, reason, spread, layout, self.floor)
         signal, noise = _signal_and_noise(spread.mean, spread.variance, spread.spare)
         for r, s in zip(layout.views(signal), layout.views(noise), strict=True):
@@ -136,23 +154,18 @@ def _signal_and_noise(
 def _statistics(
     name: str, mean: Tensor, variance: Tensor, ratio: Tensor | None, of: Ratios
 ) -> LayerStatistics:
-    noise = noise_scale(mean, variance, of.spread)
+    noise = noise_and_signal(mean, variance, of.spread)
     live = _signal_and_noise(mean, variance)[1] != 0
     if ratio is None or not live.any():
-        return LayerStatistics(name, 1.0, 0.0, noise)
+        return LayerStatistics(name, mean.numel(), 1.0, 0.0, *noise)
     values = ratio[live].double()
     low = float((values <= of.floor * (1 + 1e-6)).double().mean()) if of.floor < 1 else 0.0
-    return LayerStatistics(name, float(values.mean()), low, noise)
+    return LayerStatistics(name, mean.numel(), float(values.mean()), low, *noise)
 
 
-def noise_scale(mean: Tensor, variance: Tensor, spread: Spread) -> float | None:
-    """The batch, in units of the weights (examples), at which a layer's noise is as long as its gradient.
-
-    McCandlish et al. 2018, appendix A, from k gradients: tr(Sigma) / |G|^2, both without bias. None where it cannot
-    be told: fewer than two gradients, or no gradient to be seen under the noise.
-    """
+def noise_and_signal(mean: Tensor, variance: Tensor, spread: Spread) -> tuple[float, float]:
+    """tr(Sigma) of one example and |G|^2, both without bias, from k gradients (McCandlish et al. 2018, appendix A)."""
     if spread.gradients < 2:
-        return None
-    per_example = float(variance.sum(dtype=torch.float64)) * spread.weight / (spread.gradients - 1)
-    gradient = float((mean.double() ** 2).sum()) - per_example / spread.weight
-    return per_example / gradient if gradient > 0 else None
+        return math.nan, math.nan
+    noise = float(variance.sum(dtype=torch.float64)) * spread.weight / (spread.gradients - 1)
+    return noise, float((mean.double() ** 2).sum()) - noise / spread.weight

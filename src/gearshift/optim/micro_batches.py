@@ -77,5 +77,7 @@ def collecting(optimizer: VarianceReducedOptimizer) -> Iterator[Collector]:
     yield collector
     spreads = collector.spreads()
     for p, spread in zip(optimizer.parameters(), spreads, strict=True):
-        p.grad = None if spread is None else spread.mean.to(p.dtype)
+        p.grad = (
+            None if spread is None else spread.mean.to(p.dtype, copy=True)
+        )  # it may be clipped, r may not
     optimizer.collected = spreads

@@ -5,9 +5,11 @@
     row_wise   one r per row: |mean|^2 / (sum of variances) over the pushes that have the id. Of pure noise it is
                1/(j-1) from j pushes. A row in fewer than `min_pushes` effective ones keeps r = 1, out of the mean.
 
-The touched rows of one part (the embedding, the linear term) are a layer: r is divided by its mean over them. Floor,
-control and statistics are those of `GSNR`. `dense_only` is to use neither. Squares are summed around the mean: in
-float32, sums of squares alone would lose it.
+The touched rows of one part (the embedding, the linear term) of one store of one shard are a layer: r is divided by its
+mean over them. So r depends on the number of shards and on which fields share a width, the more the fewer rows are
+touched; a common mean would need a message between shards in every step. Floor, control and statistics are those of
+`GSNR`. `dense_only` is to use neither. Squares are summed around the mean: in float32, sums of squares alone would lose
+it.
 """
 
 from __future__ import annotations

@@ -151,6 +151,14 @@ def resolve(
     return make_strategy(name, own)
 
 
+def gradients_per_step(strategy: Strategy) -> int:
+    """Of workers that are all there; a strategy of one's own is taken to form steps of a global batch."""
+    if isinstance(strategy, Async | BoundedStaleness):
+        return 1
+    examples = strategy.examples if isinstance(strategy, BufferedAsync) else strategy.global_batch
+    return -(-examples // strategy.batch)
+
+
 def recommended_global_batch(examples: int) -> int:
     """A global batch for who never trained these data in sync: the power of two nearest to 1/2000 of an epoch.
 

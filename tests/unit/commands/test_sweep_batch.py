@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gearshift as gs
 from gearshift import cli, train
+from gearshift.data.batch import Batch
+from gearshift.data.dataset import Dataset
+from gearshift.data.examples import MemoryExamples
+from gearshift.errors import UserError
+from gearshift.evaluate import Evaluation
 from gearshift.largest_batch import Line, Score, Trial
-from gearshift.sweep import Asked, BatchSweep
+from gearshift.sweep import Asked, BatchSweep, _Quiet
 
 CONFIG = """\
 data: {synthetic: {examples: 3000, days: 3, seed: 3}}
@@ -34,9 +40,9 @@ def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...
 
 def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
     command = (
-        "sweep-batch clicks.yaml --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5 --out found"
+        "sweep-batch clicks.yaml model.dim=8 --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5"
     )
-    assert cli.run([*command.split(), "--tune-share", "0.5"]) == 0
+    assert cli.run([*command.split(), "--out", "found", "--tune-share", "0.5"]) == 0
     said = capsys.readouterr().out
     assert "adam, lamb at global batches 128, 512." in said
     assert "rates of lamb at 512" in said and "seed 2   adam at 512" in said
@@ -46,8 +52,9 @@ def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFi
         ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
     assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
     assert Path("found/sweep.md").read_text().count("\n") == 6
+    assert all("model.dim=8" in line["settings"] for line in told["lines"])
     advice = next(line for line in said.splitlines() if line.startswith("Train so: gearshift train"))
-    assert "train.global_batch=512" in advice
+    assert "clicks.yaml model.dim=8 train.global_batch=512" in advice
     assert not Path("runs").exists()
 
 
@@ -58,13 +65,30 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
     assert score is not None
     line = Line("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
     dense, rows = sweep.rates(line)
-    config = gs.config.load_config("clicks.yaml", ["train.epochs=2", "eval_every=none", *sweep.chosen(line)])
+    config = gs.config.load_config("clicks.yaml", [*sweep.chosen(line), "eval_every=none"])
+    assert config.train.epochs == 2, "asked on the command line, not in the file"
     assert config.optimizer.dense.name == "vr_adam" and config.optimizer.row_trust == "touched"
     assert config.optimizer.dense.lr == pytest.approx(
         dense
     ) and config.optimizer.embeddings.lr == pytest.approx(rows)
     assert config.train.global_batch == line.batch and config.train.micro_batches == 8
     assert train.start(config).wait().auc == score.auc
+
+
+def test_the_gap_is_of_the_epoch_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At rows of so high a rate the first epoch is the best, and later ones know the training data by heart."""
+    sweep = swept("train.epochs=3", "optimizer.embeddings.lr=2.0")
+    epochs, evaluated = [], _Quiet.evaluated
+
+    def watched(self: _Quiet, evaluation: Evaluation, is_best: bool) -> None:
+        epochs.append((evaluation.measures.auc, self._on_training_data()))
+        evaluated(self, evaluation, is_best)
+
+    monkeypatch.setattr(_Quiet, "evaluated", watched)
+    score = sweep.run(Trial("adam", 128, 1.0, 1.0, 1))
+    best = max(epochs)
+    assert len(epochs) == 3 and best != epochs[-1], "an epoch after the best one, for this to be a test"
+    assert score is not None and (score.auc, score.gap) == (best[0], best[1] - best[0])
 
 
 def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
@@ -78,13 +102,49 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
     assert adam.rule == "linear"
     assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
     words = ruled.chosen(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ()))
-    assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=4e-06" in words
+    assert cowclip.dense_lr == pytest.approx(0.01) and cowclip.rows["embeddings"].lr == 0.05
+    assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=1.6e-05" in words
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
 
 
-def test_rates_too_high_are_no_end() -> None:
-    trial = Trial("adam", 128, 1e30, 1e30, 1)
+@pytest.mark.parametrize(
+    ("words", "micro_batches"),
+    [
+        ((), 8),
+        (("workers=4",), 2),
+        (("optimizer.dense={name: vr_adam, min_gradients: 16}",), 16),
+        (("workers=9", "strategy={name: backup_workers, backups: 1}"), 1),
+        (("workers=5", "strategy={name: backup_workers, backups: 1}"), 2),
+    ],
+)
+def test_a_vr_optimizer_gets_the_gradients_that_it_asks_for(
+    words: tuple[str, ...], micro_batches: int
+) -> None:
+    (arm,) = swept(*words, optimizers=("vr_adam",)).arms.values()
+    assert f"train.micro_batches={micro_batches}" in arm.words
+
+
+def test_the_configs_trust_in_rows_is_for_its_own_rule() -> None:
+    sweep = swept(
+        "optimizer.dense={name: vr_adam}", "optimizer.row_trust=touched", optimizers=("adam", "vr_adam")
+    )
+    trusts = [sweep._config(Trial(word, 128, 1.0, 1.0, 1)).optimizer.row_trust for word in sweep.arms]
+    assert trusts == ["dense_only", "touched"]
+
+
+@pytest.mark.parametrize("batch", [128, 4096])  # 4,096: the one step of 2,000 examples, and no other after it
+def test_rates_too_high_are_no_end(batch: int) -> None:
+    trial = Trial("adam", batch, 1e30, 1e30, 1)
     assert swept().run(trial) is None
+
+
+def test_validation_data_of_one_class_are_told() -> None:
+    sweep = swept()
+    newest = sweep._valid.read(0, 100)
+    clicks = Batch(0, np.ones_like(newest.labels_BT), newest.numeric_BN, newest.ids_BF)
+    sweep._data = sweep._train, Dataset(MemoryExamples(clicks, sweep._train.schema))
+    with pytest.raises(UserError, match="the AUC is undefined, the validation data have one class only"):
+        sweep.run(Trial("adam", 128, 1.0, 1.0, 1))
 
 
 def test_in_python() -> None:
@@ -92,6 +152,15 @@ def test_in_python() -> None:
     found = gs.sweep_batch("clicks.yaml", factors=[1], seeds=1, tune_share=0.3, tell=told.append)
     assert found.largest_batch() == {"adam": 128}
     assert len(told) > 5 and told[-1].startswith("  seed 1")
+
+
+def test_an_optimizer_that_always_diverges_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--seeds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "adam at 128: AUC .5000 +- .0000, diverged with every seed" in said and "nan" not in said
 
 
 def test_an_interrupt_leaves_what_is_done(
@@ -122,6 +191,12 @@ def test_an_interrupt_leaves_what_is_done(
         ("--tune-share 0", "the share to search rates on is 0"),
         ("--tolerance -1", "the tolerance is -1"),
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
+        (
+            "--optimizers vr_adam train.micro_batches=4",
+            "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, and a step of sync has 4",
+        ),
+        ("--optimizers vr_adam strategy=async", "and a step of async has 1"),
+        ("--optimizers adam:row_trust=row_wise", "row_trust `row_wise` gives rows the trust of a vr_* rule"),
         ("data.synthetic.days=1", "sweep-batch compares on validation data: set data.valid or data.split"),
         ("nothing.yaml", "`nothing.yaml` is not a setting"),
     ],

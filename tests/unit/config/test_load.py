@@ -188,6 +188,8 @@ WRONG = [
     ("epochs: 1,", "batch: 64, micro_batches: 2,", 26, "both say how a worker's share is cut; remove one of them"),
     ("optimizer:\n", "optimizer:\n  batch_rule: linear\n", 24, "tuned for: name it, such as optimizer.base_batch=1024"),
     ("optimizer:\n", "optimizer:\n  base_batch: 512\n", 24, "base_batch changes nothing without a rule: choose"),
+    ("optimizer:\n", "optimizer:\n  row_trust: touched\n", 24, "row_trust `touched` gives rows the trust of a vr_* rule"),
+    ("optimizer:\n", "optimizer:\n  embedding_reduce: sum\n  row_clip: cowclip\n", 25, "and embedding_reduce is sum"),
     ("dim: 4", "min_count: 2", 19, "`features[4].min_count` is not in this version; remove it"),
     ("- {name: country, ", "- {name: click, ", 19, "`click` is the label, the model would see the answer"),
     ("- {name: country, ", "- {name: user_id, ", 19, "feature `user_id` is named twice; remove one"),

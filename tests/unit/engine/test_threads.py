@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gearshift as gs
-from examples import PLAIN, make_batch
+from examples import PLAIN, Steep, make_batch
 from gearshift.cadence import When
 from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
@@ -22,7 +22,7 @@ from gearshift.server import Server
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step
-from gearshift.training import PlannedSwitch
+from gearshift.training import NotFinite, PlannedSwitch
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:
@@ -520,6 +520,25 @@ def test_a_batch_without_a_finite_gradient_is_left_out_or_ends_the_run(tmp_path:
     assert all(values.isfinite().all() for values in run.training.learner.model.buffers())
     with pytest.raises(UserError, match="became NaN"):
         trainer(tmp_path, bad_batches=1, **made).fit(model(), gs.read(bad, PLAIN))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_rows_too_large_to_square_are_a_bad_batch(tmp_path: Path, workers: int) -> None:
+    made = {"workers": workers, "batch": 20, "shuffle": False}
+    with pytest.raises(NotFinite, match=r"embedding gradient became .* too large to square at step 1 "):
+        trainer(tmp_path, **made).fit(Steep(1e25), data())
+    report = trainer(tmp_path, bad_batches=100, **made).fit(Steep(1e25), data()).report
+    assert report["discarded_by_reason"] == {"not finite": 100}
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (2, 1), (2, 2)])
+def test_a_sum_of_rows_too_large_to_square_ends_the_run(tmp_path: Path, workers: int, shards: int) -> None:
+    """Each batch brings 1.5e19 to its rows, a step 3e19, whose square is beyond a float."""
+    log = make_batch(PLAIN, 80)
+    log.labels_BT[:], log.ids_BF[:] = 1.0, [1, 2, 3]
+    made = {"workers": workers, "shards": shards, "global_batch": 40, "batch": 20, "embedding_reduce": "sum"}
+    with pytest.raises(NotFinite, match=r"too large to square at step 1\. Lower"):
+        trainer(tmp_path, **made).fit(Steep(1.5e18), gs.read(log, PLAIN))
 
 
 def test_a_shard_that_fails_ends_the_run_with_its_error(

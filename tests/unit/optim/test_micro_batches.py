@@ -152,6 +152,24 @@ def test_after_the_block_grad_is_the_mean_and_may_be_clipped() -> None:
     assert optimizer.collected is None, "used once"
 
 
+def test_what_is_done_to_grad_does_not_reach_r() -> None:
+    """Clipped, unscaled or emptied: r and the statistics are of the gradients that were collected."""
+    found = []
+    for change in (lambda p: None, lambda p: p.grad.clamp_(-0.01, 0.01), lambda p: p.grad.mul_(1e-3)):
+        model = make_model()
+        optimizer = VRSGD(model.parameters(), lr=0.0)
+        with optimizer.micro_batches() as collect:
+            for x, y in pieces(1):
+                loss_of(model(x), y).backward()
+                collect(examples=len(x))
+        for p in model.parameters():
+            change(p)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        found.append(optimizer.statistics())
+    assert found[0] == found[1] == found[2] and found[0][0].noise_scale is not None
+
+
 def test_a_parameter_that_some_micro_batches_lack_has_zeros_there() -> None:
     a, b, never = (nn.Parameter(torch.ones(2)) for _ in range(3))
     one, other = VRSGD([a, never], lr=0.1), VRSGD([b], lr=0.1)

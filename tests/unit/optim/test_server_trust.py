@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,33 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift import cli
-from gearshift.embedding.store import CowClip
-from gearshift.optim import build
+from gearshift import cli, run_folder
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.store import CowClip, RowPart
+from gearshift.engine.roles.messages import Load
+from gearshift.engine.roles.shard import ShardRole
+from gearshift.optim import LayerStatistics, build, spread_of
+from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
+from gearshift.optim.trust_figures import from_figures, trust_figures
+from gearshift.prometheus import figures_by_role
+from gearshift.report import closing_lines
+from gearshift.server import Server
+from gearshift.worker import Push, RowPush
 
 GLOBAL, PIECES = 160, 8
 
 
-def trained(path: Path, name: str, *, workers: int = 1, strategy: str = "sync", batch: int = 20, **more):
+def trained(path: Path, name: str, **more):
+    return run_of(path, name, **more).training.learner
+
+
+def run_of(
+    path: Path, name: str, *, workers: int = 1, strategy: str = "sync", batch: int = 20, examples=1600, **more
+) -> gs.Run:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     settings = more.pop("settings", {})
+    valid = gs.read(make_batch(PLAIN, 200, 7), PLAIN) if more.pop("valid", False) else None
     trainer = gs.Trainer(
         global_batch=GLOBAL,
         batch=batch,
@@ -32,7 +49,9 @@ def trained(path: Path, name: str, *, workers: int = 1, strategy: str = "sync", 
         checkpoint=gs.CheckpointPolicy(None, path=path),
         **more,
     )
-    return trainer.fit(model, gs.read(make_batch(PLAIN, 1600), PLAIN)).learner
+    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN), valid)
+    run.wait(60)
+    return run
 
 
 def rows(learner) -> np.ndarray:
@@ -68,10 +87,117 @@ def test_shards_agree_too(tmp_path: Path) -> None:
     assert torch.equal(one.server.flat, three.server.flat)
 
 
-def test_too_few_gradients_change_nothing_and_say_so(tmp_path: Path) -> None:
-    plain, reduced = trained(tmp_path, "sgd", batch=40), trained(tmp_path, "vr_sgd", batch=40)
-    assert torch.equal(plain.server.flat, reduced.server.flat)
-    assert "4.0 effective gradients in this step, fewer than min_gradients = 8" in reduced.server.trust.reason
+@pytest.mark.parametrize("shards", [1, 2])
+def test_too_few_gradients_change_nothing_and_say_so(tmp_path: Path, shards: int) -> None:
+    plain, reduced = (run_of(tmp_path, name, batch=40, shards=shards) for name in ("sgd", "vr_sgd"))
+    assert torch.equal(plain.training.learner.server.flat, reduced.training.learner.server.flat)
+    (said,) = [message for message in reduced.messages if "vr_*" in message]
+    assert "4.0 effective gradients in this step, fewer than min_gradients = 8: r = 1" in said
+    figures = reduced.wait().report
+    assert figures["plain_steps"] == figures["global_steps"] == 10
+    assert any("vr_* reduced nothing in 10 steps" in line for line in closing_lines(figures, tmp_path))
+    assert plain.wait().report["plain_steps"] == 0 and not any("vr_*" in said for said in plain.messages)
+
+
+def test_the_rest_of_a_pass_is_counted_and_no_news(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "vr_sgd", examples=1620)
+    figures = run.wait().report
+    assert (figures["plain_steps"], figures["global_steps"]) == (1, 11)
+    assert run.training.learner.server.trust.reason, "as the server saw it"
+    assert not any("vr_*" in message for message in run.messages)
+
+
+def test_async_is_plain_to_the_end(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "vr_sgd", strategy="async")
+    assert run.wait().report["plain_steps"] == 80
+    assert sum("1.0 effective gradients" in message for message in run.messages) == 1
+
+
+@pytest.mark.parametrize(("shards", "row_trust"), [(1, "touched"), (2, "touched"), (3, "row_wise")])
+def test_the_log_has_every_layer_on_any_number_of_shards(tmp_path: Path, shards: int, row_trust: str) -> None:
+    run = run_of(tmp_path, "vr_sgd", shards=shards, row_trust=row_trust, valid=True)
+    (line,) = [line for line in run_folder.metrics(run.folder) if "valid_auc" in line]
+    layers = {told["layer"]: told for told in line["trust_layers"]}
+    names = run.training.learner.worker.dense.names
+    assert set(layers) == {*names, "rows embedding[4]", "rows linear[1]"}
+    assert all(0.1 <= told["mean_ratio"] <= 1 and 0 <= told["at_floor"] <= 1 for told in layers.values())
+    assert (layers["rows embedding[4]"]["noise_scale"] is None) == (row_trust == "row_wise")
+    sizes = {layer.name: layer.size for layer in run.training.learner.server.layers.layers}
+    trust = sum(layers[name]["mean_ratio"] * sizes[name] for name in names) / sum(sizes.values())
+    assert line["trust"] == pytest.approx(trust) and line["plain_steps"] == 0
+
+
+def test_the_noise_scale_of_all_is_not_that_of_the_smallest_layer() -> None:
+    """tr(Sigma) / |G|^2 over all: a bias whose gradient is hardly above 0 does not rule it, nor is it left out."""
+    lines = [
+        LayerStatistics("weight", 100, 0.5, 0.2, noise=50.0, signal=1.0),
+        LayerStatistics("bias", 1, 1.0, 0.0, noise=10.0, signal=1e-9),
+    ]
+    assert trust_figures(lines)["noise_scale"] == pytest.approx(60.0)
+    lines[1] = replace(lines[1], signal=-0.5)
+    found = trust_figures(lines)
+    assert found["noise_scale"] == pytest.approx(120.0) and found["trust"] == pytest.approx(51 / 101)
+    assert [told["noise_scale"] for told in found["trust_layers"]] == [50.0, None]
+
+
+def test_figures_of_shards_elsewhere_come_to_the_same(tmp_path: Path) -> None:
+    server = trained(tmp_path, "vr_sgd", shards=2, row_trust="row_wise").server
+    processes = {}
+    for number, part in enumerate(server.split_into):
+        role = ShardRole(number, 1, lambda name, part=part: part, lambda *_: None)
+        role.handle(Load(1, 1, "step-0"))
+        processes[f"shard-{number}"] = {"sent_bytes": 1.0, **role.figures()}
+    there, here = trust_figures(from_figures(processes)), trust_figures(server.statistics())
+    assert there == here and len(here["trust_layers"]) > 4
+    assert figures_by_role(processes).keys() == {
+        "shard_sent_bytes", "shard_parked_pulls", "shard_gradients_waiting"}  # fmt: skip
+
+
+def test_a_push_counts_by_its_weight_and_one_of_weight_0_not_at_all() -> None:
+    """As gba decays and cuts: dense and rows, against the same sums by hand."""
+    rng = np.random.default_rng(1)
+    rule = build("vr_sgd", lr=0.1, min_gradients=1)
+    part = RowPart("embedding", 4, gs.RowSGD(lr=0.1))
+    server = Server(torch.zeros(40), (MemoryStore((part,), seed=1),), rule, row_trust="touched")
+    ids_U, sizes, weights = np.arange(6), (4.0, 6.0, 5.0, 4.0, 7.0), (1.0, 0.5, 0.0, 0.125, 1.0)
+    born_UW = server.stores[0].pull(ids_U)
+    pushes = [
+        Push(
+            (RowPush(ids_U, rng.normal(1, 1, (6, 4)).astype(np.float32), np.ones(6, np.uint32)),),
+            torch.from_numpy(rng.normal(1, 1, 40).astype(np.float32)),
+            examples,
+            1.0,
+            np.zeros((1, 1), np.float32),
+        )
+        for examples in sizes
+    ]
+    server.apply_group(list(zip(pushes, weights, strict=True)), lr_scale=1.0)
+    spread = spread_of([(p.dense, p.examples, w) for p, w in zip(pushes, weights, strict=True)])
+    gradient = sum(w * p.dense for p, w in zip(pushes, weights, strict=True)) / sum(sizes)
+    ratio = rule.gsnr.ratios(spread, server.layers).values
+    torch.testing.assert_close(server.flat, -0.1 * ratio * gradient)
+    assert server.trust.spread.gradients == 4
+    rows = [PushedRows(ids_U, p.rows[0].sums_UW, w, p.examples) for p, w in zip(pushes, weights, strict=True)]
+    of_rows = touched(rows, rule.gsnr, [RowPartColumns("embedding", 0, 4)]).values_UW
+    sums_UW = sum(w * p.rows[0].sums_UW for p, w in zip(pushes, weights, strict=True)) / sum(sizes)
+    moved_UW = server.stores[0].pull(ids_U) - born_UW
+    np.testing.assert_allclose(moved_UW, -0.1 * of_rows * sums_UW, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("row_trust", ["touched", "row_wise"])
+def test_rows_of_several_shards_have_an_r_of_their_own_shard_and_stay_close(
+    tmp_path: Path, row_trust: str
+) -> None:
+    one, three, plain = (
+        rows(trained(tmp_path, name, shards=shards, **more))
+        for name, shards, more in (
+            ("vr_sgd", 1, {"row_trust": row_trust}),
+            ("vr_sgd", 3, {"row_trust": row_trust}),
+            ("vr_sgd", 1, {}),
+        )
+    )
+    assert not np.array_equal(one, three)
+    assert np.linalg.norm(three - one) < 0.5 * np.linalg.norm(plain - one), "of what r itself does"
 
 
 def test_rows_are_clipped_by_their_length(tmp_path: Path) -> None:

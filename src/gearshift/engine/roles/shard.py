@@ -25,6 +25,7 @@ from gearshift.engine.roles.messages import (
 )
 from gearshift.engine.roles.replica_messages import Offer
 from gearshift.engine.roles.sync_server import SyncServer
+from gearshift.optim.trust_figures import as_figures
 from gearshift.server import Server
 from gearshift.shard import Shard
 
@@ -82,9 +83,12 @@ class ShardRole:
             self._say_done(self.shard)
 
     def figures(self) -> dict[str, float]:
-        """What waits here. From any thread."""
-        waiting = len(self.shard.waiting) if self.shard is not None else 0
-        return {"parked_pulls": len(self._parked), "gradients_waiting": waiting}
+        """What waits here, and what r did where variance is reduced. From any thread."""
+        shard = self.shard
+        if shard is None:
+            return {"parked_pulls": 0, "gradients_waiting": 0}
+        waits = {"parked_pulls": len(self._parked), "gradients_waiting": len(shard.waiting)}
+        return waits | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
         """The cut of this name is written, or could not be."""
