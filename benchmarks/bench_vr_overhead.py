@@ -3,10 +3,11 @@
     python benchmarks/bench_vr_overhead.py        about two minutes
 
 `vr_overhead_gba`: the gradients that wait in gba's buffer are there already; VR reads them once more.
-`vr_overhead_sync`: two processes with half of the gradients each; x all-reduces their sum, VR the shifted sums of g and
-g^2 in one buffer, by gloo. Both are shares of the whole step of x: .04 is 4 % more; aims .10 and .15. A step is the
-forward and backward pass of 8 batches, the push of their rows, and the dense step; a DeepFM of width 16, hidden 400-400
-(.33 M dense weights), global batch 8,192 = 8 x 1,024 unless `--batch` says otherwise.
+`vr_overhead_sync`: two processes with half of the gradients each; x all-reduces their sum, VR the sums of g and of
+squares about a shift in one buffer, by gloo, as the members of a ring do. Both are shares of the whole step of x: .04
+is 4 % more; aims .10 and .15. A step is the forward and backward pass of 8 batches, the push of their rows, and the
+dense step; a DeepFM of width 16, hidden 400-400 (.33 M dense weights), global batch 8,192 = 8 x 1,024 unless `--batch`
+says otherwise.
 
 Time is CPU time of the process, one thread of torch, so that what others do matters little. Both sides get the
 gradients of the same step, one after the other, in an order that alternates; medians over the rounds. Of each the worst
@@ -36,7 +37,7 @@ from gearshift import optim
 from gearshift.learner import Learner
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout, bind
-from gearshift.optim.spread import ShiftedSums
+from gearshift.optim.spread import SharedSums, ShiftedSums
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced
 from gearshift.server import RowSettings, RowTrust, Server
 from gearshift.worker import Push
@@ -119,8 +120,8 @@ def sync(name: str, gradients: Gradients, rounds: int) -> dict[str, float]:
     assert isinstance(reduced, VarianceReduced)
     states = plain.init(flat.numel()), reduced.init(flat.numel())
     weights = flat.clone(), flat.clone()
-    total, spare, shift = torch.empty_like(flat), torch.empty_like(flat), torch.zeros_like(flat)
-    sums = ShiftedSums(flat)
+    total, spare = torch.empty_like(flat), torch.empty_like(flat)
+    shared, buffers = SharedSums(len(flat)), ShiftedSums(flat)
 
     def common() -> list[Push]:
         pushes = gradients.next()
@@ -142,16 +143,15 @@ def sync(name: str, gradients: Gradients, rounds: int) -> dict[str, float]:
 
     @torch.no_grad()
     def of_vr(pushes: list[Push]) -> None:
-        sums.restart(shift)
+        shared.restart()
         for push in pushes:
-            sums.add(push.dense, push.examples, scale=1 / push.examples)
-        packed = sums.packed()
-        dist.all_reduce(packed)
-        sums.unpack(packed)
-        spread = sums.spread()
+            shared.add(push.dense, push.examples)
+        dist.all_reduce(shared.packed)
+        shared.settle(GRADIENTS)
+        examples = PROCESSES * sum(push.examples for push in pushes)
+        spread = buffers.of_total(shared.total, shared.variance, examples, GRADIENTS, GRADIENTS)
         ratios = reduced.gsnr.ratios(spread, layout)
         reduced.step(weights[1], spread.mean, states[1], ratio=ratios.values, spare=spare)
-        shift.copy_(spread.mean)  # for the next step
 
     together, own = interleaved(rounds, common, {"plain": of_x, "reduced": of_vr})
     return figures(together, own["plain"], own["reduced"])

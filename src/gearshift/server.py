@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,7 +33,7 @@ from gearshift.optim.first_order import DenseOptimizer, clip_norm
 from gearshift.optim.gsnr import LayerStatistics, Ratios
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns
-from gearshift.optim.spread import ShiftedSums, spread_of
+from gearshift.optim.spread import ShiftedSums, Spread, effective_number, spread_of
 from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.worker import Push, RowPush
@@ -146,17 +146,26 @@ class Server:
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         with self.dense_lock:
-            self._step_dense(kept, gradient, lr_scale)
+            self._step_dense(lambda sums: self._spread(kept, sums), gradient, lr_scale)
             self._move_buffers(kept)
 
     @torch.no_grad()
-    def step_beside(self, dense: Tensor, examples: float, lr_scale: float) -> None:
-        """The dense part of a step that another server has made of one sum, bit for bit."""
+    def step_beside(
+        self, dense: Tensor, variance: Tensor, examples: float, gradients: float, lr_scale: float
+    ) -> None:
+        """The dense part of a step that another server has made of one sum, bit for bit.
+
+        `variance` is that of the gradients in it, where the optimizer wants it, and `gradients` their effective number.
+        """
         gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         with self.dense_lock:
-            self._rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
+            self._step_dense(
+                lambda sums: sums.of_total(dense, variance, examples, gradients, round(gradients)),
+                gradient,
+                lr_scale,
+            )
 
     def statistics(self) -> list[LayerStatistics]:
         """Of r in the last step, by layer and by part of the rows; nothing where variance is not reduced."""
@@ -211,15 +220,16 @@ class Server:
                 )
                 raise FloatingPointError(said) from error
 
-    def _step_dense(self, kept: Sequence[tuple[Push, float]], gradient: Tensor, lr_scale: float) -> None:
+    def _step_dense(
+        self, spread_in: Callable[[ShiftedSums], Spread], gradient: Tensor, lr_scale: float
+    ) -> None:
         rule = self._rule
         if not isinstance(rule, VarianceReduced):
             rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
             return
         if self._sums is None:
             self._sums, self._reduced = ShiftedSums(self.flat), torch.empty_like(self.flat)
-        spread = spread_of([(push.dense, push.examples, weight) for push, weight in kept], self._sums)
-        self.trust = rule.gsnr.ratios(spread, self.layers)
+        self.trust = rule.gsnr.ratios(spread_in(self._sums), self.layers)
         rule.step(
             self.flat,
             gradient,
@@ -228,6 +238,15 @@ class Server:
             lr_scale=lr_scale,
             spare=self._reduced,
         )
+
+    def _spread(self, kept: Sequence[tuple[Push, float]], sums: ShiftedSums) -> Spread:
+        """Of the pushes; or as a ring has found it, for the gradients that are in its sum."""
+        summed = next((push for push, _ in kept if len(push.variance)), None)
+        if summed is None:
+            whole = [own for own in kept if len(own[0].dense) == len(self.flat)]
+            return spread_of([(push.dense, push.examples, weight) for push, weight in whole], sums)
+        sizes = [push.examples for push, _ in kept if push.ring == summed.ring]
+        return sums.of_total(summed.dense, summed.variance, sum(sizes), effective_number(sizes), len(sizes))
 
     def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
         """The rows of a step, scaled by their r where rows have one."""

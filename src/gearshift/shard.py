@@ -18,6 +18,7 @@ from torch import Tensor
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement, ShardedStore
 from gearshift.embedding.store import RowStore
+from gearshift.optim.spread import effective_number
 from gearshift.server import Server
 from gearshift.worker import Push, RowPush
 
@@ -81,6 +82,7 @@ class Made:
     ring: int = 0
     lr_scale: float = 0.0
     examples: float = 0.0
+    gradients: float = 0.0  # that were in it, if they had equal weights
 
 
 class Shard:
@@ -173,8 +175,8 @@ class Shard:
         self.step = order.step
         rings = {push.ring for push in pushes}
         ring = rings.pop() if len(rings) == 1 else 0
-        examples = sum(push.examples for push in pushes)
-        self.made = Made(ring, order.lr_scale, examples) if ring else None
+        sizes = [push.examples for push in pushes]
+        self.made = Made(ring, order.lr_scale, sum(sizes), effective_number(sizes)) if ring else None
 
     def _end(self, leases: list[int]) -> list[Push]:
         """These leases are over; the gradients of those that had one here."""
@@ -221,6 +223,7 @@ class Layout:
                 push,
                 rows=tuple(of_store[s] for of_store in rows),
                 dense=push.dense[own].clone(),  # nothing, if another carries it
+                variance=push.variance[own].clone(),
                 probabilities_BT=NO_PREDICTIONS,
                 buffer_changes=push.buffer_changes if s == 0 else {},
             )

@@ -25,6 +25,7 @@ from gearshift.dense import DenseParameters
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 
+NO_VALUES = torch.empty(0)
 Loss = Callable[[Tensor, Tensor], Tensor]  # logits [B, T], labels [B, T] -> loss of each example, [B]
 
 
@@ -57,11 +58,12 @@ class Push:
     ring: int = (
         0  # its dense gradient is in the sum of this ring, which one push of it carries; the others have none
     )
+    variance: Tensor = NO_VALUES  # [P], of the gradients in that sum, if it is wanted
 
     def kept(self) -> Push:
         """A copy of its own, for as long as it waits."""
         rows = tuple(RowPush(r.ids_U, r.sums_UW.copy(), r.counts_U) for r in self.rows)
-        return replace(self, rows=rows, dense=self.dense.clone())
+        return replace(self, rows=rows, dense=self.dense.clone(), variance=self.variance.clone())
 
 
 @dataclass(frozen=True)

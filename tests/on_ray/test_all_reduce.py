@@ -10,18 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.engine.roles.messages import To
+from gearshift.optim import build
 from tests.on_ray.fixtures import ON_RAY
-from tests.on_ray.modules import Slow
+from tests.on_ray.modules import Slow, Smooth
 from tests.on_ray.test_runs import (
     DATA,
     assert_exact,
     assert_same_state,
     normed,
+    state,
     trainer,
     until,
     until_over,
@@ -32,6 +36,11 @@ pytestmark = ON_RAY
 
 def ring_rounds(run: LaunchedRun) -> float:
     return run.figures().get("coordinator-0", {}).get("ring_rounds", 0.0)
+
+
+def smooth() -> Smooth:
+    torch.manual_seed(2)
+    return Smooth(DATA.schema)
 
 
 def test_sync_by_all_reduce_equals_threads(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
@@ -51,6 +60,34 @@ def test_sync_by_all_reduce_equals_threads(tmp_path: Path, cluster: gs.ClusterSe
     assert seen > 10
     assert_same_state(here.folder, there.folder)
     assert_exact(there.folder, 12_000, epochs=2)
+    assert there.report["progressive"] == pytest.approx(here.report["progressive"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_variance_reduced_by_all_reduce_equals_threads(
+    tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sum and variance of four workers' gradients come from the ring; through the servers, from the gradients."""
+    settings: dict[str, Any] = {"workers": 4, "embeddings": gs.RowSGD(lr=0.5)}
+    settings["optimizer"] = build("vr_adam", lr=0.01, min_gradients=4)
+    run = trainer(tmp_path / "ray", cluster=replace(cluster, sync_transport="all_reduce"), **settings).start(
+        smooth(), DATA
+    )
+    seen = 0.0
+    while not run.finished:
+        seen = max(seen, ring_rounds(run))
+        time.sleep(0.05)
+    there = run.wait(120)
+    monkeypatch.setattr(Smooth, "pause", 0.0)
+    here = trainer(tmp_path / "threads", **settings).fit(smooth(), DATA)
+    plain = trainer(tmp_path / "plain", **settings | {"optimizer": gs.Adam(0.01)}).fit(smooth(), DATA)
+    assert seen > 10
+    assert_exact(there.folder, 12_000)
+    (expected, got, other) = (state(one.folder) for one in (here, there, plain))
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    moved = [np.abs(other[name] - expected[name]).max() for name in other if name.startswith("net.")]
+    assert max(moved) > 1e-2, "r must do something for this to be a test"
     assert there.report["progressive"] == pytest.approx(here.report["progressive"], rel=1e-4)
 
 

@@ -23,7 +23,16 @@ from gearshift.worker import Push, RowPush
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
 STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))
 LIMITS = Limits(
-    (2, 5), (4, 0, 3), ids=6, batch=4, tasks=2, parts=5, text=60, statistics=STATISTICS, state=STATE
+    (2, 5),
+    (4, 0, 3),
+    ids=6,
+    batch=4,
+    tasks=2,
+    parts=5,
+    text=60,
+    statistics=STATISTICS,
+    state=STATE,
+    spread=True,
 )
 COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
 
@@ -115,8 +124,10 @@ def optimizer_state(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
-    dense, ring = draw(dense_part()), draw(numbers)
+    dense, ring = draw(dense_part()), draw(st.just(0) | numbers)
     push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()), ring=ring)
+    if ring:
+        push = replace(push, variance=torch.from_numpy(np.abs(draw(floats_of(len(dense))))))
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
 
@@ -133,7 +144,7 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    made = draw(st.none() | st.builds(Made, numbers, reals, reals)) if kind is m.Rows else None
+    made = draw(st.none() | st.builds(Made, numbers, reals, reals, reals)) if kind is m.Rows else None
     dense = draw(dense_part()) if made is None else torch.zeros(0)
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
     values = kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))

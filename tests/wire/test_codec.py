@@ -115,6 +115,26 @@ def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
     assert refusal(SHARD, [*give, *[b""] * 100], WORKER) == "too many frames"
 
 
+def test_the_sum_of_a_ring_has_a_variance_where_the_optimizer_wants_it_and_nowhere_else() -> None:
+    give = a_give()
+    summed = replace(give, push=replace(give.push, ring=2, variance=torch.ones(3)))
+    frames = frames_of(summed)
+    found = Codec(SHARD, LIMITS).decode(frames, WORKER)[0]
+    assert isinstance(found, m.Give) and same(found.push.variance, torch.ones(3))
+    assert len(frames) == len(frames_of(give)) + 1  # a gradient of one worker has none
+    for bad, reason in (
+        (torch.ones(0), "an array of another size"),
+        (torch.ones(4), "an array of another size"),
+        (torch.tensor([1.0, -1.0, 1.0]), "a number out of range"),
+        (torch.tensor([1.0, torch.nan, 1.0]), "a gradient that is not finite"),
+    ):
+        changed = frames_of(replace(summed, push=replace(summed.push, variance=bad)))
+        assert refusal(SHARD, changed, WORKER) == reason
+    assert refusal(SHARD, frames[:8] + frames[9:], WORKER) == "an array of another size"
+    with pytest.raises(WireError, match="an array of another size"):
+        Codec(SHARD, replace(LIMITS, spread=False)).decode(frames, WORKER)
+
+
 def test_what_is_not_of_this_protocol_is_refused() -> None:
     load = m.Load(1, 1, "x")
     (head,) = frames_of(load)

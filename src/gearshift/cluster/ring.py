@@ -19,6 +19,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 
 from gearshift.engine.roles.ring import Place
+from gearshift.optim.spread import SharedSums
+from gearshift.worker import NO_VALUES
 
 
 class RingBroke(Exception):
@@ -26,10 +28,15 @@ class RingBroke(Exception):
 
 
 class RingEnd:
-    def __init__(self, folder: Path, host: str, size: int, patience: float) -> None:
-        """`size` numbers are summed; members wait for each other for `patience` seconds."""
+    def __init__(self, folder: Path, host: str, size: int, patience: float, *, spread: bool = False) -> None:
+        """Gradients of `size` numbers are summed; members wait for each other for `patience` seconds.
+
+        `spread`: their variance is found on the way, from as many numbers more in the same vector.
+        """
         self._folder, self._host, self._timeout = folder, host, timedelta(seconds=patience)
-        self._values = torch.zeros(size + 1)  # and how many members have no gradient that could be used
+        self._size, self._shared = size, SharedSums(size) if spread else None
+        # The last is the number of examples; of a gradient that cannot be used it is none.
+        self._values = self._shared.packed if self._shared is not None else torch.zeros(size + 1)
         self._group: Any = None  # torch's stubs do not know gloo's
         self._file: Path | None = None  # where the members meet
         self._of = (0, 0)  # incarnation and ring that the group is of
@@ -37,7 +44,12 @@ class RingEnd:
     @property
     def sum_P(self) -> Tensor:
         """As it was made last."""
-        return self._values[:-1]
+        return self._values[: self._size]
+
+    @property
+    def variance_P(self) -> Tensor:
+        """Of the gradients in it, if that is wanted."""
+        return NO_VALUES if self._shared is None else self._shared.variance
 
     def stay_in(self, incarnation: int, ring: int) -> None:
         """The next work has this ring, or none: who waits for us in another one shall not wait any longer."""
@@ -45,22 +57,42 @@ class RingEnd:
             self.close()
             self._of = incarnation, ring
 
-    def reduce(self, place: Place, dense: Tensor, usable: bool) -> None:
-        """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none."""
-        self._values[:-1] = dense if usable else 0.0
-        self._values[-1] = 0.0 if usable else 1.0
+    def reduce(self, place: Place, dense: Tensor, examples: float) -> None:
+        """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none.
+
+        0 examples: this gradient cannot be used.
+        """
         try:
             if self._group is None:
                 self._connect(place)
-            self._group.allreduce([self._values]).wait()
+                if (
+                    self._shared is not None
+                ):  # each member of a group has made all of its sums, so their shift
+                    self._add_up(self._shared.propose(dense, examples if place.carries else 0.0))
+            self._fill(dense, examples)
+            self._add_up(self._values)
         except RuntimeError as error:
             self.close()
             raise RingBroke(str(error).partition("\n")[0].rpartition("] ")[2][:200]) from error
         if self._file is not None:  # all have met
             self._file.unlink(missing_ok=True)
             self._file = None
-        if self._values[-1] or not torch.isfinite(self._values.sum()):
+        if not torch.isfinite(self._values.sum()):
             raise RingBroke("a gradient that cannot be used")
+        if self._shared is not None:
+            self._shared.settle(place.size)
+
+    def _fill(self, dense: Tensor, examples: float) -> None:
+        self._values.zero_()
+        if examples <= 0:
+            self._values[-1] = torch.nan
+        elif self._shared is not None:
+            self._shared.add(dense, examples)
+        else:
+            self._values[:-1], self._values[-1] = dense, examples
+
+    def _add_up(self, values: Tensor) -> None:
+        self._group.allreduce([values]).wait()
 
     def _connect(self, place: Place) -> None:
         self._file = self._folder / f"ring-{self._of[0]}-{self._of[1]}"

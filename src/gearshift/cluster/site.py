@@ -19,7 +19,7 @@ import torch
 from gearshift import run_folder
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
-from gearshift.engine.mirror import state_of
+from gearshift.engine.mirror import state_of, wants_spread
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
@@ -212,4 +212,5 @@ def limits_of(training: Training, shards: int) -> Limits:
         tasks=max(1, len(schema.labels)),
         statistics=statistics,
         state=state_of(learner.server),
+        spread=wants_spread(learner.server),
     )

@@ -16,7 +16,7 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
 from gearshift.embedding.lookup import Found
 from gearshift.embedding.sharded import Placement
-from gearshift.engine.mirror import Mirror
+from gearshift.engine.mirror import Mirror, wants_spread
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import Rows, measured_of
 from gearshift.engine.roles.worker import Job, WorkerRole
@@ -42,6 +42,7 @@ def work(member: Member, site: Site) -> None:
         member.host if site.wire == "curve" else LOOPBACK,
         layout.dense[-1].stop,
         site.patience,
+        spread=wants_spread(training.learner.server),
     )
     hands = Hands(training, layout, member.me.number, site.shuffle, ring)
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
@@ -109,14 +110,16 @@ class Hands:
 
     def _reduced(self, job: Job, push: Push) -> Push:
         """The push with the dense sum of all members, or without one if another carries it."""
-        self._ring.reduce(job.place, push.dense, usable=push.examples > 0)
-        dense = self._ring.sum_P if job.place.carries else self._ring.sum_P[:0]
-        return replace(push, dense=dense, ring=job.place.ring)
+        self._ring.reduce(job.place, push.dense, push.examples)
+        dense, variance = self._ring.sum_P, self._ring.variance_P
+        if not job.place.carries:
+            dense, variance = dense[:0], variance[:0]
+        return replace(push, dense=dense, variance=variance, ring=job.place.ring)
 
     def _take_dense(self, job: Job) -> None:
         """Of the worker's own replica if it has one: as it is now, whatever is merged into it meanwhile."""
         if job.flat is None:
-            self._mirror.take(job.answers, self._ring.sum_P)
+            self._mirror.take(job.answers, self._ring.sum_P, self._ring.variance_P)
         with torch.no_grad():
             if job.flat is not None:
                 self._worker.dense.flat.copy_(job.flat)

@@ -17,6 +17,7 @@ from gearshift.engine.wire.limits import StatePart
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.server import Server
 from gearshift.shard import Layout, shard_server
+from gearshift.worker import NO_VALUES
 
 
 class Mirror:
@@ -26,16 +27,16 @@ class Mirror:
         self._servers = [shard_server(whole, layout, shard) for shard in range(layout.shards)]
 
     @torch.no_grad()
-    def take(self, answers: Sequence[Rows], sum_P: Tensor | None) -> None:
-        """The dense state that these answers are of; `sum_P` is what the ring has made last."""
+    def take(self, answers: Sequence[Rows], sum_P: Tensor | None, variance_P: Tensor = NO_VALUES) -> None:
+        """The dense state that these answers are of; `sum_P` is what the ring has made last, of such gradients."""
         for server, own, answer in zip(self._servers, self._layout.dense, answers, strict=True):
             if answer.made is None:
                 server.flat.copy_(answer.dense)
                 for name, values in answer.state.items():
                     server.optimizer_state[name].copy_(values)
-            elif answer.made.ring:
+            elif (made := answer.made).ring:
                 assert sum_P is not None, "a step on a sum that nobody made"
-                server.step_beside(sum_P[own], answer.made.examples, answer.made.lr_scale)
+                server.step_beside(sum_P[own], variance_P[own], made.examples, made.gradients, made.lr_scale)
 
 
 def state_of(server: Server) -> tuple[StatePart, ...]:
@@ -46,10 +47,13 @@ def state_of(server: Server) -> tuple[StatePart, ...]:
     )
 
 
+def wants_spread(server: Server) -> bool:
+    """Whether a ring must find the variance of the gradients beside their sum."""
+    return isinstance(server.optimizer, VarianceReduced)
+
+
 def unmirrored(server: Server) -> str:
     """Why a worker cannot make the steps of this server from a sum; empty: it can."""
-    if isinstance(server.optimizer, VarianceReduced):
-        return "its optimizer looks at the gradient of each worker"
     known = all(
         values.dtype == (torch.float32 if values.dim() else torch.int64)
         and values.shape in (server.flat.shape, ())

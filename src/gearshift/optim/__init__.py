@@ -15,7 +15,7 @@ from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.schedule import Schedule
-from gearshift.optim.spread import ShiftedSums, Spread, spread_of
+from gearshift.optim.spread import SharedSums, ShiftedSums, Spread, spread_of
 from gearshift.optim.torch_optimizers import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced, variance_reduced
 
@@ -53,6 +53,7 @@ __all__ = [
     "Momentum",
     "Ratios",
     "Schedule",
+    "SharedSums",
     "ShiftedSums",
     "Spread",
     "State",

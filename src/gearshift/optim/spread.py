@@ -5,18 +5,20 @@ With weights a (a push: its weight times its examples):
     mean = sum(a g) / sum(a)      variance = sum(a (g - mean)^2) / sum(a)      effective = sum(a)^2 / sum(a^2)
 
 One-pass float32 sums of g and g^2 lose the variance to rounding (it came out negative in half of the elements). So the
-sums are of g - shift, for a shift near the mean that all agree on: one of the gradients where they are at hand; the
-last step's mean where several processes add theirs up. A gradient of weight 0 is left out: as a zero it would
-look like noise.
+sums are of g - shift, for a shift near the mean that all agree on: one of the gradients where they are at hand
+(`ShiftedSums`); the last step's mean where several processes add theirs up (`SharedSums`). A gradient of weight 0 is
+left out: as a zero it would look like noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+EPSILON = torch.finfo(torch.float32).eps
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,16 @@ class Spread:
 
 
 class ShiftedSums:
-    """Sums that can be added up over gradients, and over processes that share `shift`, in any order.
+    """Sums that can be added up over gradients, in any order.
 
     Kept from step to step with `restart`, its buffers are made once: fresh ones took most of the time.
     """
 
     def __init__(self, shift: Tensor) -> None:
-        dtype, n = torch.promote_types(shift.dtype, torch.float32), shift.numel()
-        self._minus_shift, self._difference = (
-            torch.empty(shift.shape, dtype=dtype, device=shift.device) for _ in range(2)
+        dtype = torch.promote_types(shift.dtype, torch.float32)
+        self._minus_shift, self._difference, self.first, self.second = (
+            torch.empty(shift.shape, dtype=dtype, device=shift.device) for _ in range(4)
         )
-        self._packed = torch.empty(2 * n + 3, dtype=dtype, device=shift.device)  # one buffer, one all-reduce
-        self.first, self.second = (self._packed[i * n : i * n + n].view(shift.shape) for i in range(2))
         self.restart(shift)
 
     @torch.no_grad()
@@ -65,19 +65,6 @@ class ShiftedSums:
         self.squared_weight += weight * weight
         self.gradients += 1
 
-    def packed(self) -> Tensor:
-        """Everything as one vector, the sums' own, for one all-reduce in place; all must have the same shift."""
-        numbers = [self.weight, self.squared_weight, self.gradients]
-        self._packed[-3:] = self._packed.new_tensor(numbers)
-        return self._packed
-
-    def unpack(self, packed: Tensor) -> None:
-        """Takes the sums that `packed` vectors have added up to."""
-        if packed is not self._packed:
-            self._packed.copy_(packed)
-        self.weight, self.squared_weight, gradients = packed[-3:].tolist()
-        self.gradients = round(gradients)
-
     def spread(self) -> Spread:
         """The end of these sums: what it gives lies in their buffers, until `restart`."""
         if self.weight == 0:
@@ -87,6 +74,78 @@ class ShiftedSums:
         effective = self.weight**2 / self.squared_weight
         mean, spare = offset.sub_(self._minus_shift), (self._minus_shift, self._difference)
         return Spread(mean, variance, self.weight, effective, self.gradients, spare)
+
+    @torch.no_grad()
+    def of_total(
+        self, total: Tensor, variance: Tensor, weight: float, effective: float, gradients: int
+    ) -> Spread:
+        """The spread of gradients that `SharedSums` have added up, in the buffers of these."""
+        mean = torch.mul(total, 1 / weight, out=self.first)
+        spare = self._minus_shift, self._difference
+        return Spread(mean, variance, weight, effective, gradients, spare)
+
+
+class SharedSums:
+    """Sum and variance of the gradients of several processes, from one vector that an all-reduce adds up.
+
+    The vector has the sum of g, the sum of squares about a shift, and the number of examples. The shift must be the
+    same with all. It is the mean of the sum before, which all have with the same bits, and lies near this one's
+    by as much as the noise, so that the variance
+
+        sum(n (g/n - shift)^2) / sum(n)  -  (mean - shift)^2
+
+    is no small difference of large numbers. Before the first sum all take the mean gradient of one of them
+    (`propose`); zeros would be the one-pass sums that fail. The sum of g itself is not shifted: it is the same
+    as without variance, and an element that had no gradient anywhere has exactly 0 and is known by that.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.packed = torch.zeros(2 * size + 1)
+        self.total, self.variance = self.packed[:size], self.packed[size:-1]  # squares, until `settle`
+        self._minus_shift, self._spare = torch.zeros(size), torch.empty(size)
+
+    @torch.no_grad()
+    def propose(self, gradient: Tensor, examples: float) -> Tensor:
+        """What all must sum up before the first sum; all but one give 0 examples."""
+        if examples > 0:
+            return torch.mul(gradient, -1 / examples, out=self._minus_shift)
+        return self._minus_shift.zero_()
+
+    def restart(self) -> None:
+        self.packed.zero_()
+
+    @torch.no_grad()
+    def add(self, gradient: Tensor, examples: float) -> None:
+        """A gradient of the summed loss over so many examples."""
+        d = torch.add(self._minus_shift, gradient, alpha=1 / examples, out=self._spare)
+        self.total.add_(gradient)
+        self.variance.addcmul_(d, d, value=examples)
+        self.packed[-1] += examples
+
+    @torch.no_grad()
+    def settle(self, gradients: int) -> None:
+        """`packed` is the sum of all, over so many gradients: the variance takes the place of its squares.
+
+        What lies below the rounding of such sums is not known, and would be a large ratio where it came out too small:
+        it counts as that rounding. Where the sum of g is 0 too, there was no gradient, and no noise.
+        """
+        weight = float(self.packed[-1])
+        mean = torch.div(self.total, weight, out=self._spare)
+        offset = self._minus_shift.add_(mean)
+        self.variance.div_(weight).addcmul_(offset, offset, value=-1)
+        offset.abs_()
+        rounding = mean.abs_().add_(offset).mul_(offset).mul_(EPSILON * (gradients + 8))
+        torch.maximum(self.variance, rounding, out=self.variance)
+        if int(torch.count_nonzero(self.total)) < len(self.total):
+            silent = (self.total == 0) & (self.variance <= rounding)
+            self.variance.masked_fill_(silent, 0.0)
+        torch.mul(self.total, -1 / weight, out=self._minus_shift)
+
+
+def effective_number(weights: Sequence[float]) -> float:
+    """Of gradients with these weights."""
+    total = sum(weights)
+    return total**2 / sum(weight**2 for weight in weights) if total else 0.0
 
 
 def spread_of(pushes: Iterable[tuple[Tensor, float, float]], sums: ShiftedSums | None = None) -> Spread:

@@ -20,6 +20,7 @@ from gearshift.engine.roles.ring import Place
 SIZE, PATIENCE = 1000, 30.0
 PROCESSES = mp.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["gearshift.cluster.ring"])
+EXAMPLES = 4.0
 Asked = tuple[int, Place, int, bool]  # incarnation, place, seed of the gradient, whether it can be used
 
 
@@ -27,29 +28,29 @@ def dense(seed: int) -> torch.Tensor:
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-def member(folder: Path, pipe: Connection) -> None:
+def member(folder: Path, pipe: Connection, spread: bool) -> None:
     """Reduces what it is asked to; says what came of it."""
     torch.set_num_threads(1)
-    end = RingEnd(folder, "127.0.0.1", SIZE, PATIENCE)
+    end = RingEnd(folder, "127.0.0.1", SIZE, PATIENCE, spread=spread)
     while (asked := pipe.recv()) is not None:
         incarnation, place, seed, usable = asked
         try:
             end.stay_in(incarnation, place.ring)
             if place.ring:
-                end.reduce(place, dense(seed), usable)
-            pipe.send(end.sum_P.numpy().tobytes())
+                end.reduce(place, dense(seed), EXAMPLES if usable else 0.0)
+            pipe.send(end.sum_P.numpy().tobytes() + end.variance_P.numpy().tobytes())
         except RingBroke as error:
             pipe.send(str(error))
     end.close()
 
 
 class Members:
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, spread: bool = False) -> None:
         self.folder = folder
         self._pipes, self.processes = [], []
         for _ in range(count):
             ours, theirs = PROCESSES.Pipe()
-            process = PROCESSES.Process(target=member, args=(folder, theirs), daemon=True)
+            process = PROCESSES.Process(target=member, args=(folder, theirs, spread), daemon=True)
             process.start()
             self._pipes.append(ours)
             self.processes.append(process)
@@ -78,8 +79,8 @@ class Members:
 
 
 @contextmanager
-def members(folder: Path, count: int) -> Iterator[Members]:
-    made = Members(folder, count)
+def members(folder: Path, count: int, spread: bool = False) -> Iterator[Members]:
+    made = Members(folder, count, spread)
     try:
         yield made
     finally:
@@ -98,8 +99,25 @@ def test_all_have_the_same_bits_round_after_round_and_ring_after_ring(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_one_without_a_gradient_keeps_nobody_waiting(tmp_path: Path) -> None:
-    with members(tmp_path, 2) as ring:
+def test_a_ring_finds_the_variance_on_the_way(tmp_path: Path) -> None:
+    """Also when it is another ring, with other members, or one that had a gradient which could not be used."""
+    with members(tmp_path, 3, spread=True) as ring:
+        for number, ranks, seed in ((1, 3, 0), (1, 3, 10), (2, 2, 20), (4, 3, 30)):
+            both = ring.reduce(number, ranks, seed)
+            assert len(set(both)) == 1 and isinstance(both[0], bytes), both
+            total, variance = torch.frombuffer(bytearray(both[0]), dtype=torch.float32).view(2, SIZE)
+            gradients = torch.stack([dense(seed + rank) for rank in range(ranks)])
+            torch.testing.assert_close(total, gradients.sum(0))
+            expected = (gradients / EXAMPLES).var(0, correction=0)
+            torch.testing.assert_close(variance, expected, rtol=1e-4, atol=1e-6)
+        refused = ring.reduce(4, 3, 40, usable=False)
+        assert refused == ["a gradient that cannot be used"] * 3
+        assert len(set(ring.reduce(5, 3, 50))) == 1
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_one_without_a_gradient_keeps_nobody_waiting(tmp_path: Path, spread: bool) -> None:
+    with members(tmp_path, 2, spread) as ring:
         assert ring.reduce(1, 2, 0, usable=False) == ["a gradient that cannot be used"] * 2
 
 

@@ -9,12 +9,12 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.mirror import Mirror, state_of, unmirrored
+from gearshift.engine.mirror import Mirror, state_of, unmirrored, wants_spread
 from gearshift.engine.roles.messages import Load, Pull, Rows, Tell
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.wire.limits import StatePart
 from gearshift.learner import Learner
-from gearshift.optim import DenseLAMB, DenseLARS
+from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.server import RowSettings
@@ -38,6 +38,37 @@ def a_round(on: Learner, ring: int, seed: int) -> list[Push]:
     return [
         replace(push, dense=total if rank == 0 else total[:0], ring=ring) for rank, push in enumerate(pushes)
     ]
+
+
+class Spreads:
+    """Of a ring whose members find the variance of their gradients with the sum."""
+
+    def __init__(self, on: Learner) -> None:
+        self._sums = [SharedSums(len(on.server.flat)) for _ in range(WORKERS)]
+        self._first = True
+
+    def summed(self, pushes: list[Push], ring: int) -> list[Push]:
+        if self._first:
+            shifts = [
+                s.propose(pushes[0].dense, pushes[0].examples * (s is self._sums[0])) for s in self._sums
+            ]
+            all_reduce(shifts)
+        self._first = False
+        for own, push in zip(self._sums, pushes, strict=True):
+            own.restart()
+            own.add(push.dense, push.examples)
+        all_reduce([own.packed for own in self._sums])
+        for own in self._sums:
+            own.settle(WORKERS)
+        total, variance = self._sums[1].total.clone(), self._sums[2].variance.clone()
+        first = replace(pushes[0], dense=total, variance=variance, ring=ring)
+        return [first, *(replace(push, dense=total[:0], ring=ring) for push in pushes[1:])]
+
+
+def all_reduce(vectors: list[torch.Tensor]) -> None:
+    total = torch.stack(vectors).sum(0)
+    for vector in vectors:
+        vector.copy_(total)
 
 
 class Cluster:
@@ -121,6 +152,53 @@ def test_a_mirror_makes_the_steps_of_the_shards(
     assert all(answer.made == Made() for answer in cluster.pull(Held(5)))  # it is there already
 
 
+def separate(on: Learner, step: int) -> list[Push]:
+    """The gradients of unequal batches."""
+    found = [on.find(make_batch(PLAIN, 20 + 3 * i, 10 * step + i)) for i in range(WORKERS)]
+    return [on.compute(own, i).kept() for i, own in enumerate(found)]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("max_norm", [None, 0.05])
+@pytest.mark.parametrize("name", ["vr_sgd", "vr_momentum", "vr_adam", "vr_lars", "vr_lamb"])
+def test_a_sum_with_its_variance_makes_the_step_of_the_separate_gradients(
+    name: str, max_norm: float | None, shards: int
+) -> None:
+    reduced = build(name, lr=0.05, min_gradients=2)
+    cluster, alone = Cluster(reduced, max_norm, shards), learner(reduced, max_norm)
+    plain = learner(build(name.removeprefix("vr_"), lr=0.05), max_norm)
+    ring = Spreads(cluster.truth)
+    cluster.mirror.take(cluster.pull(Held()), None)
+    for step in range(1, 6):
+        pushes = separate(cluster.truth, step)
+        for server in (alone.server, plain.server):
+            server.apply_group([(push, 1.0) for push in pushes], lr_scale=0.5 + step / 7)
+        summed = ring.summed(pushes, 4)
+        cluster.step(summed, 0.5 + step / 7)
+        cluster.mirror.take(cluster.pull(Held(step - 1, 4)), summed[0].dense, summed[0].variance)
+        cluster.assert_same()
+        torch.testing.assert_close(cluster.truth.server.flat, alone.server.flat, rtol=1e-4, atol=5e-6)
+    assert (alone.server.flat - plain.server.flat).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_members_of_a_ring_are_counted(shards: int) -> None:
+    """Too few for a variance that says something: the step is that of the rule alone."""
+    cluster = Cluster(build("vr_adam", lr=0.05, min_gradients=WORKERS + 1), None, shards)
+    plain = Cluster(build("adam", lr=0.05), None, shards)
+    ring = Spreads(cluster.truth)
+    cluster.mirror.take(cluster.pull(Held()), None)
+    for step in range(1, 4):
+        summed = ring.summed(separate(cluster.truth, step), 4)
+        cluster.step(summed, 1.0)
+        plain.step(summed, 1.0)
+        answers = cluster.pull(Held(step - 1, 4))
+        assert all(answer.made and 2.9 < answer.made.gradients < 3 for answer in answers)
+        cluster.mirror.take(answers, summed[0].dense, summed[0].variance)
+        cluster.assert_same()
+        assert torch.equal(cluster.truth.server.flat, plain.truth.server.flat)
+
+
 def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
     cluster = Cluster(gs.Adam(0.01), None, 2)
     for ring in (1, 1):
@@ -146,7 +224,9 @@ def test_others_get_the_values_alone() -> None:
 
 def test_optimizers_that_need_more_than_a_sum_are_named() -> None:
     assert unmirrored(learner(gs.Adam(0.01)).server) == ""
-    assert "each worker" in unmirrored(learner(VarianceReduced(gs.Adam(0.01))).server)
+    reduced = learner(VarianceReduced(gs.Adam(0.01))).server
+    assert unmirrored(reduced) == "" and wants_spread(reduced)
+    assert not wants_spread(learner(gs.Adam(0.01)).server)
     strange = learner(gs.Adam(0.01)).server
     strange.optimizer_state["temperature"] = torch.tensor(1.0)
     assert "one number for each weight" in unmirrored(strange)

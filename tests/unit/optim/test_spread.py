@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.optim import ShiftedSums, Spread, spread_of
+from gearshift.optim import SharedSums, ShiftedSums, Spread, spread_of
 
 Reference = tuple[np.ndarray, np.ndarray]
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0, 128.0]), min_size=2, max_size=20).filter(
@@ -86,24 +86,74 @@ def test_effective_counts_equal_weights() -> None:
     assert summed(gradients, [1.0, 1.0, 1e-9, 1e-9]).effective == pytest.approx(2)
 
 
-def test_processes_that_share_a_shift_add_their_packed_sums() -> None:
-    """What one all-reduce does; the shift is any vector near the mean."""
-    gradients = 3 + torch.randn(12, 6)
-    shift = 3 + 0.3 * torch.randn(6)
-    parts = [ShiftedSums(shift) for _ in range(3)]
-    for i, gradient in enumerate(gradients):
-        parts[i % 3].add(gradient, 1.0 + i % 2)
-    total = ShiftedSums(shift)
-    total.unpack(torch.stack([part.packed() for part in parts]).sum(0))
-    alone = summed(gradients, [1.0 + i % 2 for i in range(12)])
-    found = total.spread()
-    torch.testing.assert_close(found.mean, alone.mean)
-    torch.testing.assert_close(found.variance, alone.variance, rtol=1e-5, atol=1e-6)
-    assert found.effective == pytest.approx(alone.effective) and found.gradients == 12
-    own = parts[0].packed()  # in place, as an all-reduce does it
-    own.add_(parts[1].packed()).add_(parts[2].packed())
-    parts[0].unpack(own)
-    assert torch.equal(parts[0].spread().variance, found.variance) and parts[0].gradients == 12
+class Processes:
+    """With one gradient each, which an all-reduce adds up."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.sums = [SharedSums(size) for _ in range(count)]
+        self._first = True
+
+    def reduce(self, gradients: torch.Tensor, sizes: list[int]) -> SharedSums:
+        """Of mean gradients over so many examples."""
+        own = list(zip(self.sums, gradients, sizes, strict=True))
+        if self._first:
+            all_reduce([s.propose(g * n, n if i == 0 else 0.0) for i, (s, g, n) in enumerate(own)])
+        self._first = False
+        for sums, gradient, n in own:
+            sums.restart()
+            sums.add(gradient * n, n)
+        all_reduce([sums.packed for sums in self.sums])
+        for sums in self.sums:
+            sums.settle(len(own))
+        return self.sums[-1]
+
+
+def all_reduce(vectors: list[torch.Tensor]) -> None:
+    total = torch.stack(vectors).sum(0)
+    for vector in vectors:
+        vector.copy_(total)
+
+
+@pytest.mark.parametrize("count", [2, 8, 64])
+def test_processes_that_share_a_shift_find_sum_and_variance_at_once(count: int) -> None:
+    """Of a mean that wanders, and noise of a thousandth of it: sums of g and g^2 would not see it."""
+    generator = torch.Generator().manual_seed(count)
+    processes, center = Processes(count, 1000), 100 * torch.randn(1000, generator=generator)
+    sizes = [16 + i % 3 for i in range(count)]
+    for _ in range(4):
+        noise = 1e-3 * center.abs()
+        center = center + noise * torch.randn(1000, generator=generator)
+        gradients = center + noise * torch.randn(count, 1000, generator=generator)
+        mean, variance = reference(gradients, [float(n) for n in sizes])
+        found = processes.reduce(gradients, sizes)
+        np.testing.assert_allclose(found.total.double() / sum(sizes), mean, rtol=1e-5)
+        error = np.abs(found.variance.double().numpy() - variance)
+        assert np.all(error <= 1e-2 * variance + 1e-2 * noise.double().numpy() ** 2)
+        naive = (gradients**2).mean(0) - gradients.mean(0) ** 2
+        assert np.median(np.abs(naive.double().numpy() - variance) / variance) > 3e-2
+        assert all(torch.equal(sums.packed, found.packed) for sums in processes.sums)
+
+
+def test_an_element_without_gradients_has_no_noise_whatever_the_shift() -> None:
+    """By rounding alone it would have a tiny one, and count for its layer."""
+    processes, live = Processes(5, 300), torch.arange(300) % 3 > 0
+    sizes = [7, 7, 7, 5, 3]
+    for step in range(4):
+        generator = torch.Generator().manual_seed(step)
+        gradients = 3 + torch.randn(5, 300, generator=generator)
+        if step % 2:
+            gradients[:, ~live] = 0.0
+        found = processes.reduce(gradients, sizes)
+        assert torch.equal(found.variance > 0, live if step % 2 else torch.ones_like(live))
+
+
+def test_what_rounding_hides_is_no_small_noise() -> None:
+    """All alike, far from the shift: nobody can tell that from some noise."""
+    processes = Processes(4, 50)
+    processes.reduce(torch.full((4, 50), 1000.0), [3] * 4)
+    near = processes.reduce(torch.full((4, 50), 0.7), [3] * 4).variance.clone()
+    assert (near > 1e-2).all() and (near < 5).all()
+    assert (processes.reduce(torch.full((4, 50), 0.7), [3] * 4).variance < 1e-12).all()
 
 
 def test_pushes_come_as_sums_over_their_examples() -> None:

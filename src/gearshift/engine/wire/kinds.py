@@ -19,7 +19,7 @@ from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import StatePart, WireError
 from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut, Values
 from gearshift.sync.messages import Begin, Lease
-from gearshift.worker import Push, RowPush
+from gearshift.worker import NO_VALUES, Push, RowPush
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
 HELD = 2  # of a pull
@@ -252,7 +252,7 @@ def write_rows(w: Writer, rows: m.Rows) -> None:
     if rows.made is not None:
         w.flag(MADE)
         w.numbers(rows.made.ring)
-        w.reals(rows.made.lr_scale, rows.made.examples)
+        w.reals(rows.made.lr_scale, rows.made.examples, rows.made.gradients)
     write_values(w, rows)
     if rows.state:
         w.flag(STATE)
@@ -265,7 +265,7 @@ def read_rows(r: Reader, me: To) -> m.Rows:
     made = None
     if r.flags & MADE:
         (ring,) = r.numbers(1)
-        made = Made(ring, *r.reals(2))
+        made = Made(ring, *r.reals(3))
     values = read_values(r, shard, dense=made is None)
     state = read_state(r, shard) if r.flags & STATE else {}
     return m.Rows(r.incarnation, shard, boot, pull, step, *values, made, state)
@@ -340,6 +340,8 @@ def write_give(w: Writer, give: m.Give) -> None:
         w.floats(own.sums_UW, most=w.limits.ids, row=(width,))
         w.array(own.counts_U, np.uint32, most=w.limits.ids)
     w.floats(push.dense.numpy(), most=max(w.limits.dense))
+    if w.limits.spread and push.ring and len(push.dense):
+        w.floats(push.variance.numpy(), most=max(w.limits.dense))
     write_statistics(w, push.buffer_changes)
 
 
@@ -349,9 +351,27 @@ def read_give(r: Reader, me: To) -> m.Give:
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
     dense = finite(r.floats(most=r.limits.dense[me.number]))
     refuse_half_a_part(r, dense, me.number)
+    variance = read_variance(r, len(dense)) if r.limits.spread and ring and len(dense) else NO_VALUES
     changes = read_statistics(r)
-    push = Push(rows, torch.from_numpy(dense), examples, loss, NO_PREDICTIONS, changes, ring=ring)
+    push = Push(
+        rows,
+        torch.from_numpy(dense),
+        examples,
+        loss,
+        NO_PREDICTIONS,
+        changes,
+        ring=ring,
+        variance=variance,
+    )
     return m.Give(r.incarnation, worker, lease, push)
+
+
+def read_variance(r: Reader, size: int) -> Tensor:
+    """Of the gradients in the sum of a ring: a step would be made of nothing without it."""
+    variance = finite(r.floats(most=size, exact=size))
+    if variance.min() < 0:
+        raise WireError("a number out of range")
+    return torch.from_numpy(variance)
 
 
 def read_row_push(r: Reader, width: int) -> RowPush:

@@ -53,6 +53,7 @@ class Limits:
     text: int = 1000  # bytes of a name or a reason
     statistics: tuple[Statistic, ...] = ()
     state: tuple[StatePart, ...] = ()  # of the dense optimizer
+    spread: bool = False  # the sum of a ring has the variance of its gradients beside it
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
@@ -64,7 +65,7 @@ class Limits:
     @property
     def frames(self) -> int:
         """The most that any message has: a gradient's, the rows' with a state, a report's, or an offer's."""
-        gradient = 1 + 3 * len(self.widths) + 1 + 1 + len(self.statistics)
+        gradient = 1 + 3 * len(self.widths) + 1 + self.spread + 1 + len(self.statistics)
         answer = 1 + len(self.widths) + 1 + 1 + len(self.statistics) + len(self.state)
         return max(gradient, answer, 5, 1 + 1 + 1 + len(self.state))
 

@@ -28,7 +28,8 @@ MESSAGES = 6  # that a ring has room for
 
 def ring_size(limits: Limits) -> int:
     rows = sum(limits.ids * (8 + 4 * width + 4) for width in limits.widths)
-    return MESSAGES * max(rows + 4 * max(limits.dense), limits.frame_bytes)
+    dense = 4 * max(limits.dense) * (2 if limits.spread else 1)
+    return MESSAGES * max(rows + dense, limits.frame_bytes)
 
 
 class Ring:
