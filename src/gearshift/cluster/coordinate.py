@@ -6,10 +6,9 @@ processes elsewhere. It holds no rows: an evaluation looks at those of the shard
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 import torch
 
 from gearshift import run_folder
-from gearshift.checkpoint import Arrays, Checkpoint
-from gearshift.cluster import snapshots
+from gearshift.checkpoint import Checkpoint
+from gearshift.cluster.books import Books
+from gearshift.cluster.saving import ClusterSaver, Vault
 from gearshift.cluster.site import (
     Member,
     Site,
@@ -33,24 +33,18 @@ from gearshift.cluster.site import (
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import RowStore
-from gearshift.engine.epoch import Ended
 from gearshift.engine.mirror import unmirrored
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.host import StateLost
-from gearshift.engine.roles.messages import Done, Measured, Message, Peek, Saved, Seen, ShardHello, To
+from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
-from gearshift.epoch_run import PassHost
 from gearshift.errors import UserError
-from gearshift.learner import Learner, is_of_rows
-from gearshift.replicas.figures import Counts, as_json, from_json
-from gearshift.resuming import restore_measures
 from gearshift.run import Run
-from gearshift.saver import Saver
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
+from gearshift.training import Observer, Training
 
 TRIES = 8  # starts of the coordinator without a new checkpoint between them, after which the run ends
 
@@ -117,270 +111,6 @@ def origin_of(folder: Path) -> Path | None:
     """The checkpoint of another run from which this one branches off, if it does."""
     origin = read_state(folder).get("origin")
     return Path(origin) if origin else None
-
-
-class ClusterSaver(Saver):
-    """Saves by cuts of the shards; before there are any, as any other."""
-
-    engine: Engine | None = None
-    tried = -1  # the step of the last attempt
-    _pending: tuple[dict[str, Any], dict[str, Arrays], bool] | None = None
-
-    def save(
-        self,
-        step: int,
-        facts: dict[str, Any],
-        arrays: dict[str, Arrays],
-        learners: tuple[Learner, ...],
-        *,
-        best: bool,
-    ) -> None:
-        if self.engine is None:
-            super().save(step, facts, arrays, learners, best=best)
-            return
-        self.engine.wait_for_cut()
-        if self.has(step):  # it was that one
-            if best:
-                self.checkpoints.link("best", self.checkpoints.path(step))
-            return
-        self._pending, self.tried = (facts, arrays, best), step
-        self.engine.role.take_cut()
-
-    def facts(self) -> dict[str, Any]:
-        """For the cut that was just ordered; kept by the role until it is written."""
-        assert self._pending is not None, "a cut without a checkpoint"
-        facts, arrays, best = self._pending
-        self._pending = None
-        return {"facts": facts, "arrays": arrays, "best": best}
-
-    def has(self, step: int) -> bool:
-        """Of this history: a folder that a lost one left behind does not count."""
-        if self.engine is None:
-            return super().has(step)
-        known = self.last is not None and self.last.name == self.checkpoints.path(step).name
-        return known and self.checkpoints.has(step)
-
-    def commit(self, name: str, said: dict[str, Any]) -> None:
-        """All parts are on disk; so shall be how it came to it, if this process dies and the next goes on from here."""
-        assert self.engine is not None
-        self.engine.write_events()
-        path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
-        beside = snapshots.part_folder(self.checkpoints.folder, name)
-        try:
-            snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
-            self.checkpoints.link("last", path)
-            for leftover in self.checkpoints.folder.glob(
-                ".step-*.part"
-            ):  # of cuts that a rewind has overtaken
-                shutil.rmtree(leftover, ignore_errors=True)
-            self.last, self.failure = path, None
-            if said["best"]:
-                self.checkpoints.link("best", path)
-            self._written.append(path)
-        except OSError as error:
-            self.could_not(name, self._sentence(path, error))
-            return
-        with suppress(OSError):
-            self.checkpoints.prune()
-
-    def could_not(self, name: str, sentence: str) -> None:
-        intact = f"; {self.last.name} is intact" if self.last else ""
-        self.failure = sentence + ("" if "intact" in sentence else intact)
-        snapshots.discard(self.checkpoints.folder, name)
-        self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
-
-
-class Vault:
-    """The run's folder, as the role sees it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._folder = engine, engine.site.folder
-
-    def new_incarnation(self) -> int:
-        self.check_ours()
-        number = int(read_state(self._folder).get("incarnation", 0)) + 1
-        write_state(self._folder, incarnation=number)
-        return number
-
-    def check_ours(self) -> None:
-        """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
-        if int(read_state(self._folder).get("start", 0)) > self._engine.start:
-            self._engine.staff.step_down()
-
-    def newest(self) -> tuple[str, dict[str, Any]]:
-        training, last = self._engine.training, self._engine.saver.last
-        assert last is not None, "a run begins with a checkpoint"
-        saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
-        progress = saved.facts["progress"]
-        # Whatever was asked since then still counts: a strategy is no state of the parameters.
-        facts = {
-            "step": saved.facts["step"],
-            "epoch": progress["epoch"],
-            "position": progress["position"],
-            "leased": progress["open"],
-            "unbegun": [],
-            "strategy": training.strategy_name,
-            "settings": asdict(training.strategy),
-            "book": saved,
-        }
-        return last.name, facts
-
-    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
-        self.check_ours()
-        if incarnation == int(read_state(self._folder)["incarnation"]):
-            self._engine.saver.commit(name, facts["book"])
-
-    def failed(self, name: str, error: str) -> None:
-        self._engine.saver.could_not(name, error)
-
-
-class Books(PassHost):
-    """The role's `Book`: accounts of the training, set back to a checkpoint's when a shard was lost."""
-
-    def __init__(self, engine: Engine, training: Training, observer: Observer) -> None:
-        super().__init__(training, observer)
-        self._engine = engine
-        self._rewinds = -1
-        self._before: dict[int, tuple[int, Counts]] = {}  # boot of a worker, and what was counted before it
-        training.settle = self._settle
-
-    def ended(self, leases: Sequence[Ended[Measured]]) -> None:
-        self._account(leases)
-
-    def stepped(self) -> bool:
-        epoch = self._engine.role.epoch
-        assert epoch is not None
-        self.training.learner.server.step = epoch.step
-        return super().stepped()
-
-    def facts(self) -> dict[str, Any]:
-        return self._engine.saver.facts()
-
-    def restore(self, saved: Checkpoint) -> None:
-        """What a role keeps for us is the checkpoint itself."""
-        training = self.training
-        lost, step = training.step - int(saved.facts["step"]), int(saved.facts["step"])
-        seconds, by_plan = training.progress.seconds, training.progress.switched
-        training.learner.server.step = step
-        training.progress = Progress(**saved.facts["progress"])
-        training.replica_counts = from_json(training.progress.exchanges)
-        self._before.clear()
-        training.progress.switched = max(training.progress.switched, by_plan)
-        restore_measures(training.progress, saved.arrays("progress"))
-        training.progress.seconds = max(seconds, training.progress.seconds)  # what was lost took its time
-        self._rewinds += 1
-        if self._rewinds:
-            self.observer.tell(
-                f"goes on from {saved.path.name}: {lost:,} steps are done again"
-                if lost
-                else f"goes on from {saved.path.name}, where it was"
-            )
-        self.mark, self.before = time.perf_counter(), training.moment
-        if self._rewinds:
-            self._engine.staff.resize(training.workers)  # some may have been told that it is over
-        self._began(0)
-
-    # ---- replicas ----
-
-    def rate_after(self, examples: int) -> float:
-        return self.training.rate_after(examples)
-
-    def counted(self, worker: int, boot: int, counts: Counts) -> None:
-        known, all_counts = self._before.get(worker), self.training.replica_counts
-        if known is None or known[0] != boot:
-            known = self._before[worker] = boot, all_counts.get(worker, Counts())
-        all_counts[worker] = known[1] + counts
-        self.training.progress.exchanges = as_json(all_counts)
-
-    def shown(self) -> None:
-        self._tick()
-        self._where_it_stands()
-        self._evaluate_if_due()
-        self._engine.save_if_asked()
-        self.mark = time.perf_counter()
-        self.do_what_was_asked()
-
-    def _where_it_stands(self) -> None:
-        self.training.progress.position, self.training.progress.open = self._position()
-
-    def _settle(self) -> bool:
-        """Whether replicas are where they can be evaluated and saved; if not, they will be soon."""
-        meetings = self._engine.role.meetings
-        if not meetings.replicated or meetings.shown:
-            return True
-        meetings.want()
-        return False
-
-    def passed(self, first_lease: int) -> bool:
-        self._tick()
-        more = self.training.next_epoch(self.observer)
-        self.mark, self.before = time.perf_counter(), self.training.moment
-        if more:
-            self._began(first_lease)
-        return more
-
-    def _began(self, first_lease: int) -> None:
-        self.training.first_lease = first_lease
-        self.observer.began()
-
-    def _position(self) -> tuple[int, list[list[int]]]:
-        role, batch = self._engine.role, self.training.strategy.batch
-        assert role.epoch is not None
-        pieces = [list(r) for r in role.epoch.leased_ranges()]
-        for first, count in role.epoch.unbegun_ranges():
-            pieces += [[at, min(batch, first + count - at)] for at in range(first, first + count, batch)]
-        return role.position, sorted(pieces)
-
-    def _under_way(self) -> int:
-        epoch = self._engine.role.epoch
-        assert epoch is not None
-        return len(epoch.coordinator.work.flying) + len(epoch.coordinator.work.waiting)
-
-    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
-        self._engine.role.switch(name, asdict(strategy), reason)
-
-    def switch(self, asked: SwitchAsked) -> None:
-        super().switch(asked)
-        write_state(self._engine.site.folder, strategy=self.training.strategy_facts())
-
-    def resize(self, asked: ResizeAsked) -> None:
-        super().resize(asked)
-        facts = self.training.strategy_facts()
-        write_state(self._engine.site.folder, workers=asked.workers, strategy=facts)
-
-    def _resize(self, workers: int) -> None:
-        self._engine.role.resize(workers)
-        self._engine.staff.resize(workers)
-
-    def stop_if_asked(self) -> None:
-        """While nobody works; otherwise it is done after the next step."""
-        if self._engine.stop_asked and not self._engine.role.over:
-            self._engine.role.stop()
-            if self._engine.role.over:
-                self._where_it_stands()
-
-    def save_if_alone(self) -> None:
-        """What was asked while nobody works: no step comes after which it would be done."""
-        role = self._engine.role
-        if role.epoch is not None and role.alone and role.epoch.at_rest and not role.over:
-            self._where_it_stands()
-            self._engine.save_if_asked()
-
-    def do_what_was_asked(self) -> None:
-        """In order; what concerns replicas, when they are shown."""
-        role, asked = self._engine.role, self.training.asked
-        if role.epoch is None or role.over:
-            return
-        everything = [asked.get() for _ in range(asked.qsize())]
-        while everything and not self._must_wait(everything[0]):
-            everything.pop(0).carry_out(self)
-        if everything:
-            role.meetings.want()
-        for one in everything:
-            asked.put(one)
-
-    def _must_wait(self, asked: SwitchAsked | ResizeAsked) -> bool:
-        return isinstance(asked, SwitchAsked) and self._engine.role.meetings.concerns(asked.strategy)
 
 
 class Engine:

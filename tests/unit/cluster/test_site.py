@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from gearshift.cluster import site as sites
-from gearshift.cluster.coordinate import Engine, Vault, coordinate
+from gearshift.cluster.coordinate import Engine, coordinate
+from gearshift.cluster.saving import Vault
 from gearshift.cluster.serve import serve
 from gearshift.cluster.site import Site, write_state
 from gearshift.cluster.work import work

@@ -1,0 +1,132 @@
+"""How a run on a cluster is saved: by cuts of the shards, which its coordinator makes a checkpoint of."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gearshift.checkpoint import Arrays, Checkpoint
+from gearshift.cluster import snapshots
+from gearshift.cluster.site import read_state, write_state
+from gearshift.learner import Learner, is_of_rows
+from gearshift.saver import Saver
+
+if TYPE_CHECKING:
+    from gearshift.cluster.coordinate import Engine
+
+
+class ClusterSaver(Saver):
+    """Saves by cuts of the shards; before there are any, as any other."""
+
+    engine: Engine | None = None
+    tried = -1  # the step of the last attempt
+    _pending: tuple[dict[str, Any], dict[str, Arrays], bool] | None = None
+
+    def save(
+        self,
+        step: int,
+        facts: dict[str, Any],
+        arrays: dict[str, Arrays],
+        learners: tuple[Learner, ...],
+        *,
+        best: bool,
+    ) -> None:
+        if self.engine is None:
+            super().save(step, facts, arrays, learners, best=best)
+            return
+        self.engine.wait_for_cut()
+        if self.has(step):  # it was that one
+            if best:
+                self.checkpoints.link("best", self.checkpoints.path(step))
+            return
+        self._pending, self.tried = (facts, arrays, best), step
+        self.engine.role.take_cut()
+
+    def facts(self) -> dict[str, Any]:
+        """For the cut that was just ordered; kept by the role until it is written."""
+        assert self._pending is not None, "a cut without a checkpoint"
+        facts, arrays, best = self._pending
+        self._pending = None
+        return {"facts": facts, "arrays": arrays, "best": best}
+
+    def has(self, step: int) -> bool:
+        """Of this history: a folder that a lost one left behind does not count."""
+        if self.engine is None:
+            return super().has(step)
+        known = self.last is not None and self.last.name == self.checkpoints.path(step).name
+        return known and self.checkpoints.has(step)
+
+    def commit(self, name: str, said: dict[str, Any]) -> None:
+        """All parts are on disk; so shall be how it came to it, if this process dies and the next goes on from here."""
+        assert self.engine is not None
+        self.engine.write_events()
+        path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
+        beside = snapshots.part_folder(self.checkpoints.folder, name)
+        try:
+            snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
+            self.checkpoints.link("last", path)
+            for leftover in self.checkpoints.folder.glob(
+                ".step-*.part"
+            ):  # of cuts that a rewind has overtaken
+                shutil.rmtree(leftover, ignore_errors=True)
+            self.last, self.failure = path, None
+            if said["best"]:
+                self.checkpoints.link("best", path)
+            self._written.append(path)
+        except OSError as error:
+            self.could_not(name, self._sentence(path, error))
+            return
+        with suppress(OSError):
+            self.checkpoints.prune()
+
+    def could_not(self, name: str, sentence: str) -> None:
+        intact = f"; {self.last.name} is intact" if self.last else ""
+        self.failure = sentence + ("" if "intact" in sentence else intact)
+        snapshots.discard(self.checkpoints.folder, name)
+        self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+
+
+class Vault:
+    """The run's folder, as the role sees it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._folder = engine, engine.site.folder
+
+    def new_incarnation(self) -> int:
+        self.check_ours()
+        number = int(read_state(self._folder).get("incarnation", 0)) + 1
+        write_state(self._folder, incarnation=number)
+        return number
+
+    def check_ours(self) -> None:
+        """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
+        if int(read_state(self._folder).get("start", 0)) > self._engine.start:
+            self._engine.staff.step_down()
+
+    def newest(self) -> tuple[str, dict[str, Any]]:
+        training, last = self._engine.training, self._engine.saver.last
+        assert last is not None, "a run begins with a checkpoint"
+        saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
+        progress = saved.facts["progress"]
+        # Whatever was asked since then still counts: a strategy is no state of the parameters.
+        facts = {
+            "step": saved.facts["step"],
+            "epoch": progress["epoch"],
+            "position": progress["position"],
+            "leased": progress["open"],
+            "unbegun": [],
+            "strategy": training.strategy_name,
+            "settings": asdict(training.strategy),
+            "book": saved,
+        }
+        return last.name, facts
+
+    def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
+        self.check_ours()
+        if incarnation == int(read_state(self._folder)["incarnation"]):
+            self._engine.saver.commit(name, facts["book"])
+
+    def failed(self, name: str, error: str) -> None:
+        self._engine.saver.could_not(name, error)
