@@ -131,7 +131,7 @@ class Simulation:
         self.optimizer = Adam(lr=0.01) if self.seed % 3 == 0 else MOMENTUM
         state = state_of(whole_server(1, self.optimizer))
         self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch, state=state)
-        self.history = History(optimizer=self.optimizer)
+        self.history = History(optimizer=self.optimizer, share=self.batch / self.global_batch)
         self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
         self.passed, self.counted = self.account.passed, self.account.counted

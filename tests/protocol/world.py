@@ -217,6 +217,7 @@ class History:
 
     steps: dict[int, Applied] = field(default_factory=dict)
     optimizer: DenseOptimizer = MOMENTUM
+    share: float = 1.0  # of the global batch, that a batch is
     based: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = field(default_factory=dict)  # by step
     flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
     states: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of the optimizer
@@ -246,7 +247,10 @@ class History:
                 applied = self.steps[len(self.flats)]
                 pushes = applied.pushes()
                 if not applied.dense:
-                    pushes = [(replace(push, dense=push.dense[:0]), weight) for push, weight in pushes]
+                    pushes = [
+                        (replace(push, dense=push.dense[:0], examples=push.examples / self.share), weight)
+                        for push, weight in pushes
+                    ]
                 self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
             if len(self.flats) in self.based:
                 flat, state = self.based[len(self.flats)]

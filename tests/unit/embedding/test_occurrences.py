@@ -79,7 +79,8 @@ def test_sum_tells_whether_all_is_finite(bad: float, threads: int, width: int) -
     grads = np.full((50_000, width), 3e38, np.float32)
     grads[1::2] = -3e38
     sums = np.empty((len(index.unique_U), width), np.float32)
-    grads *= 1e-6
+    assert not index.sum(grads * np.float32(1e-6), 0, width, sums, threads)  # finite, and too large to square
+    grads *= 1e-24
     assert index.sum(grads, 0, width, sums, threads)
     for place in (0, 31_234, 49_999):
         grads[place, -1], kept = bad, grads[place, -1]
