@@ -39,7 +39,7 @@ def test_a_strategy_trains_as_on_threads(tmp_path: Path, raylets: Nodes, strateg
     cluster = replace(settings_for(raylets.address), patience=30.0)
     run = trainer(tmp_path, strategy, cluster=cluster).start(fresh_model(DATA), DATA)
     assert isinstance(run, LaunchedRun)
-    while run.status().step < 1:
+    while run.status().step < 1 or len(run.processes()) < 4:  # two shards, two workers
         assert not run.finished
         time.sleep(0.05)
     places = run.processes()
