@@ -188,6 +188,7 @@ def test_a_key_that_becomes_known_later_is_let_in_then(company: Company) -> None
 def client(address: str, name: bytes = b"", **options: object) -> Iterator[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.SNDTIMEO, 20_000)  # of one that is refused for good nobody takes anything
     dealer.setsockopt(zmq.ROUTING_ID, name or b"worker/0/1/0123456789abcdef")
     for option, value in options.items():
         setattr(dealer, option, value)
