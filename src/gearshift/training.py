@@ -32,6 +32,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.optim.spread import effective_number
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.replicas.figures import Counts, summary
 from gearshift.replicas.meeting import rule_for
@@ -465,7 +466,7 @@ class Training:
         a = [e.part.weight * e.report.examples for e in leases if e.report is not None]
         if not isinstance(rule, VarianceReduced) or not any(a):
             return None
-        reason = rule.gsnr.too_few(sum(a) ** 2 / sum(x * x for x in a))
+        reason = rule.gsnr.too_few(effective_number(a))
         if reason is None:
             return None
         progress.plain_steps += 1

@@ -38,6 +38,15 @@ def ring_rounds(run: LaunchedRun) -> float:
     return run.figures().get("coordinator-0", {}).get("ring_rounds", 0.0)
 
 
+def by_rings(run: LaunchedRun, seconds: float) -> tuple[gs.Result, float]:
+    """What became of it, and how many rounds it told of that were summed so."""
+    seen = 0.0
+    while not run.finished:
+        seen = max(seen, ring_rounds(run))
+        time.sleep(0.05)
+    return run.wait(seconds), seen
+
+
 def smooth() -> Smooth:
     torch.manual_seed(2)
     return Smooth(DATA.schema)
@@ -50,11 +59,7 @@ def test_sync_by_all_reduce_equals_threads(tmp_path: Path, cluster: gs.ClusterSe
     run = trainer(tmp_path / "ray", cluster=replace(cluster, sync_transport="all_reduce"), **settings).start(
         normed(), DATA
     )
-    seen = 0.0
-    while not run.finished:
-        seen = max(seen, ring_rounds(run))
-        time.sleep(0.05)
-    there = run.wait(60)
+    there, seen = by_rings(run, 60)
     settings.pop("checkpoint")
     here = trainer(tmp_path / "threads", **settings).fit(normed(), DATA)
     assert seen > 10
@@ -73,11 +78,7 @@ def test_variance_reduced_by_all_reduce_equals_threads(
     run = trainer(tmp_path / "ray", cluster=replace(cluster, sync_transport="all_reduce"), **settings).start(
         smooth(), DATA
     )
-    seen = 0.0
-    while not run.finished:
-        seen = max(seen, ring_rounds(run))
-        time.sleep(0.05)
-    there = run.wait(120)
+    there, seen = by_rings(run, 120)
     monkeypatch.setattr(Smooth, "pause", 0.0)
     here = trainer(tmp_path / "threads", **settings).fit(smooth(), DATA)
     plain = trainer(tmp_path / "plain", **settings | {"optimizer": gs.Adam(0.01)}).fit(smooth(), DATA)

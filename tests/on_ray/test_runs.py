@@ -113,6 +113,8 @@ def test_sync_equals_threads(tmp_path: Path, cluster: gs.ClusterSettings) -> Non
         assert theirs[step] == pytest.approx(figures, rel=1e-4), step
     assert there.report["progressive"] == pytest.approx(here.report["progressive"], rel=1e-4)
     assert there.auc == pytest.approx(here.auc, abs=1e-4)
+    assert there.report["embedding_rows"] == here.report["embedding_rows"] > 1000
+    assert there.report["embedding_bytes"] > 1000 * 4 * there.learner.server.stores[0].width
     np.testing.assert_allclose(there.predict(VALID), here.predict(VALID), rtol=1e-3, atol=1e-5)
 
 
@@ -202,10 +204,9 @@ def test_a_process_that_is_asked_to_end(tmp_path: Path, cluster: gs.ClusterSetti
     assert len(list((run.folder / "checkpoints").glob("step-*"))) >= 2
     again = trainer(tmp_path, shuffle=False, strategy="gba").start(normed(Slow), data, resume=run.folder)
     again.wait(90)
-    ledger = assert_exact(run.folder, 60_000)
+    assert_exact(run.folder, 60_000)
     if role == "worker":
         assert not any("is begun again" in said for said in run.messages)
-    assert ledger.step
 
 
 @pytest.mark.slow

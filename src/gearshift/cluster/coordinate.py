@@ -30,6 +30,7 @@ from gearshift.cluster.site import (
     read_state,
     write_state,
 )
+from gearshift.cluster.snapshots import Size
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import RowStore
@@ -218,6 +219,12 @@ class Engine:
         assert self.saver.last is not None
         self.learner.restore(Checkpoint.open(self.saver.last))
 
+    def learn_sizes(self, sizes: Sequence[Size]) -> None:
+        """Of the stores on the shards, for the report."""
+        for store, size in zip(self.learner.server.stores, sizes, strict=True):
+            assert isinstance(store, Elsewhere)
+            store.size = size
+
     def write_events(self) -> None:
         self._run.write_events()
 
@@ -323,12 +330,13 @@ class Elsewhere:
     def __init__(self, store: RowStore, number: int, engine: Engine) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
         self._number, self._engine = number, engine
+        self.size: Size = 0, 0  # in the newest checkpoint
 
     def __len__(self) -> int:
-        return 0
+        return self.size[0]
 
     def memory_bytes(self) -> int:
-        return 0
+        return self.size[1]
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         stores, most = len(self._engine.learner.server.stores), self._engine.driver.endpoint.limits.ids

@@ -65,12 +65,12 @@ class ClusterSaver(Saver):
         path, facts = self.checkpoints.path(said["facts"]["step"]), said["facts"]
         beside = snapshots.part_folder(self.checkpoints.folder, name)
         try:
-            snapshots.commit(self.engine.learner, self.engine.layout, beside, path, facts, said["arrays"])
+            learner, layout = self.engine.learner, self.engine.layout
+            sizes = snapshots.commit(learner, layout, beside, path, facts, said["arrays"])
+            self.engine.learn_sizes(sizes)
             self.checkpoints.link("last", path)
-            for leftover in self.checkpoints.folder.glob(
-                ".step-*.part"
-            ):  # of cuts that a rewind has overtaken
-                shutil.rmtree(leftover, ignore_errors=True)
+            for overtaken in self.checkpoints.folder.glob(".step-*.part"):  # cuts of before a rewind
+                shutil.rmtree(overtaken, ignore_errors=True)
             self.last, self.failure = path, None
             if said["best"]:
                 self.checkpoints.link("best", path)

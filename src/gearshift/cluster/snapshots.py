@@ -3,7 +3,7 @@
     checkpoints/.step-600-3.part/     while it is written, by incarnation 3
         rows0-s1-0000.safetensors     rows of store 0 on shard 1
         dense-s1.safetensors          its dense parameters, their optimizer's state, running statistics
-        s1.json                       what the manifest will say of the rows
+        s1.json                       what the manifest will say of the rows; how many they are
 
 The folder must be one that all machines see. Loading a part takes the rows whose hash names the shard, so a checkpoint
 of any number of shards, of any engine, loads on any other; of one with as many shards, only the shard's own files.
@@ -33,6 +33,7 @@ from gearshift.learner import Learner, is_of_rows
 from gearshift.server import Server
 from gearshift.shard import Layout, shard_server
 
+Size = tuple[int, int]  # rows, and the bytes of memory that they take
 PARTS = "row_parts"  # among a checkpoint's facts: rows are in files of so many shards
 
 
@@ -47,13 +48,15 @@ class PartCut:
     shard: int
     dense: dict[str, Tensor]  # flat, optimizer/..., statistics/...
     rows: tuple[Cut, ...]
+    sizes: tuple[Size, ...]  # of the stores
 
     @classmethod
     def of(cls, server: Server, shard: int) -> PartCut:
         dense = {"flat": server.flat.clone()}
         dense |= {f"optimizer/{name}": values.clone() for name, values in server.optimizer_state.items()}
         dense |= {f"statistics/{name}": values.clone() for name, values in server.buffers.items()}
-        return cls(shard, dense, tuple(store.cut() for store in server.stores))
+        sizes = tuple((len(store), store.memory_bytes()) for store in server.stores)
+        return cls(shard, dense, tuple(store.cut() for store in server.stores), sizes)
 
     def write(self, folder: Path) -> None:
         try:
@@ -63,7 +66,8 @@ class PartCut:
                 files |= checkpoint.write_rows(folder, f"rows{i}-s{self.shard}", cut)
             arrays = {name: values.numpy() for name, values in self.dense.items()}
             (folder / f"dense-s{self.shard}.safetensors").write_bytes(save(arrays))
-            (folder / f"s{self.shard}.json").write_text(json.dumps(files))
+            said = {"files": files, "sizes": self.sizes}
+            (folder / f"s{self.shard}.json").write_text(json.dumps(said))
         finally:
             self.close()
 
@@ -99,12 +103,16 @@ def commit(
     path: Path,
     facts: Mapping[str, Any],
     arrays: Mapping[str, Arrays],
-) -> None:
-    """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut."""
+) -> list[Size]:
+    """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut.
+
+    Returns how large the stores were, over all shards.
+    """
     optimizer: dict[str, Tensor] = {
         name: torch.empty_like(values) for name, values in learner.server.optimizer_state.items()
     }
     files: dict[str, Any] = {}
+    sizes: list[list[Size]] = []  # by shard
     with torch.no_grad():
         for shard, own in enumerate(layout.dense):
             part = dict(_arrays(beside / f"dense-s{shard}.safetensors"))
@@ -117,7 +125,9 @@ def commit(
                     values.copy_(saved)
             for name, values in learner.server.buffers.items() if shard == 0 else ():
                 values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
-            files |= json.loads((beside / f"s{shard}.json").read_text())
+            said = json.loads((beside / f"s{shard}.json").read_text())
+            files |= said["files"]
+            sizes.append(said["sizes"])
     for leftover in [*beside.glob("dense-s*.safetensors"), *beside.glob("s*.json")]:
         leftover.unlink()
     dense: dict[str, Arrays] = {
@@ -125,6 +135,7 @@ def commit(
         "optimizer": {name: t.numpy() for name, t in optimizer.items()},
     }
     checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files)
+    return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
 
 
 def discard(checkpoints: Path, name: str) -> None:

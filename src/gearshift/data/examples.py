@@ -49,9 +49,7 @@ class Examples(Protocol):
         """(what it is, a remark or ""), for one line in the terminal."""
 
 
-PieceAt = Callable[
-    [int], Batch
-]  # the piece that has the example of this position; IndexError behind the last
+PieceAt = Callable[[int], Batch]  # the piece with the example of this position; IndexError behind the last
 
 
 @runtime_checkable

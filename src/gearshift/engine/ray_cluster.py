@@ -246,11 +246,9 @@ def end_process(pid: int, node: str) -> None:
         ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
 
 
-def draining_machines() -> Iterable[str]:
-    """The nodes that Ray has been told will be gone."""
-    with contextlib.suppress(Exception):  # no public name for it yet; without it, machines go unannounced
-        return ray._private.state.state.get_draining_nodes().keys()
-    return ()
+def draining_machines() -> set[str]:
+    """The nodes that Ray has been told will be gone; it has no public word for it, and may lose this one."""
+    return set(getattr(ray._private.state.state, "get_draining_nodes", dict)())
 
 
 def token_is_on() -> bool:
@@ -338,9 +336,7 @@ class Hub:
         self._over = self._begun = self._stop_asked = False
         self._heed: Callable[[Sequence[To], str], None] = lambda members, reason: None
         self._leaving: set[str] = set()  # machines
-        self._moving: set[To] = (
-            set()
-        )  # workers, that shall not start again in the place that was reserved for them
+        self._moving: set[To] = set()  # workers that shall not start again where a place is reserved for them
         self._run: Running | None = None
         place = _this_place()
         first: int = self._site.new_start(*place) * STARTS
@@ -361,7 +357,9 @@ class Hub:
             if self._stop_asked:
                 self._run.stop()
             while not self._run.finished:
-                with contextlib.suppress(RayError):  # its head may be busy; the next look comes soon
+                with contextlib.suppress(
+                    RayError, RuntimeError
+                ):  # its head is busy; the next look comes soon
                     keep(self._plan.name, self._site)
                     self._heed_machines()
                 with contextlib.suppress(TimeoutError):
@@ -452,7 +450,7 @@ class Hub:
 
     def _heed_machines(self) -> None:
         """Ray knows which are about to be taken away: by `ray drain-node`, or by an autoscaler with spot machines."""
-        draining = set(draining_machines())
+        draining = draining_machines()
         for machine in draining - self._leaving:
             places = {**self._places, self._seat.me: self._seat.place}
             members = sorted(who for who, (_, node) in places.items() if node == machine)
@@ -672,5 +670,5 @@ def answers() -> bool:
     """Whether Ray's head is there."""
     try:
         return bool(ray.nodes())  # type: ignore[no-untyped-call]
-    except Exception:
+    except (RayError, RuntimeError, OSError):
         return False
