@@ -6,13 +6,15 @@
 
 DeepFM (with `--cases deepfm,dlrm,frappe` also DLRM, and DeepFM on Frappe) is trained once over five days of a generated
 log, in order, and tested on the sixth; on Frappe for three epochs. Rates of dense parameters and rows are searched on a
-grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data (more, where that
-would be fewer than 200 steps); the winner is trained with `--seeds` fresh ones, each a log of its own. Every arm warms
+grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data, coarsely on a
+quarter of that (more, where it would be fewer than 200 steps); the winner is trained with three fresh seeds, each a log
+of its own, and with all `--seeds` unless those three say already that it is worse than the tolerance. Every arm warms
 up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at the smallest batch one,
 where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on where it was.
 
 `largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
-a lower 95 % bound below -.001 of AUC. `recommended` is the arm with the largest one, by AUC among equals. Steps are
+a lower 95 % bound below -.001 of AUC. `auc` is that of this best arm plus the difference, for logs differ more than
+arms do and not every arm has all seeds. `recommended` is the arm with the largest one, by AUC among equals. Steps are
 printed: a larger batch takes fewer, and that is all it gains on one core.
 """
 
@@ -30,8 +32,7 @@ from large_batch.arms import ARMS, arm
 from large_batch.cases import CASES
 from large_batch.jobs import Job, Pool
 
-from gearshift.comparison import interval
-from gearshift.largest_batch import Search, Sweep, sweep
+from gearshift.largest_batch import Line, Search, Sweep, sweep
 
 FOUR = ("sgd", "vr_sgd", "adam", "cowclip")
 ALL = (
@@ -54,7 +55,7 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
         arms,
         [options.base_batch * factor for factor in options.factors],
         lambda trial: pool(Job(case, trial, options.examples, options.base_batch, folder)),
-        Search(CASES[case].examples or options.examples, share=options.tune_share),
+        Search(CASES[case].examples or options.examples, share=options.tune_share, coarse=0.25),
         seeds=options.seeds,
         tolerance=TOLERANCE,
         rules={name: arm(name).rule for name in arms},
@@ -73,16 +74,20 @@ def text(found: Sweep, i: int) -> str:
     return (
         f"{line.optimizer:20} batch {line.batch:6,}  {line.mean('steps'):6,.0f} steps  "
         f"dense {chosen.dense_lr * line.dense:.2g} rows {chosen.rows.lr * line.rows:.2g}  "
-        f"AUC {mean(line.aucs):.4f} {apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}]  "
+        f"AUC {_auc(found, line):.4f} {apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}] of {len(line.scores)}  "
         f"log loss {line.mean('logloss'):.4f}  gap {line.mean('gap'):+.4f}  {line.seconds:.0f} s CPU"
         + ("" if None not in line.scores else f"  diverged {line.scores.count(None)}")
     )
 
 
+def _auc(found: Sweep, line: Line) -> float:
+    return mean(found.reference.aucs) + found.difference(line).mean
+
+
 def figures(found: Sweep) -> dict[str, Any]:
     auc: dict[str, dict[int, float]] = {}
     for line in found.lines:
-        auc.setdefault(line.optimizer, {})[line.batch] = round(interval(line.aucs).mean, 5)
+        auc.setdefault(line.optimizer, {})[line.batch] = round(_auc(found, line), 5)
     best = found.recommended
     return found.as_json() | {"recommended": best and best.optimizer, "auc": auc}
 

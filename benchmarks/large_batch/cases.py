@@ -7,17 +7,22 @@ Frappe, whose examples are seen again, by that of its validation part.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 from torch import nn
 
 import gearshift as gs
+from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.generated import GeneratedExamples
 
 DAYS = 5
+ARRAYS = ("labels_BT", "numeric_BN", "ids_BF", "times_B", "groups_B")  # of a generated log
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ def dlrm(schema: gs.Schema) -> nn.Module:
 CASES = {"deepfm": Case(deepfm), "dlrm": Case(dlrm), "frappe": Case(deepfm, epochs=3, examples=3 * 202_027)}
 
 
-def load(case: str, seed: int, share: float, examples: int, frappe: Path) -> Data:
-    """`share` is of the training examples, from the first."""
+def load(case: str, seed: int, share: float, examples: int, frappe: Path, kept: Path) -> Data:
+    """`share` is of the training examples, from the first. A generated log is made once, and then is in files."""
     if case == "frappe":
         whole = gs.read(frappe / "train.libfm.zst").fitted().in_memory()
         valid, test = (
@@ -64,4 +69,20 @@ def load(case: str, seed: int, share: float, examples: int, frappe: Path) -> Dat
     end = log.day_begin(DAYS)
     train = Dataset(GeneratedExamples(log, 0, end)).head(round(end * share)).fitted()
     test = Dataset(GeneratedExamples(log, end)).with_schema(train.schema)
-    return Data(train.in_memory(), test.in_memory())
+    folder = kept / f"log-{seed}-{examples}-{share:g}"
+    return Data(_mapped(train, folder / "train"), _mapped(test, folder / "test"))
+
+
+def _mapped(data: Dataset, folder: Path) -> Dataset:
+    """In memory that all processes share: the arrays as files, mapped."""
+    if not folder.exists():
+        batch = data.in_memory().read(0, data.counted())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as making:
+            for name in ARRAYS:
+                np.save(f"{making}/{name}.npy", getattr(batch, name))
+            with suppress(OSError):  # another process was first
+                Path(making).rename(folder)
+                Path(making).mkdir()
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS}
+    return Dataset(MemoryExamples(Batch(0, **arrays), data.schema))

@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 
+import numpy as np
 import torch
 
 from gearshift.evaluate import evaluate
@@ -75,24 +77,26 @@ def run(job: Job) -> Score | None:
 
 def _train(on: Learner, chosen: Arm, data: Data, trial: Trial, epochs: int) -> Measures:
     """In sync: a step is one gradient, for VR that of each of its pieces."""
-    progressive, done, total = Measures(), 0, epochs * data.train.counted()
+    seen, done, total = [], 0, epochs * data.train.counted()
     piece = max(LEAST, trial.batch // GRADIENTS) if chosen.reduces else trial.batch
     for epoch in range(epochs):
         waiting, waiting_examples = [], 0
         for batch in data.train.batches(piece, shuffle=(trial.seed, epoch) if data.valid else None):
             push = on.compute(on.find(batch), done)
-            progressive.update(batch.labels_BT[:, 0], push.probabilities_BT[:, 0], batch.weights_B)
+            seen.append((batch.labels_BT[:, 0], push.probabilities_BT[:, 0]))
             waiting.append((push.kept() if piece < trial.batch else push, 1.0))
             done, waiting_examples = done + len(batch), waiting_examples + len(batch)
             if waiting_examples >= trial.batch or done % data.train.counted() == 0:
                 on.server.apply_group(waiting, lr_scale=WARMUP.factor(done / total))
                 waiting, waiting_examples = [], 0
+    progressive = Measures()
+    progressive.update(*(np.concatenate(column) for column in zip(*seen, strict=True)))
     return progressive
 
 
 @lru_cache(maxsize=1)
 def _data(case: str, seed: int, share: float, examples: int, frappe: str) -> Data:
-    return load(case, seed, share, examples, Path(frappe))
+    return load(case, seed, share, examples, Path(frappe), Path(sys.argv[1]))
 
 
 class Pool:
@@ -105,7 +109,8 @@ class Pool:
             for line in map(json.loads, journal.read_text().splitlines()):
                 self._known[line["job"]] = future = Future()
                 future.set_result(_score(line["score"]))
-        command = [sys.executable, "-m", "large_batch.jobs"]
+        self._logs = TemporaryDirectory(prefix="large-batch-")
+        command = [sys.executable, "-m", "large_batch.jobs", self._logs.name]
         folder = Path(__file__).parents[1]
         self._processes = [
             subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -124,6 +129,7 @@ class Pool:
         for process in self._processes:
             process.terminate()
             process.wait()
+        self._logs.cleanup()
 
     def __call__(self, job: Job) -> Score | None:
         key = json.dumps(asdict(job.of_the_base()))

@@ -1,10 +1,11 @@
 """How large may the batch be? Optimizers at growing batches, each at its best rates, against the small batch's best.
 
 At each batch an optimizer's two rates, of the dense parameters and of the rows, are searched downhill on a lattice of
-factors, on one seed that is not reported and on a share of the data; the winner alone is trained on all of them with
-every seed. Differences are paired by seed with the best optimizer of the smallest batch. A batch is *within* the
-tolerance while the lower 95 % bound of that difference is; an optimizer's largest batch is the last one before the
-first that is not. Decides what to train and what it means; who calls it trains.
+factors, on one seed that is not reported and on a share of the data; the winner alone is trained on all of them, with
+three seeds, and with the others if those leave it open whether it is worse than the tolerance. Differences are paired
+by seed with the best optimizer of the smallest batch. A batch is *within* the tolerance while the lower 95 % bound of
+that difference is; an optimizer's largest batch is the last one before the first that is not. Decides what to train and
+what it means; who calls it trains.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -19,7 +21,7 @@ from gearshift.comparison import Interval, bounds, interval, median
 from gearshift.optim.batch_scaling import Rates, scaled
 
 TUNING_SEED = 1000
-Each = Callable[[Callable[[str], "Line"], Iterable[str]], Iterable["Line"]]
+Each = Callable[[Callable[[Any], "Line"], Iterable[Any]], Iterable["Line"]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Score:
     seconds: float
 
 
+FIRST_SEEDS = 3  # of every optimizer at every batch; finalists get all
 RETREATS = 6  # from rates at which training diverges, to lower ones, before that is the result
 Run = Callable[[Trial], Score | None]  # None: it diverged
 
@@ -52,18 +55,21 @@ Run = Callable[[Trial], Score | None]  # None: it diverged
 class Search:
     """Where rates are looked for: factors of `step`, from `strides` apart to the nearest.
 
-    On `share` of the `examples`, or more where that would be fewer than `steps` steps: they would say little.
+    On `share` of the `examples`, wider strides on `coarse` of that; or on more where it would be fewer than `steps`
+    steps: they would say little.
     """
 
     examples: int
     step: float = 1.5
     strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
     share: float = 0.25
+    coarse: float = 1.0
     steps: int = 200
     rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
 
-    def share_at(self, batch: int) -> float:
-        return min(1.0, max(self.share, self.steps * batch / self.examples))
+    def share_at(self, batch: int, stride: int = 1) -> float:
+        share = self.share * (1.0 if stride == self.strides[-1] else self.coarse)
+        return min(1.0, max(share, self.steps * batch / self.examples))
 
 
 @dataclass(frozen=True)
@@ -97,19 +103,33 @@ class Sweep:
     tolerance: float
     lines: tuple[Line, ...] = ()
 
+    def at(self, batch: int) -> list[Line]:
+        return [line for line in self.lines if line.batch == batch]
+
     @property
     def reference(self) -> Line:
-        """The best of the smallest batch."""
+        """The best of the smallest batch; of those that had all the seeds, each of which is another log."""
         smallest = min(line.batch for line in self.lines)
-        return max((x for x in self.lines if x.batch == smallest), key=lambda line: mean(line.aucs))
+        return max(self.at(smallest), key=lambda line: (len(line.scores), mean(line.aucs)))
 
     def difference(self, line: Line) -> Interval:
-        return interval([own - best for own, best in zip(line.aucs, self.reference.aucs, strict=True)])
+        """Over the seeds that both had."""
+        return interval([own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)])
 
     def within(self, line: Line) -> bool:
         """By the lower bound; one seed has none, and then it is the difference itself."""
         found = self.difference(line)
         return (found.mean if math.isnan(found.half) else found.low) >= -self.tolerance
+
+    def out_of_reach(self, line: Line) -> bool:
+        """By the upper bound: more seeds would hardly bring it within."""
+        return self.difference(line).high < -self.tolerance
+
+    def having(self, line: Line) -> Sweep:
+        """With it as the last line, in the place of an earlier one of its optimizer and batch."""
+        same = (line.optimizer, line.batch)
+        others = (x for x in self.lines if (x.optimizer, x.batch) != same)
+        return Sweep(self.tolerance, (*others, line))
 
     def largest_batch(self) -> dict[str, int | None]:
         """By optimizer; None if even its smallest batch is not within."""
@@ -148,6 +168,7 @@ class Sweep:
             "auc": bounds(interval(line.aucs)),
             "difference": bounds(self.difference(line)),
             "within": self.within(line),
+            "seeds": len(line.scores),
             "diverged": sum(score is None for score in line.scores),
             **figures,
             "seconds": _known(line.seconds),
@@ -166,55 +187,75 @@ def sweep(
     to_the_end: bool = False,
     each: Each = map,
 ) -> Iterator[Sweep]:
-    """What is known after each line, all optimizers at a batch before the next batch.
+    """What is known after each line, all optimizers at a batch before the next batch, finalists a second time.
 
     An optimizer that is not within the tolerance any more is not tried at larger batches, unless `to_the_end`.
     `rules` are of optimizers whose rates grow by another rule than the search's; `each` may work in parallel.
     """
-    points: dict[str, tuple[int, int]] = {}
-    found = Sweep(tolerance)
-    alive = list(optimizers)
-    for i, batch in enumerate(batches):
-
-        def line(optimizer: str, i: int = i, batch: int = batch) -> Line:
-            start, strides = (0, 0), search.strides
-            if i:
-                rule = (rules or {}).get(optimizer, search.rule)
-                start = _grown(points[optimizer], rule, batch / batches[i - 1], search.step)
-                strides = strides[1:] or strides
-            point = _tuned(optimizer, batch, run, search, start, strides)
-            for _ in range(RETREATS):
-                points[optimizer] = point
-                trials = [_trial(optimizer, batch, point, search, seed, 1.0) for seed in range(1, seeds + 1)]
-                scores = tuple(run(trial) for trial in trials)
-                if None not in scores:
-                    break
-                point = _lower(point, 1)  # what a share of the data could bear, all of them cannot
-            return Line(optimizer, batch, trials[0].dense, trials[0].rows, scores)
-
-        for done in each(line, alive):
-            found = Sweep(tolerance, (*found.lines, done))
+    tries = _Tries(run, search, rules or {})
+    found, alive = Sweep(tolerance), list(optimizers)
+    for before, batch in zip((None, *batches), batches, strict=False):
+        for line in each(partial(tries.first, batch, before, min(seeds, FIRST_SEEDS)), alive):
+            found = found.having(line)
+            yield found
+        finalists = [x for x in found.at(batch) if len(x.scores) < seeds and not found.out_of_reach(x)]
+        for line in each(partial(tries.rest, seeds), finalists):
+            found = found.having(line)
             yield found
         if not to_the_end:
-            alive = [x.optimizer for x in found.lines if x.batch == batch and found.within(x)]
+            alive = [line.optimizer for line in found.at(batch) if found.within(line)]
+
+
+class _Tries:
+    """Trains; remembers where in the lattice each optimizer's best rates were."""
+
+    def __init__(self, run: Run, search: Search, rules: Mapping[str, str]) -> None:
+        self._run, self._search, self._rules = run, search, rules
+        self._points: dict[str, tuple[int, int]] = {}
+
+    def first(self, batch: int, before: int | None, seeds: int, optimizer: str) -> Line:
+        """At the best rates, looked for from those of the batch before."""
+        start, strides = (0, 0), self._search.strides
+        if before is not None:
+            rule = self._rules.get(optimizer, self._search.rule)
+            start = _grown(self._points[optimizer], rule, batch / before, self._search.step)
+            strides = strides[1:] or strides
+        self._points[optimizer] = _tuned(optimizer, batch, self._run, self._search, start, strides)
+        return self._trained(optimizer, batch, seeds, ())
+
+    def rest(self, seeds: int, line: Line) -> Line:
+        return self._trained(line.optimizer, line.batch, seeds, line.scores)
+
+    def _trained(self, optimizer: str, batch: int, seeds: int, had: tuple[Score | None, ...]) -> Line:
+        for attempt in range(RETREATS):
+            if attempt:  # what a share of the data could bear, all of them cannot
+                self._points[optimizer], had = _lower(self._points[optimizer], 1), ()
+            at = partial(_trial, optimizer, batch, self._points[optimizer], self._search)
+            had += tuple(self._run(at(seed, 1.0)) for seed in range(len(had) + 1, seeds + 1))
+            if None not in had:
+                break
+        trial = at(1, 1.0)
+        return Line(optimizer, batch, trial.dense, trial.rows, had)
 
 
 def _tuned(
     optimizer: str, batch: int, run: Run, search: Search, start: tuple[int, int], strides: Sequence[int]
 ) -> tuple[int, int]:
-    known: dict[tuple[int, int], float] = {}
+    known: dict[tuple[float, tuple[int, int]], float] = {}
 
-    def loss(point: tuple[int, int]) -> float:
-        if point not in known:
-            score = run(_trial(optimizer, batch, point, search, TUNING_SEED, search.share_at(batch)))
-            known[point] = math.inf if score is None or math.isnan(score.tuning_loss) else score.tuning_loss
-        return known[point]
+    def loss_at(share: float, point: tuple[int, int]) -> float:
+        if (share, point) not in known:
+            score = run(_trial(optimizer, batch, point, search, TUNING_SEED, share))
+            loss = math.nan if score is None else score.tuning_loss
+            known[share, point] = math.inf if math.isnan(loss) else loss
+        return known[share, point]
 
-    for _ in range(RETREATS):
-        if loss(start) < math.inf:
-            break
-        start = _lower(start, 2)  # where the rule leads to, it diverges: there is no slope to follow
     for stride in strides:
+        loss = partial(loss_at, search.share_at(batch, stride))
+        for _ in range(RETREATS):
+            if loss(start) < math.inf:
+                break
+            start = _lower(start, 2)  # where the rule leads to, it diverges: there is no slope to follow
         start = downhill(loss, start, stride)
     return start
 

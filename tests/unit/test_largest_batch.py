@@ -89,6 +89,38 @@ def test_a_wider_interval_is_less_within() -> None:
     assert one.largest_batch() == {"a": 128}
 
 
+def test_only_finalists_get_all_the_seeds() -> None:
+    """Three seeds say that an optimizer is worse; then it gets no more, and is paired by those it had."""
+    lost = {"best": 0.0, "near": 0.0005, "far": 0.01}
+    trials: list[Trial] = []
+
+    def run(trial: Trial) -> Score:
+        trials.append(trial)
+        by_seed = 0.02 * trial.seed  # a log of its own: only pairs can be compared
+        noise = 0.0001 * (trial.seed % 2) * (trial.optimizer != "best")
+        return Score(0.7 + by_seed + noise - lost[trial.optimizer], 0.5, 0.0, 0.5, 10, 1.0)
+
+    *_, last = sweep(["far", "near", "best"], [128, 256], run, SEARCH, seeds=6, to_the_end=True)
+    had = {(line.optimizer, line.batch): len(line.scores) for line in last.lines}
+    assert had == {(name, batch): 3 if name == "far" else 6 for name in lost for batch in (128, 256)}
+    assert last.reference.optimizer == "best"
+    far = next(line for line in last.lines if line.optimizer == "far")
+    assert last.difference(far).mean == pytest.approx(-0.01, abs=1e-4)
+    assert last.largest_batch() == {"best": 256, "near": 256, "far": None}
+    told = [(t.optimizer, t.batch, t.seed) for t in trials if t.seed != TUNING_SEED]
+    assert len(told) == len(set(told))  # none is trained twice
+
+
+def test_a_late_seed_that_diverges_sends_all_back() -> None:
+    def run(trial: Trial) -> Score | None:
+        if trial.seed == 5 and trial.dense >= 1:
+            return None
+        return Score(0.7, 0.5, 0.0, abs(math.log(trial.dense)), 10, 1.0)
+
+    *_, last = sweep(["a"], [128], run, SEARCH, seeds=6)
+    assert last.lines[0].dense < 1 and len(last.lines[0].scores) == 6 and None not in last.lines[0].scores
+
+
 def test_what_diverges_is_worth_a_coin() -> None:
     def never(trial: Trial) -> Score | None:
         return Score(0.7, 0.5, 0.0, 0.5, 10, 1.0) if trial.batch == 128 else None

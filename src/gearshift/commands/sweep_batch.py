@@ -13,7 +13,7 @@ from gearshift.commands.compare import difference_text, interval_text, markdown_
 from gearshift.comparison import interval
 from gearshift.config import check_files, load_config
 from gearshift.errors import UserError
-from gearshift.largest_batch import Line, Sweep
+from gearshift.largest_batch import FIRST_SEEDS, Line, Sweep
 
 if TYPE_CHECKING:
     from gearshift.sweep import Asked, BatchSweep
@@ -31,7 +31,7 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     swept = BatchSweep(asked, terminal.say)
     terminal.say(
         f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
-        f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {asked.seeds} seeds each."
+        f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {_seeds(asked.seeds)}."
     )
     found = None
     try:
@@ -49,6 +49,12 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
         terminal.say(sentence)
     run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
     terminal.say(f"Wrote {out / 'sweep.json'}, {out / 'sweep.md'}.")
+
+
+def _seeds(count: int) -> str:
+    if count <= FIRST_SEEDS:
+        return f"{count} seed{'s' if count > 1 else ''} each"
+    return f"{FIRST_SEEDS} seeds each, and {count} unless these say that it is worse"
 
 
 def factor(word: str) -> int:
