@@ -1,4 +1,4 @@
-"""Starts a run on a cluster of its own and says where: for tests that kill whoever started it."""
+"""Starts a run on a cluster of its own and says where: for tests that kill whoever started it, or Ray's head."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 
 import gearshift as gs
+from gearshift.cluster import launch
 from gearshift.engine.cluster_model import Cluster, Compute
 from tests.on_ray.modules import Normed
 
 
 def main(path: Path, examples: int) -> None:
+    launch.LOST_SECONDS = 80.0  # longer than Ray itself would wait for its head
     data = gs.read(gs.ClickLog(examples=examples, days=2))
     torch.manual_seed(2)
     trainer = gs.Trainer(

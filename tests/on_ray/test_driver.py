@@ -1,4 +1,4 @@
-"""Whoever started a run may die: the run does not notice, and its own cluster ends with it."""
+"""Whoever started a run may die: the run does not notice, and its own cluster ends with it. Ray's head may not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gearshift import run_folder
+from gearshift import checkpoint, run_folder
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders, processes
@@ -22,21 +23,29 @@ pytestmark = [ON_RAY, pytest.mark.slow]  # test_ray_run.py does the same from th
 EXAMPLES = 20_000
 
 
-def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) -> None:
+@contextmanager
+def started(runs: Path, temporary: Path, examples: int) -> Iterator[tuple[subprocess.Popen[str], Path, Path]]:
+    """Its starter, its folder, and that of its cluster."""
     before = folders(temporary)
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
-    command = [sys.executable, "-m", "tests.on_ray.starter", str(tmp_path), str(EXAMPLES)]
-    starter = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tests.on_ray.starter", str(runs), str(examples)]
+    pipe = subprocess.PIPE
+    starter = subprocess.Popen(command, cwd=root, env=environment, stdout=pipe, stderr=pipe, text=True)
     try:
         assert starter.stdout is not None
         folder = Path(starter.stdout.readline().strip())
-        assert folder.parent == tmp_path, "it did not start"
+        assert folder.parent == runs, "it did not start"
         (own,) = (temporary / name for name in folders(temporary) - before)
-        assert len(processes(own, "ray::Process")) == 2
+        yield starter, folder, own
     finally:
         starter.send_signal(signal.SIGKILL)
         starter.wait(30)
+
+
+def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) -> None:
+    with started(tmp_path, temporary, EXAMPLES) as (_, folder, own):
+        assert len(processes(own, "ray::Process")) == 2
     assert run_folder.read(folder).state == "running"
     wait_until(lambda: run_folder.read(folder).state != "running")
     assert run_folder.read(folder).state == "ended"
@@ -44,6 +53,19 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
     Ledger.of(folder).assert_exact(EXAMPLES)
     wait_until(lambda: not processes(own))
     wait_until(lambda: not own.exists())
+
+
+def test_without_rays_head_the_run_ends_in_a_sentence(tmp_path: Path, temporary: Path) -> None:
+    with started(tmp_path, temporary, 100 * EXAMPLES) as (starter, folder, own):
+        heads = [pid for pid, command in processes(own).items() if "/gcs_server " in command]
+        assert len(heads) == 1
+        os.kill(heads[0], signal.SIGKILL)
+        _, said = starter.communicate(timeout=240)
+    assert starter.returncode == 1
+    assert said.splitlines()[-1].endswith(f"resume: gearshift train --resume {folder}")
+    assert "Ray does not answer any more" in said.splitlines()[-1]
+    assert not processes(own) and not own.exists()
+    assert checkpoint.resolve(folder).is_dir()  # and it can be resumed
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 90.0) -> None:

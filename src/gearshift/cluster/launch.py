@@ -102,6 +102,8 @@ def start(
 
 
 def _ray() -> Any:
+    # A minute after its head is gone, Ray ends this very process with a word of its own; ours says what to do.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", f"{2 * LOST_SECONDS:.0f}")
     from gearshift.engine import ray_cluster
 
     return ray_cluster
@@ -165,15 +167,19 @@ class LaunchedRun:
             self._hear(said)
         elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
             self._end(None if record.state != "failed" else (record.reason, True))
+        elif not self._ray.answers():  # and what is asked of it would wait
+            self._without_head()
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
-        elif self._ray.answers():
+        else:
             self.messages.append(
                 f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
                 "a machine for it"
             )
             self._heard = time.monotonic()
-        else:
+
+    def _without_head(self) -> None:
+        if time.monotonic() - self._heard > LOST_SECONDS:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
                 f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
