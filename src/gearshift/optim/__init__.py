@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
 from gearshift import names
+from gearshift.errors import UserError
 from gearshift.optim.first_order import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Momentum, State, clip_norm
 from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
@@ -69,6 +71,8 @@ __all__ = [
 
 def build(name: str, **params: Any) -> DenseOptimizer:
     """`build("adam", lr=1e-3)`; unknown names are a `UserError` with the nearest."""
+    if not 0 <= (lr := params.get("lr", 0.0)) < math.inf:
+        raise UserError(f"optimizer {name}: lr is 0 or more, not {lr}")
     if name in VARIANCE_REDUCED:
         return variance_reduced(name, **params)
     rules = OPTIMIZERS | LAYER_WISE

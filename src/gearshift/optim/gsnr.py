@@ -81,6 +81,10 @@ class GSNR:
     def __post_init__(self) -> None:
         if not 0.0 <= self.floor <= 1.0:
             raise UserError(f"floor is the smallest factor of a step, from 0 to 1, not {self.floor}")
+        if not self.min_gradients >= 0:
+            raise UserError(
+                f"min_gradients is how many a variance takes, 0 or more, not {self.min_gradients}"
+            )
         if self.control not in get_args(Control):
             raise names.unknown("control", self.control, get_args(Control))
 
@@ -114,6 +118,14 @@ class GSNR:
             silent = noise == 0
             r.masked_fill_(silent, 0.0)
         average = float(r.sum()) / live if live else 0.0
+        if not math.isfinite(
+            average
+        ):  # some are too large to square, or not finite: nothing is known of them
+            unknown = r.isfinite().logical_not_()
+            r.masked_fill_(unknown, 0.0)
+            live -= int(unknown.sum())
+            silent = unknown if silent is None else silent | unknown
+            average = float(r.sum(dtype=torch.float64)) / live if live else 0.0
         if average > 0:
             r.div_(average)
         r.clamp_(self.floor, 1.0)

@@ -22,6 +22,9 @@ from torch import Tensor
 from gearshift.errors import UserError
 from gearshift.optim.spread import ShiftedSums, Spread
 
+Collected = tuple[Spread, Tensor]  # of a parameter, and the gradient that it is the spread of
+MOST_EXAMPLES = 1e15  # more could not be squared and added up
+
 if TYPE_CHECKING:
     from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
 
@@ -34,10 +37,17 @@ class Collector:
         self._sums: list[ShiftedSums | None] = [None for _ in optimizer.parameters()]
         self._missed: list[list[float]] = [[] for _ in self._sums]
         self.count = 0
+        self.over = False
 
     def __call__(self, examples: float = 1.0) -> None:
         """Takes what `backward()` left in `.grad`. Give `examples` when micro-batches differ in size."""
+        if self.over:
+            raise UserError(
+                "the micro_batches() block is over: call collect() inside it, after each backward()"
+            )
         parameters = list(self._optimizer.parameters())
+        if all(p.grad is None for p in parameters):
+            raise UserError("no parameter has a gradient: call backward() before collect()")
         self.add([p.grad for p in parameters], examples)
         for p in parameters:
             p.grad = None
@@ -48,8 +58,10 @@ class Collector:
                 f"{len(gradients)} gradients for {len(self._sums)} parameters: give one for each, in the order of "
                 "the optimizer's groups; None for a parameter that took no part"
             )
-        if not examples > 0:
-            raise UserError(f"a micro-batch has more than 0 examples, not {examples}")
+        if not 0 < examples <= MOST_EXAMPLES:
+            raise UserError(
+                f"a micro-batch has more than 0 and at most {MOST_EXAMPLES:g} examples, not {examples}"
+            )
         self._optimizer.check_gradients(gradients)
         for i, gradient in enumerate(gradients):
             if gradient is None:
@@ -62,8 +74,6 @@ class Collector:
 
     def spreads(self) -> list[Spread | None]:
         """One per parameter; None for one that no micro-batch had a gradient of."""
-        if not self.count:
-            raise UserError("no micro-batch was collected: call collect() after each backward()")
         for sums, missed in zip(self._sums, self._missed, strict=True):
             while sums is not None and missed:
                 sums.add(torch.zeros_like(sums.first), missed.pop())
@@ -72,12 +82,23 @@ class Collector:
 
 @contextmanager
 def collecting(optimizer: VarianceReducedOptimizer) -> Iterator[Collector]:
+    if optimizer.collector is not None:
+        raise UserError("a micro_batches() block of this optimizer is open: one at a time")
     optimizer.zero_grad()
-    collector = Collector(optimizer)
-    yield collector
-    spreads = collector.spreads()
-    for p, spread in zip(optimizer.parameters(), spreads, strict=True):
-        p.grad = (
-            None if spread is None else spread.mean.to(p.dtype, copy=True)
-        )  # it may be clipped, r may not
-    optimizer.collected = spreads
+    optimizer.collector = collector = Collector(optimizer)
+    try:
+        yield collector
+    finally:
+        optimizer.collector, collector.over = None, True
+    parameters = list(optimizer.parameters())
+    if not collector.count or any(p.grad is not None for p in parameters):
+        raise UserError(
+            f"{'a' if collector.count else 'no'} micro-batch was {'not ' if collector.count else ''}collected: "
+            "call collect() after each backward()"
+        )
+    collected: dict[Tensor, Collected] = {}
+    for p, spread in zip(parameters, collector.spreads(), strict=True):
+        if spread is not None:
+            p.grad = spread.mean.to(p.dtype, copy=True)  # it may be clipped, r may not
+            collected[p] = spread, p.grad
+    optimizer.collected = collected

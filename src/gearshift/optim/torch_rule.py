@@ -32,22 +32,46 @@ class RuleOptimizer(torch.optim.Optimizer):
         """Refused in words, or taken whole."""
         settings = self.defaults | param_group
         for name in ("lr", "weight_decay", "eps", "eta"):
-            self._check(name, float(settings.get(name, 0.0)), math.inf, "0 or more")
-        for name, values in (
-            ("momentum", [settings.get("momentum", 0.0)]),
-            ("betas", settings.get("betas", ())),
-        ):
-            for value in values:
-                self._check(name, value, 1.0, "from 0 to below 1")
+            self._check(name, settings.get(name, 0.0), math.inf, "0 or more")
+        self._check("momentum", settings.get("momentum", 0.0), 1.0, "from 0 to below 1")
+        betas = settings.get("betas", (0.0, 0.0))
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise UserError(
+                f"{type(self).__name__}: betas are two numbers, such as (0.9, 0.999), not {betas!r}"
+            )
+        for value in betas:
+            self._check("betas", value, 1.0, "from 0 to below 1")
         self.rule(settings)  # refuses what only the rule knows
         super().add_param_group(param_group)
         if any(p.is_complex() for p in self.param_groups[-1]["params"]):
             del self.param_groups[-1]
             raise UserError(f"{type(self).__name__} steps real parameters; view complex ones as real first")
 
-    def _check(self, name: str, value: float, below: float, limits: str) -> None:
-        if not 0 <= value < below:
-            raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value}")
+    def _check(self, name: str, value: Any, below: float, limits: str) -> None:
+        if not isinstance(value, float | int | Tensor) or not 0 <= value < below:
+            raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value!r}")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """That of the same optimizer and the same parameters; of another it is refused, and nothing changes."""
+        saved, parameters = state_dict["param_groups"], list(self.parameters())
+        numbers = [number for group in saved for number in group["params"]]
+        fitting = [len(group["params"]) for group in saved] == [len(g["params"]) for g in self.param_groups]
+        for p, number in zip(parameters, numbers, strict=False) if fitting else ():
+            state = state_dict["state"].get(number, {})
+            fresh = self.rule(self.param_groups[0]).init(0)
+            shapes = {
+                tuple(value.shape) for name, value in state.items() if name in fresh and fresh[name].ndim
+            }
+            if state and (state.keys() != fresh.keys() or shapes - {tuple(p.shape)}):
+                raise UserError(
+                    f"the saved state of parameter {number} ({', '.join(state)}) is not one of "
+                    f"{type(self).__name__} for a parameter of {list(p.shape)}: load it where it was saved from"
+                )
+        if any(missing := self.defaults.keys() - group.keys() for group in saved):
+            raise UserError(
+                f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"
+            )
+        super().load_state_dict(state_dict)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -85,6 +109,8 @@ class RuleOptimizer(torch.optim.Optimizer):
             for i, p in enumerate(group["params"])
         ]
         for (place, p), gradient in zip(places, gradients, strict=True):
+            if gradient is not None and not isinstance(gradient, Tensor):
+                raise UserError(f"the gradient of {place} is no tensor, but {type(gradient).__name__}")
             if gradient is not None and gradient.layout != torch.strided:
                 raise UserError(
                     f"{type(self).__name__} takes no sparse gradients, and that of {place} is one: make the layer "

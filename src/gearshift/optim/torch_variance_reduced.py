@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
 from gearshift.optim.layout import Layout
-from gearshift.optim.micro_batches import Collector, collecting
+from gearshift.optim.micro_batches import Collected, Collector, collecting
 from gearshift.optim.spread import Spread
 from gearshift.optim.torch_rule import Closure, RuleOptimizer, evaluate
 from gearshift.optim.variance_reduced import VarianceReduced
@@ -23,7 +24,8 @@ from gearshift.optim.variance_reduced import VarianceReduced
 class VarianceReducedOptimizer(RuleOptimizer):
     """r from a step's gradients, then the rule `base`. What this class remembers besides the state is of one step."""
 
-    collected: list[Spread | None] | None = None  # by `micro_batches`, for the next step
+    collector: Collector | None = None  # while a block of `micro_batches` is open
+    collected: Mapping[Tensor, Collected] = MappingProxyType({})  # by `micro_batches`, for the next step
     ratios: tuple[Ratios, ...] = ()  # of the last step
     plain_steps = 0  # steps with r = 1, for want of gradients
 
@@ -49,29 +51,52 @@ class VarianceReducedOptimizer(RuleOptimizer):
         gradients: Sequence[Sequence[Tensor | None]] | None = None,
         weights: Sequence[float] | None = None,
     ) -> Any:
+        if self.collector is not None:
+            raise UserError(
+                "step() inside a micro_batches() block: call it after the block, once for all of them"
+            )
+        if weights is not None and gradients is None:
+            raise UserError(
+                "weights are those of step(gradients=[...]); micro-batches have collect(examples=...)"
+            )
         loss = evaluate(closure)
-        means = [p.grad for p in self.parameters()]
-        spreads, self.collected = self.collected or [None] * len(means), None
+        parameters = list(self.parameters())
         if gradients is not None:
             spreads = self._spreads(gradients, weights)
-            means = [
-                None if s is None else s.mean.to(p.dtype)
-                for s, p in zip(spreads, self.parameters(), strict=True)
-            ]
+            both = zip(spreads, parameters, strict=True)
+            means = [None if spread is None else spread.mean.to(p.dtype) for spread, p in both]
+        else:
+            spreads, means = [self._spread(p) for p in parameters], [p.grad for p in parameters]
+        self.collected = {}
         self.check_gradients(means)
         self._apply(means, spreads)
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.collected = {}
+        super().zero_grad(set_to_none)
+
+    def _spread(self, p: Tensor) -> Spread | None:
+        """As it was collected, unless the gradient is another one by now."""
+        spread, gradient = self.collected.get(p, (None, None))
+        return spread if p.grad is gradient else None
+
     def _spreads(
         self, gradients: Sequence[Sequence[Tensor | None]], weights: Sequence[float] | None
     ) -> list[Spread | None]:
-        if weights is not None and len(weights) != len(gradients):
+        devices = list(gradients)
+        if not devices or any(isinstance(device, Tensor) for device in devices):
             raise UserError(
-                f"{len(weights)} weights for the gradients of {len(gradients)} devices: give one for each"
+                "step(gradients=...) takes a list for each device, of a gradient for each parameter"
+            )
+        counts = [1.0] * len(devices) if weights is None else [float(weight) for weight in weights]
+        if len(counts) != len(devices):
+            raise UserError(
+                f"{len(counts)} weights for the gradients of {len(devices)} devices: give one for each"
             )
         collector = Collector(self)
-        for device, weight in zip(gradients, weights or [1.0] * len(gradients), strict=True):
-            collector.add(device, weight)
+        for device, count in zip(devices, counts, strict=True):
+            collector.add(list(device), count)
         return collector.spreads()
 
     def _apply(self, gradients: list[Tensor | None], spreads: list[Spread | None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 
 from gearshift.dense import DenseParameters
 from gearshift.errors import UserError
-from gearshift.optim import VRLAMB, VRLARS, VRSGD, Layout, VRAdam, VRMomentum, build, spread_of
+from gearshift.optim import LAMB, VRLAMB, VRLARS, VRSGD, Layout, VRAdam, VRMomentum, build, spread_of
 
 KINDS: dict[Any, str] = {
     VRSGD: "vr_sgd",
@@ -149,7 +150,7 @@ def test_after_the_block_grad_is_the_mean_and_may_be_clipped() -> None:
     optimizer.step()
     moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), before, strict=True)])
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
-    assert optimizer.collected is None, "used once"
+    assert not optimizer.collected, "used once"
 
 
 def test_what_is_done_to_grad_does_not_reach_r() -> None:
@@ -234,13 +235,128 @@ def test_mistakes_are_told_in_words() -> None:
         optimizer.step(gradients=[[torch.ones(2)]])
     with pytest.raises(UserError, match="2 weights for the gradients of 1 devices"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[1, 2])
-    with pytest.raises(UserError, match="more than 0 examples, not 0"):
+    with pytest.raises(UserError, match="more than 0 and at most"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[0])
     with pytest.raises(UserError, match=r"gradient of group 0, parameter 1 is \[1\], the parameter \[2\]"):
         optimizer.step(gradients=[[torch.ones(2), torch.ones(1)]])
     with pytest.raises(UserError, match="takes no sparse gradients"):
         optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
-    with pytest.raises(ZeroDivisionError), optimizer.micro_batches() as collect:
+    with pytest.raises(UserError, match="a list for each device"):
+        optimizer.step(gradients=[torch.ones(2), torch.ones(2)])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="a list for each device"):
+        optimizer.step(gradients=[])
+    with pytest.raises(UserError, match="parameter 0 is no tensor, but ndarray"):
+        optimizer.step(gradients=[[np.ones(2), None]])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="at most 1e"):
+        optimizer.step(gradients=[[torch.ones(2), None]], weights=[float("inf")])
+    with pytest.raises(UserError, match="weights are those of step"):
+        optimizer.step(weights=[1.0])
+    assert torch.equal(optimizer.param_groups[0]["params"][0].detach(), torch.ones(2)), "nothing moved"
+
+
+def test_weights_come_as_numbers_of_any_kind() -> None:
+    found = []
+    for weights in (
+        [1, 2, 3, 1, 2, 3, 1, 2],
+        torch.tensor([1, 2, 3, 1, 2, 3, 1, 2]),
+        np.array([1, 2, 3] * 2 + [1, 2]),
+    ):
+        p = nn.Parameter(torch.ones(2))
+        VRSGD([p]).step(gradients=([torch.tensor([1.0, i])] for i in range(8)), weights=weights)  # type: ignore[arg-type]
+        found.append(p.detach())
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_a_collector_out_of_its_place_is_told() -> None:
+    model = make_model()
+    optimizer = VRAdam(model.parameters())
+    (x, y), *_ = pieces(1)
+
+    def backward() -> None:
+        loss_of(model(x), y).backward()
+
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(UserError, match="call it after the block"), optimizer.micro_batches() as collect:
+        backward()
         collect()
-        raise ZeroDivisionError
-    assert optimizer.collected is None
+        optimizer.step()
+    with (
+        pytest.raises(UserError, match="one at a time"),
+        optimizer.micro_batches(),
+        optimizer.micro_batches(),
+    ):
+        pass
+    with pytest.raises(UserError, match="call backward"), optimizer.micro_batches() as collect:
+        collect()
+    with (
+        pytest.raises(UserError, match="a micro-batch was not collected"),
+        optimizer.micro_batches() as collect,
+    ):
+        backward()
+        collect()
+        backward()
+    with optimizer.micro_batches() as collect:
+        backward()
+        collect()
+    with pytest.raises(UserError, match="block is over"):
+        collect()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    collect_step(model, optimizer, 1)  # and it goes on
+    assert optimizer.plain_steps == 0
+
+
+@pytest.mark.parametrize("dropped", ["zero_grad", "model", "a block that fails"])
+def test_what_was_collected_and_thrown_away_is_not_used(dropped: str) -> None:
+    """A plain step after it is a plain step."""
+    model = make_model()
+    optimizer = VRAdam(model.parameters())
+    (x, y), *_ = pieces(1)
+    with optimizer.micro_batches() as collect:
+        for a, b in pieces(2):
+            loss_of(model(a), b).backward()
+            collect(examples=len(a))
+    match dropped:
+        case "zero_grad":
+            optimizer.zero_grad(set_to_none=False)
+        case "model":
+            model.zero_grad()
+        case _:
+            with pytest.raises(ZeroDivisionError), optimizer.micro_batches():
+                raise ZeroDivisionError
+    loss_of(model(x), y).backward()
+    with pytest.warns(UserWarning, match="one gradient"):
+        optimizer.step()
+    assert optimizer.plain_steps == 1
+
+
+@every
+def test_gradients_too_large_to_square_have_r_1(kind: Any) -> None:
+    """So that the step is that of the rule without VR, which may survive them; r of the others is as it was."""
+    p = nn.Parameter(torch.ones(4))
+    optimizer = kind([p], lr=0.1)
+    torch.manual_seed(1)
+    plain = torch.randn(8, 4) + 1
+    for size in (1e20, float("nan")):
+        huge = plain.clone()
+        huge[:, 3] *= size
+        optimizer.step(gradients=[[g] for g in huge])
+        (ratios,) = optimizer.ratios
+        assert ratios.values[3] == 1 and ratios.values[:3].isfinite().all() and ratios.values[:3].max() == 1
+
+
+def test_state_of_another_optimizer_or_model_is_refused() -> None:
+    model = make_model()
+    optimizer = VRAdam(model.parameters())
+    collect_step(model, optimizer, 1)
+    saved = optimizer.state_dict()
+    for other in (VRSGD, VRMomentum, VRLARS, LAMB):
+        with pytest.raises(UserError, match=f"not (one|that) of {other.__name__}"):
+            other(make_model().parameters()).load_state_dict(saved)
+    with pytest.raises(UserError, match=r"no beta3, .*floor.*: it is not that of VRAdam"):
+        optimizer.load_state_dict(torch.optim.Adam(model.parameters()).state_dict())
+    wide = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    with pytest.raises(UserError, match=r"for a parameter of \[2, 8\]"):
+        VRAdam(wide.parameters()).load_state_dict(saved)
+    again = VRAdam(make_model().parameters())
+    again.load_state_dict(saved)
+    assert again.state_dict()["state"].keys() == saved["state"].keys()
