@@ -1,6 +1,15 @@
 """`python -m gearshift` and the `gearshift` command."""
 
-from gearshift.cli import main
+import signal
+
+
+def main() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is begun yet that Ctrl-C could break
+    from gearshift.cli import main as carry_out
+
+    carry_out()
+
 
 if __name__ == "__main__":
     main()

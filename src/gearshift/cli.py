@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -393,11 +394,22 @@ def _listed(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
+_interrupts: list[int] = []
+
+
 def main() -> None:
     """The `gearshift` command."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
+
+
+def _interrupt(number: int, _: object) -> None:
+    """A library that is just being imported may make another error of it."""
+    _interrupts.append(number)
+    raise KeyboardInterrupt
 
 
 def run(arguments: list[str], *, debug: bool = False) -> int:
@@ -423,7 +435,7 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        return _fault(error, debug)
+        return 130 if _interrupts else _fault(error, debug)
 
 
 def _unread() -> int:

@@ -39,9 +39,11 @@ class Estimate:
         each = " + ".join(f"{p.width} {type(p.optimizer).__name__.removeprefix('Row')}" for p in parts)
         minutes = self.seconds / 60
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
+        examples, batch = training.total // training.plan.epochs, training.plan.batch
+        few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
         return (
             f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
-            f"of {size_text(self.memory)}. Estimated time {length}."
+            f"of {size_text(self.memory)}. Estimated time {length}." + (few if batch >= examples else "")
         )
 
 

@@ -133,7 +133,8 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
             f"{gap['bytes'] / 1e6:,.1f} MB"
         )
     if f.get("plain_steps"):
-        done += f"; vr_* reduced nothing in {f['plain_steps']:,} steps, of too few gradients"
+        steps = f"{f['plain_steps']:,} step{'' if f['plain_steps'] == 1 else 's'}"
+        done += f"; vr_* reduced nothing in {steps}, of too few gradients"
     where = "valid " if f["measured_on"] == "valid" else "so far"
     lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
     if f["measured_on"] == "valid":

@@ -42,7 +42,7 @@ def sweep_batch(
     config: str | Path,
     settings: Sequence[str] = (),
     *,
-    optimizers: Sequence[str] = (),
+    optimizers: str | Sequence[str] = (),
     factors: Sequence[int] = FACTORS,
     seeds: int = 3,
     tolerance: float = 0.001,
@@ -54,7 +54,8 @@ def sweep_batch(
     `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
     `vr_adam:row_trust=row_wise`, the config's own if none is given.
     """
-    asked = Asked(config, tuple(settings), tuple(optimizers), tuple(factors), seeds, tolerance, tune_share)
+    names = optimizers.split(",") if isinstance(optimizers, str) else optimizers
+    asked = Asked(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
     *_, last = BatchSweep(asked, tell)
     return last
 
@@ -77,8 +78,14 @@ class Asked:
             raise UserError(f"{said}; above 0 and at most 1, such as 0.1")
         if not self.tolerance > 0:
             raise UserError(f"the tolerance is {self.tolerance:g}; an AUC above 0, such as .001")
-        if not self.factors or min(self.factors) < 1 or list(self.factors) != sorted(set(self.factors)):
-            raise UserError("batches are factors of train.global_batch that rise, such as 1,4,16,64")
+        whole = all(isinstance(factor, int) for factor in self.factors)
+        if (
+            not self.factors
+            or not whole
+            or min(self.factors) < 1
+            or list(self.factors) != sorted(set(self.factors))
+        ):
+            raise UserError("batches are whole factors of train.global_batch that rise, such as 1,4,16,64")
         if len(set(self.optimizers)) < len(self.optimizers):
             raise UserError("optimizers names each once, such as adam,lamb,vr_adam")
 
@@ -98,7 +105,13 @@ class BatchSweep:
                 _check_gradients(word, make_trainer(self._config(Trial(word, batch, 1.0, 1.0, 1))))
 
     def __iter__(self) -> Iterator[Sweep]:
-        search = Search(self._train.estimate(), step=2.0, strides=(2, 1), share=self.asked.tune_share)
+        examples = self._train.estimate()
+        if max(self.batches) > examples:
+            raise UserError(
+                f"a batch of {max(self.batches):,} ({max(self.asked.factors)}x) is more than the {examples:,} training "
+                "examples: leave such factors out of --batches"
+            )
+        search = Search(examples, step=2.0, strides=(2, 1), share=self.asked.tune_share)
         return sweep(
             list(self.arms),
             self.batches,
@@ -181,7 +194,7 @@ class BatchSweep:
                 words.append(f"optimizer.{part}.l2={rows.l2 * growth.row_l2:.6g}")
         if growth.warmup:
             words.append(f"optimizer.schedule.warmup={growth.warmup:g}")
-        return words
+        return list({word.partition("=")[0]: word for word in words}.values())  # the last of a key
 
     # What is read once
 
@@ -233,6 +246,10 @@ class _Arm:
 
 def _arm(asked: Asked, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
+    if "base_batch" in written:
+        raise UserError(
+            f"optimizer `{word}`: leave base_batch out; rates are searched from those of the config's own batch"
+        )
     own = config.optimizer
     rule = written.pop(
         "batch_rule", own.batch_rule

@@ -84,6 +84,7 @@ class Trainer:
             raise not_a_name(strategy)
         growth = _growth(batch_rule, base_batch, global_batch)
         schedule, optimizer = schedule or Schedule(), optimizer or Adam()
+        _check_optimizer(optimizer)
         chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
@@ -243,6 +244,17 @@ class Trainer:
         )
 
 
+def _check_optimizer(optimizer: object) -> None:
+    """A name, or one for a user's own loop, would fail in the middle of the first step."""
+    if all(hasattr(optimizer, part) for part in ("lr", "init", "step")):
+        return
+    what = f'"{optimizer}"' if isinstance(optimizer, str) else f"a {type(optimizer).__name__}"
+    raise UserError(
+        f"Trainer(optimizer=...) is {what}, not a rule for the dense parameters: write "
+        'gearshift.optim.build("adam", lr=1e-3) or gs.Adam(lr=1e-3)'
+    )
+
+
 def _check_rows(
     optimizer: DenseOptimizer, trust: RowTrust, clip: CowClip | None, reduce: EmbeddingReduce
 ) -> None:
@@ -256,6 +268,8 @@ def _check_rows(
             f'row_trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
             'optimizer=gearshift.optim.build("vr_adam"), or leave it out'
         )
+    if clip is not None and not isinstance(clip, CowClip):
+        raise UserError(f"Trainer(row_clip=...) is {clip!r}: write row_clip=gs.CowClip(), or leave it out")
     if clip is not None and reduce != "mean":
         raise UserError(
             f'row_clip measures the mean gradient of a row: leave it out, or embedding_reduce="{reduce}"'
@@ -270,6 +284,10 @@ def _growth(rule: str, base_batch: int | None, global_batch: int) -> Rates:
         )
     if base_batch is not None and base_batch < 1:
         raise UserError(f"base_batch={base_batch}: at least 1")
+    if base_batch is not None and rule == "constant":
+        raise UserError(
+            f'base_batch={base_batch} changes nothing without a rule: give batch_rule="square_root", or leave it out'
+        )
     return scaled(rule, Rates(1.0, 1.0, 1.0), 1.0 if base_batch is None else global_batch / base_batch)
 
 

@@ -274,7 +274,10 @@ class Training:
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
-        self._told_plain = False
+        self._plain, self._told_plain = (
+            (0, ""),
+            False,
+        )  # the last step of too few gradients: its pass, and why
 
     @property
     def step(self) -> int:
@@ -460,23 +463,23 @@ class Training:
     def count_plain(self, leases: Sequence[Ended[Measured]]) -> str | None:
         """Whether these formed a step of which vr_* could not tell r; what to say of it, the first time.
 
-        By the same numbers as the server's, which may be elsewhere. The rest of a pass is counted, but no news.
+        By the same numbers as the server's, which may be elsewhere. The rest of a pass is counted, but no news: it is
+        said when another step follows in the same pass.
         """
         rule, progress = self.learner.server.optimizer, self.progress
         a = [e.part.weight * e.report.examples for e in leases if e.report is not None]
         if not isinstance(rule, VarianceReduced) or not any(a):
             return None
-        reason = rule.gsnr.too_few(effective_number(a))
-        if reason is None:
-            return None
-        progress.plain_steps += 1
-        at_the_end = progress.examples >= self.total * (progress.epoch + 1) / self.plan.epochs
-        if self._told_plain or at_the_end:
+        (epoch, known), reason = self._plain, rule.gsnr.too_few(effective_number(a))
+        if reason is not None:
+            progress.plain_steps += 1
+            self._plain = progress.epoch, reason
+        if self._told_plain or not known or epoch != progress.epoch:
             return None
         self._told_plain = True
         return (
-            f"vr_* reduces nothing: {reason}, as without it. train.micro_batches makes more of them; such steps are "
-            "counted as plain_steps in report.json"
+            f"vr_* reduces nothing: {known}, as without it. More batches form a step with train.micro_batches or "
+            "workers, under a strategy that gathers them; such steps are counted as plain_steps in report.json"
         )
 
     def rate(self, examples: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
 
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "AUC (95 %)", "vs best at {:,}", "within", "log loss", "gap",
           "steps", "time")  # fmt: skip
+FILES = ("sweep.json", "sweep.md")
 RatesOf = Callable[[Line], tuple[float, float]]
 
 
 def sweep_batch_command(asked: Asked, out: Path) -> None:
     check_files(load_config(asked.config, asked.settings))
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder, which is made if need be")
+    out.mkdir(parents=True, exist_ok=True)
+    for file in FILES:  # of an earlier sweep
+        with suppress(FileNotFoundError):
+            (out / file).replace(out / f"before.{file}")
 
     from gearshift.sweep import BatchSweep  # imports torch
 
@@ -47,7 +55,6 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     terminal.say(table(found, swept.rates))
     for sentence in _notes(found, swept):
         terminal.say(sentence)
-    run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
     terminal.say(f"Wrote {out / 'sweep.json'}, {out / 'sweep.md'}.")
 
 
@@ -128,5 +135,5 @@ def _keep(found: Sweep, swept: BatchSweep, out: Path) -> None:
     told = found.as_json()
     for line, one in zip(found.lines, told["lines"], strict=True):
         one["settings"] = swept.chosen(line)
-    out.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(out / "sweep.json", told)
+    run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")

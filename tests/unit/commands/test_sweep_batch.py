@@ -154,6 +154,19 @@ def test_in_python() -> None:
     assert len(told) > 5 and told[-1].startswith("  seed 1")
 
 
+def test_python_takes_what_the_command_takes() -> None:
+    with pytest.raises(UserError, match="Did you mean `adam`"):
+        gs.sweep_batch("clicks.yaml", optimizers="adm,lamb")
+    with pytest.raises(UserError, match="whole factors"):
+        gs.sweep_batch("clicks.yaml", factors=[1.5])  # type: ignore[list-item]
+
+
+def test_settings_are_said_once() -> None:
+    sweep = swept(optimizers=("adam:dense.lr=0.1",))
+    words = sweep._words(Trial("adam:dense.lr=0.1", 128, 0.5, 1.0, 1))
+    assert [word for word in words if word.startswith("optimizer.dense.lr=")] == ["optimizer.dense.lr=0.05"]
+
+
 def test_an_optimizer_that_always_diverges_is_told_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +188,12 @@ def test_an_interrupt_leaves_what_is_done(
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2"]) == 130
     assert "Interrupted; what is done is in sweep.json" in capsys.readouterr().out
     assert json.loads(Path("sweep.json").read_text())["largest_batch"] == {"adam": 128}
+    assert Path("sweep.md").read_text().count("\n") == 3  # both files are of the same lines
+    written = {name: Path(name).read_bytes() for name in ("sweep.json", "sweep.md")}
+    monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1"]) == 0
+    for name, before in written.items():  # what was there is kept
+        assert Path(f"before.{name}").read_bytes() == before != Path(name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -182,6 +201,9 @@ def test_an_interrupt_leaves_what_is_done(
     [
         ("--batches 1,two", "--batches has `two`; write factors of train.global_batch, such as 1,4,16,64"),
         ("--batches 4,1", "factors of train.global_batch that rise"),
+        ("--out clicks.yaml", "--out clicks.yaml is a file; name a folder"),
+        ("--batches 1,100", "a batch of 12,800 (100x) is more than the 2,000 training examples"),
+        ("--optimizers adam:batch_rule=linear:base_batch=64", "leave base_batch out"),
         ("--optimizers adm", "Did you mean `adam`"),
         ("--optimizers adam,adam", "names each once"),
         ("--optimizers adam:row_clip", "`row_clip` is not a setting; write adam:row_clip=cowclip"),
