@@ -163,9 +163,11 @@ class Learner:
                 f"Warm-start the embeddings only: --init-from {checkpoint.path}"
             )
         if trainable and checkpoint.facts["settings"] != self.settings:
+            had, asked = (text.split("; ") for text in (checkpoint.facts["settings"], self.settings))
+            theirs, ours = [x for x in had if x not in asked], [x for x in asked if x not in had]
             raise UserError(
-                f"checkpoint {checkpoint.path} was trained with {checkpoint.facts['settings']}; this config asks "
-                f"{self.settings}. Resume with the optimizers of the run, or start anew with --init-from"
+                f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config asks "
+                f"{', '.join(ours)}. Resume with the optimizers of the run, or start anew with --init-from"
             )
 
     @property

@@ -13,6 +13,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import cli, run_folder
+from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import CowClip, RowPart
 from gearshift.engine.roles.messages import Load
@@ -99,10 +100,16 @@ def test_too_few_gradients_change_nothing_and_say_so(tmp_path: Path, shards: int
     assert plain.wait().report["plain_steps"] == 0 and not any("vr_*" in said for said in plain.messages)
 
 
-def test_the_rest_of_a_pass_is_counted_and_no_news(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "vr_sgd", examples=1620)
+@pytest.mark.parametrize("known", [True, False])
+def test_the_rest_of_a_pass_is_counted_and_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Also where the number of examples is a guess."""
+    if not known:
+        monkeypatch.setattr(Dataset, "estimate", lambda self: 2000)
+    run = run_of(tmp_path, "vr_sgd", examples=1620, epochs=2)
     figures = run.wait().report
-    assert (figures["plain_steps"], figures["global_steps"]) == (1, 11)
+    assert (figures["plain_steps"], figures["global_steps"]) == (2, 22)
     assert run.training.learner.server.trust.reason, "as the server saw it"
     assert not any("vr_*" in message for message in run.messages)
 
