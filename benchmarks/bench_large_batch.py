@@ -14,7 +14,8 @@ where it is its base. `--journal` keeps what is done, so that a run can be ended
 
 `largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
 a lower 95 % bound below -.001 of AUC. `auc` is that of this best arm plus the difference, for logs differ more than
-arms do and not every arm has all seeds. `recommended` is the arm with the largest one, by AUC among equals. Steps are
+arms do and not every arm has all seeds. `cost` is the difference to the same arm at the smallest batch, what the batch
+alone costs: its interval is narrower. `recommended` is the arm with the largest one, by AUC among equals. Steps are
 printed: a larger batch takes fewer, and that is all it gains on one core.
 """
 
@@ -32,6 +33,7 @@ from large_batch.arms import ARMS, arm
 from large_batch.cases import CASES
 from large_batch.jobs import Job, Pool
 
+from gearshift.comparison import Interval, bounds, interval
 from gearshift.largest_batch import Line, Search, Sweep, sweep
 
 FOUR = ("sgd", "vr_sgd", "adam", "cowclip")
@@ -70,11 +72,12 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
 def text(found: Sweep, i: int) -> str:
     line = found.lines[i]
     chosen = arm(line.optimizer)
-    apart = found.difference(line)
+    apart, cost = found.difference(line), _cost(found, line)
     return (
         f"{line.optimizer:20} batch {line.batch:6,}  {line.mean('steps'):6,.0f} steps  "
         f"dense {chosen.dense_lr * line.dense:.2g} rows {chosen.rows.lr * line.rows:.2g}  "
         f"AUC {_auc(found, line):.4f} {apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}] of {len(line.scores)}  "
+        f"cost {cost.mean:+.4f} [{cost.low:+.4f}, {cost.high:+.4f}]  "
         f"log loss {line.mean('logloss'):.4f}  gap {line.mean('gap'):+.4f}  {line.seconds:.0f} s CPU"
         + ("" if None not in line.scores else f"  diverged {line.scores.count(None)}")
     )
@@ -84,12 +87,20 @@ def _auc(found: Sweep, line: Line) -> float:
     return mean(found.reference.aucs) + found.difference(line).mean
 
 
+def _cost(found: Sweep, line: Line) -> Interval:
+    """Of the batch: to the same arm at the smallest, by seed."""
+    base = min((x for x in found.lines if x.optimizer == line.optimizer), key=lambda x: x.batch)
+    return interval([own - first for own, first in zip(line.aucs, base.aucs, strict=False)])
+
+
 def figures(found: Sweep) -> dict[str, Any]:
     auc: dict[str, dict[int, float]] = {}
+    cost: dict[str, dict[int, dict[str, float | None]]] = {}
     for line in found.lines:
+        cost.setdefault(line.optimizer, {})[line.batch] = bounds(_cost(found, line))
         auc.setdefault(line.optimizer, {})[line.batch] = round(_auc(found, line), 5)
     best = found.recommended
-    return found.as_json() | {"recommended": best and best.optimizer, "auc": auc}
+    return found.as_json() | {"recommended": best and best.optimizer, "auc": auc, "cost": cost}
 
 
 def main() -> None:
@@ -127,7 +138,7 @@ def main() -> None:
             )
     by_case = {case: figures(one) for case, one in found.items()}
     first = next(iter(by_case.values()), {})
-    keys = ("largest_batch", "recommended", "auc")
+    keys = ("largest_batch", "recommended", "auc", "cost")
     print(json.dumps({key: first.get(key) for key in keys} | {"cases": by_case, "seeds": options.seeds}))
 
 
