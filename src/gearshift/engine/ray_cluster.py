@@ -357,9 +357,7 @@ class Hub:
             if self._stop_asked:
                 self._run.stop()
             while not self._run.finished:
-                with contextlib.suppress(
-                    RayError, RuntimeError
-                ):  # its head is busy; the next look comes soon
+                with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
                     keep(self._plan.name, self._site)
                     self._heed_machines()
                 with contextlib.suppress(TimeoutError):

@@ -118,9 +118,7 @@ class GSNR:
             silent = noise == 0
             r.masked_fill_(silent, 0.0)
         average = float(r.sum()) / live if live else 0.0
-        if not math.isfinite(
-            average
-        ):  # some are too large to square, or not finite: nothing is known of them
+        if not math.isfinite(average):  # nothing is known of what is too large to square, or not finite
             unknown = r.isfinite().logical_not_()
             r.masked_fill_(unknown, 0.0)
             live -= int(unknown.sum())

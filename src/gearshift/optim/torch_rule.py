@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -48,30 +49,30 @@ class RuleOptimizer(torch.optim.Optimizer):
             raise UserError(f"{type(self).__name__} steps real parameters; view complex ones as real first")
 
     def _check(self, name: str, value: Any, below: float, limits: str) -> None:
-        if not isinstance(value, float | int | Tensor) or not 0 <= value < below:
+        if not isinstance(value, Real | Tensor) or not 0 <= float(value) < below:
             raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value!r}")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """That of the same optimizer and the same parameters; of another it is refused, and nothing changes."""
-        saved, parameters = state_dict["param_groups"], list(self.parameters())
-        numbers = [number for group in saved for number in group["params"]]
-        fitting = [len(group["params"]) for group in saved] == [len(g["params"]) for g in self.param_groups]
-        for p, number in zip(parameters, numbers, strict=False) if fitting else ():
-            state = state_dict["state"].get(number, {})
-            fresh = self.rule(self.param_groups[0]).init(0)
-            shapes = {
-                tuple(value.shape) for name, value in state.items() if name in fresh and fresh[name].ndim
-            }
-            if state and (state.keys() != fresh.keys() or shapes - {tuple(p.shape)}):
+        for own, group in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            if missing := self.defaults.keys() - group.keys():
                 raise UserError(
-                    f"the saved state of parameter {number} ({', '.join(state)}) is not one of "
-                    f"{type(self).__name__} for a parameter of {list(p.shape)}: load it where it was saved from"
+                    f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"
                 )
-        if any(missing := self.defaults.keys() - group.keys() for group in saved):
-            raise UserError(
-                f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"
-            )
+            fresh = self.rule({name: group[name] for name in self.defaults}).init(0)
+            for p, number in zip(
+                own["params"], group["params"], strict=False
+            ):  # torch refuses other numbers of them
+                self._check_state(p, fresh, state_dict["state"].get(number, {}))
         super().load_state_dict(state_dict)
+
+    def _check_state(self, p: Tensor, fresh: State, state: State) -> None:
+        shapes = {value.shape for name, value in state.items() if name in fresh and fresh[name].ndim}
+        if state and (state.keys() != fresh.keys() or shapes - {p.shape}):
+            raise UserError(
+                f"the saved state ({', '.join(state)}) is not one of {type(self).__name__} for a parameter of "
+                f"{list(p.shape)}: load it into the optimizer that it was saved from"
+            )
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
