@@ -64,13 +64,14 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
         to_the_end=True,
         each=threads.map,
     ):
-        print(f"{case}  {text(found, -1)}  after {time.perf_counter() - began:.0f} s", flush=True)
+        print(
+            f"{case}  {text(found, found.lines[-1])}  after {time.perf_counter() - began:.0f} s", flush=True
+        )
     assert found is not None
     return found
 
 
-def text(found: Sweep, i: int) -> str:
-    line = found.lines[i]
+def text(found: Sweep, line: Line) -> str:
     chosen = arm(line.optimizer)
     apart, cost = found.difference(line), _cost(found, line)
     return (
@@ -132,10 +133,11 @@ def main() -> None:
                 print(f"frappe is skipped: there is no folder {options.data} (--data)", flush=True)
                 continue
             found[case] = measured(case, options, pool, threads)
-            print(
-                "\n".join([f"== {case}", *(text(found[case], i) for i in range(len(found[case].lines)))]),
-                flush=True,
+            lines = sorted(
+                found[case].lines,
+                key=lambda line: (line.batch, options.arms.split(",").index(line.optimizer)),
             )
+            print("\n".join([f"== {case}", *(text(found[case], line) for line in lines)]), flush=True)
     by_case = {case: figures(one) for case, one in found.items()}
     first = next(iter(by_case.values()), {})
     keys = ("largest_batch", "recommended", "auc", "cost")
