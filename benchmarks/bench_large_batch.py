@@ -7,10 +7,11 @@
 DeepFM (with `--cases deepfm,dlrm,frappe` also DLRM, and DeepFM on Frappe) is trained once over five days of a generated
 log, in order, and tested on the sixth; on Frappe for three epochs. Rates of dense parameters and rows are searched on a
 grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data, coarsely on a
-quarter of that (more, where it would be fewer than 200 steps); the winner is trained with three fresh seeds, each a log
-of its own, and with all `--seeds` unless those three say already that it is worse than the tolerance. Every arm warms
-up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at the smallest batch one,
-where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on where it was.
+quarter of that (more, where it would be fewer than 200 steps; Frappe: on all of it); the winner is trained with three
+fresh seeds, each a log of its own, and with all `--seeds` unless those three say already that it is worse than the
+tolerance. Every arm warms up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at
+the smallest batch one, where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on
+where it was.
 
 `largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
 a lower 95 % bound below -.001 of AUC. `auc` is that of this best arm plus the difference, for logs differ more than
@@ -30,7 +31,7 @@ from statistics import mean
 from typing import Any
 
 from large_batch.arms import ARMS, arm
-from large_batch.cases import CASES
+from large_batch.cases import CASES, Case
 from large_batch.jobs import Job, Pool
 
 from gearshift.comparison import Interval, bounds, interval
@@ -57,7 +58,7 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
         arms,
         [options.base_batch * factor for factor in options.factors],
         lambda trial: pool(Job(case, trial, options.examples, options.base_batch, folder)),
-        Search(CASES[case].examples or options.examples, share=options.tune_share, coarse=0.25),
+        search(CASES[case], options),
         seeds=options.seeds,
         tolerance=TOLERANCE,
         rules={name: arm(name).rule for name in arms},
@@ -69,6 +70,14 @@ def measured(case: str, options: argparse.Namespace, pool: Pool, threads: Thread
         )
     assert found is not None
     return found
+
+
+def search(case: Case, options: argparse.Namespace) -> Search:
+    if case.examples is None:
+        return Search(options.examples, share=options.tune_share, coarse=0.25)
+    return Search(
+        case.examples, share=1.0
+    )  # small, and seen again: rates of a part of it would be those of another
 
 
 def text(found: Sweep, line: Line) -> str:
