@@ -66,9 +66,12 @@ def test_a_live_run_is_shown_to_its_end(folder: Path, fake: Fake, capsys: pytest
 
 
 def test_ctrl_c_leaves_the_run_alone(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
-    interrupt = threading.Timer(1.0, signal.raise_signal, (signal.SIGINT,))
-    interrupt.start()
-    assert cli.run(["watch", "last"]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        threading.Timer(1.0, signal.raise_signal, (signal.SIGINT,)).start()
+        assert cli.run(["watch", "last"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert f"{folder.name} goes on; look again: gearshift watch " in capsys.readouterr().out
     assert not fake.stopping.is_set() and run_folder.read(folder).state == "running"
 
