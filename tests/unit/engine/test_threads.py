@@ -492,7 +492,7 @@ def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
                 hanging.set()
                 run.ask_resize(4)
             else:
-                time.sleep(0.01)
+                time.sleep(0.05)  # 200 of them are longer than the patience
 
     from gearshift import epoch_run
 
