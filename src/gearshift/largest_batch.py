@@ -214,13 +214,13 @@ class _Tries:
         self._points: dict[str, tuple[int, int]] = {}
 
     def first(self, batch: int, before: int | None, seeds: int, optimizer: str) -> Line:
-        """At the best rates, looked for from those of the batch before."""
-        start, strides = (0, 0), self._search.strides
+        """At the best rates, looked for from those of the batch before, grown by the rule or as they were."""
+        starts, strides = [(0, 0)], self._search.strides
         if before is not None:
-            rule = self._rules.get(optimizer, self._search.rule)
-            start = _grown(self._points[optimizer], rule, batch / before, self._search.step)
+            rule, point = self._rules.get(optimizer, self._search.rule), self._points[optimizer]
+            starts = [_grown(point, rule, batch / before, self._search.step), point]
             strides = strides[1:] or strides
-        self._points[optimizer] = _tuned(optimizer, batch, self._run, self._search, start, strides)
+        self._points[optimizer] = _tuned(optimizer, batch, self._run, self._search, starts, strides)
         return self._trained(optimizer, batch, seeds, ())
 
     def rest(self, seeds: int, line: Line) -> Line:
@@ -239,7 +239,12 @@ class _Tries:
 
 
 def _tuned(
-    optimizer: str, batch: int, run: Run, search: Search, start: tuple[int, int], strides: Sequence[int]
+    optimizer: str,
+    batch: int,
+    run: Run,
+    search: Search,
+    starts: Sequence[tuple[int, int]],
+    strides: Sequence[int],
 ) -> tuple[int, int]:
     known: dict[tuple[float, tuple[int, int]], float] = {}
 
@@ -250,12 +255,13 @@ def _tuned(
             known[share, point] = math.inf if math.isnan(loss) else loss
         return known[share, point]
 
+    start = min(starts, key=partial(loss_at, search.share_at(batch, strides[0])))
     for stride in strides:
         loss = partial(loss_at, search.share_at(batch, stride))
         for _ in range(RETREATS):
             if loss(start) < math.inf:
                 break
-            start = _lower(start, 2)  # where the rule leads to, it diverges: there is no slope to follow
+            start = _lower(start, 2)  # it diverges here: there is no slope to follow
         start = downhill(loss, start, stride)
     return start
 

@@ -145,6 +145,17 @@ def test_from_rates_that_diverge_one_goes_back() -> None:
         assert None not in line.scores and most / 4 < line.dense <= most / 2
 
 
+def test_where_the_rule_leads_astray_rates_are_looked_for_from_the_last_ones() -> None:
+    """At the larger batch the rule ends in a hollow of its own; the rates of the smaller one are better."""
+
+    def hollow(trial: Trial) -> Score:
+        away = abs(math.log(trial.dense))
+        return Score(0.7, 0.5, 0.0, away if away < 1 else 0.9 + abs(away - 2), 10, 1.0)
+
+    *_, last = sweep(["a"], [128, 128 * 64], hollow, SEARCH, seeds=2, to_the_end=True)
+    assert [line.dense for line in last.lines] == [1.0, 1.0]
+
+
 def test_downhill_goes_on_until_neither_axis_helps() -> None:
     looked: list[tuple[int, int]] = []
 
