@@ -9,5 +9,5 @@
     launch.py        from where the run was started: starts the processes, and shows what they tell
 
 The roles that talk are in engine/roles, the wire in engine/wire, the processes are placed and started anew by Ray
-(engine/ray_cluster.py). Nothing here imports Ray.
+(engine/ray_cluster). Nothing here imports Ray.
 """

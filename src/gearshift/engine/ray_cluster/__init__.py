@@ -1,0 +1,36 @@
+"""Processes on a Ray cluster: Ray places them, starts them, and starts them anew. Nothing else imports Ray.
+
+One actor is the hub, in which the coordinator runs; the others hear from it who else is there. All of them are
+detached: they outlive whoever started the run. Every actor begins its work by itself when its process starts, so one
+that Ray has started anew needs nobody to tell it. What passes through Ray is where a process listens and its public
+key; rows, gradients and everything about the training go over the wire.
+"""
+
+from gearshift.engine.ray_cluster.keeper import leave_place
+from gearshift.engine.ray_cluster.member import Watchdog
+from gearshift.engine.ray_cluster.plan import Needs, Plan
+from gearshift.engine.ray_cluster.starting import (
+    answer,
+    answers,
+    connect,
+    end,
+    launch,
+    leave,
+    refuse_several_machines,
+    reserve,
+)
+
+__all__ = [
+    "Needs",
+    "Plan",
+    "Watchdog",
+    "answer",
+    "answers",
+    "connect",
+    "end",
+    "launch",
+    "leave",
+    "leave_place",
+    "refuse_several_machines",
+    "reserve",
+]

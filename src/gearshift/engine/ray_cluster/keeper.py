@@ -1,0 +1,48 @@
+"""What a run is made of, kept for all that start anew; and how its place on the cluster is left."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import ray
+from ray.util.placement_group import remove_placement_group
+
+from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan
+
+HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
+
+
+class Keeper:
+    """Holds what the run is made of, for the hub and all that start anew.
+
+    It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
+    """
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+
+    def give(self) -> Any:
+        return self._site
+
+
+def keeper_of(run: str) -> Any:
+    return ray.get_actor(f"{run}/keeper", namespace=NAMESPACE)
+
+
+def keep(run: str, site: Any) -> Any:
+    """The keeper of this run, which is started if it is not there."""
+    with contextlib.suppress(ValueError):
+        return keeper_of(run)
+    options: dict[str, Any] = {"name": f"{run}/keeper", "namespace": NAMESPACE, "lifetime": "detached"}
+    options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
+    return ray.remote(Keeper).options(**options).remote(site)
+
+
+def leave_place(plan: Plan) -> None:
+    """What was reserved is free again; whatever still runs there ends."""
+    with contextlib.suppress(Exception):
+        ray.kill(keeper_of(plan.name), no_restart=True)
+    if plan.group is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(plan.group)
