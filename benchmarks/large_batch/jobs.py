@@ -138,7 +138,10 @@ class Pool:
             if future is None:
                 self._known[key] = future = Future()
         if mine:
-            future.set_result(self._computed(key))
+            try:
+                future.set_result(self._computed(key))
+            except BaseException as error:  # others may wait for the same
+                future.set_exception(error)
         return future.result()
 
     def _computed(self, key: str) -> Score | None:

@@ -407,9 +407,14 @@ def main() -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
-    """A library that is just being imported may make another error of it."""
     _interrupts.append(number)
     raise KeyboardInterrupt
+
+
+def _is_of_an_import(error: Exception) -> bool:
+    """A library that is just being imported may make another error of an interrupt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ImportError) or any(frame.name == "<module>" for frame in frames)
 
 
 def run(arguments: list[str], *, debug: bool = False) -> int:
@@ -435,7 +440,7 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        return 130 if _interrupts else _fault(error, debug)
+        return 130 if _interrupts and _is_of_an_import(error) else _fault(error, debug)
 
 
 def _unread() -> int:

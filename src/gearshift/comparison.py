@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, mean, stdev
+from statistics import NormalDist, mean, median, stdev
 from typing import Any, Literal
 
 Verdict = Literal["-", "same", "worse", "better", "unclear"]
@@ -147,8 +147,3 @@ def _arm(
         discarded_by_reason=reasons,
         price_per_billion=None if price is None else 1e9 / rate / 3600 * price * own[0]["workers"],
     )
-
-
-def median(values: Sequence[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

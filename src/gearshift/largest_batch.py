@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
-from gearshift.comparison import Interval, bounds, interval, median
+from gearshift.comparison import Interval, bounds, interval
 from gearshift.optim.batch_scaling import Rates, scaled
 
 TUNING_SEED = 1000
@@ -67,7 +67,7 @@ class Search:
     steps: int = 200
     rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
 
-    def share_at(self, batch: int, stride: int = 1) -> float:
+    def share_at(self, batch: int, stride: int) -> float:
         share = self.share * (1.0 if stride == self.strides[-1] else self.coarse)
         return min(1.0, max(share, self.steps * batch / self.examples))
 
@@ -117,9 +117,10 @@ class Sweep:
         return interval([own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)])
 
     def within(self, line: Line) -> bool:
-        """By the lower bound; one seed has none, and then it is the difference itself."""
+        """By the lower bound; one seed has none, and then it is the difference itself. What diverged never is."""
         found = self.difference(line)
-        return (found.mean if math.isnan(found.half) else found.low) >= -self.tolerance
+        low = found.mean if math.isnan(found.half) else found.low
+        return None not in line.scores and low >= -self.tolerance
 
     def out_of_reach(self, line: Line) -> bool:
         """By the upper bound: more seeds would hardly bring it within."""

@@ -34,6 +34,9 @@ from gearshift.training import NotFinite, Plan, Switch, Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
+IN_MEMORY = (
+    4_000_000  # examples of a share that is searched on; of a larger one each training reads the files
+)
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
 Told = Callable[[str], None]
 
@@ -229,7 +232,8 @@ class BatchSweep:
             return self._train
         if self._head is None or self._head[0] != share:
             examples = max(1, round(share * self._train.estimate()))
-            self._head = share, self._train.head(examples).in_memory()
+            head = self._train.head(examples)
+            self._head = share, head.in_memory() if examples <= IN_MEMORY else head
         return self._head[1]
 
 

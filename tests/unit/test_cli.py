@@ -1,7 +1,9 @@
 """The command line itself: help, exit codes, sentences."""
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +140,25 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert process.wait(timeout=30) != 0
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
+
+
+@pytest.mark.parametrize(("while_importing", "code"), [(True, 130), (False, 1)])
+def test_only_an_import_may_make_another_error_of_ctrl_c(
+    while_importing: bool,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "half_there.py").write_text("raise RuntimeError('half of me is there')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def command(*_: object, **__: object) -> None:
+        if while_importing:
+            importlib.import_module("half_there")
+        raise RuntimeError("the disk of the run is gone")
+
+    monkeypatch.setattr(cli, "app", command)
+    monkeypatch.setattr(cli, "_interrupts", [2])
+    assert cli.run(["train"]) == code
+    assert ("the disk of the run is gone" in capsys.readouterr().err) is not while_importing

@@ -52,9 +52,9 @@ def test_rates_are_found_on_one_seed_and_a_share_and_only_the_winner_gets_all_se
 
 
 def test_a_search_has_enough_steps() -> None:
-    assert Search(1_000_000, share=0.1, steps=100).share_at(128) == 0.1
-    assert Search(1_000_000, share=0.1, steps=100).share_at(4096) == pytest.approx(0.4096)
-    assert Search(1_000_000, share=0.1, steps=100).share_at(65536) == 1.0
+    assert Search(1_000_000, share=0.1, steps=100).share_at(128, 1) == 0.1
+    assert Search(1_000_000, share=0.1, steps=100).share_at(4096, 1) == pytest.approx(0.4096)
+    assert Search(1_000_000, share=0.1, steps=100).share_at(65536, 1) == 1.0
 
 
 def test_who_has_fallen_is_not_tried_further_unless_asked() -> None:

@@ -29,10 +29,6 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     check_files(load_config(asked.config, asked.settings))
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder, which is made if need be")
-    out.mkdir(parents=True, exist_ok=True)
-    for file in FILES:  # of an earlier sweep
-        with suppress(FileNotFoundError):
-            (out / file).replace(out / f"before.{file}")
 
     from gearshift.sweep import BatchSweep  # imports torch
 
@@ -41,9 +37,13 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
         f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
         f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {_seeds(asked.seeds)}."
     )
-    found = None
+    found, lines = None, iter(swept)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in FILES:  # of an earlier sweep
+        with suppress(FileNotFoundError):
+            (out / file).replace(out / f"before.{file}")
     try:
-        for found in swept:
+        for found in lines:
             _keep(found, swept, out)
             terminal.say(_sentence(found, found.lines[-1]))
     except KeyboardInterrupt:
@@ -127,6 +127,10 @@ def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
         words = shlex.join(swept.chosen(best))
         said.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
         said.append(f"Train so: gearshift train {swept.asked.config} {words}")
+    else:
+        said.append(
+            "Nothing is recommended: the best of the smallest batch diverged, also at far lower rates."
+        )
     return said
 
 

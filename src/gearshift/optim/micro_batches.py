@@ -85,6 +85,7 @@ def collecting(optimizer: VarianceReducedOptimizer) -> Iterator[Collector]:
     if optimizer.collector is not None:
         raise UserError("a micro_batches() block of this optimizer is open: one at a time")
     optimizer.zero_grad()
+    optimizer.ratios = ()  # its buffers are free
     optimizer.collector = collector = Collector(optimizer)
     try:
         yield collector

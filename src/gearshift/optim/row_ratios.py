@@ -25,7 +25,7 @@ from torch import Tensor
 from gearshift import _core
 from gearshift.optim.gsnr import GSNR, Ratios
 from gearshift.optim.layout import Layout
-from gearshift.optim.spread import Spread
+from gearshift.optim.spread import Spread, effective_number
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Merged:
         self.ids_U = self._index.unique_U
         a_M = np.array([push.weight * push.examples for push in kept])
         self.weight, self.pushes = float(a_M.sum()), len(kept)
-        self.effective = self.weight**2 / float((a_M**2).sum())
+        self.effective = effective_number(a_M.tolist())
         self._a_N1 = a_M.astype(np.float32).repeat([len(push.ids_U) for push in kept])[:, None]
         self._g_NW = np.concatenate([push.sums_UW / np.float32(push.examples) for push in kept])
         self.weights_U1 = self._sum(self._a_N1)

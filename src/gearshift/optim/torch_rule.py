@@ -54,17 +54,25 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """That of the same optimizer and the same parameters; of another it is refused, and nothing changes."""
+        # Checked last: other hooks may mend it first.
+        check = self.register_load_state_dict_pre_hook(lambda _, saved: self._check_saved(saved))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            check.remove()
+
+    def _check_saved(self, state_dict: dict[str, Any]) -> None:
+        settings = self.defaults.keys() - {"differentiable"}  # which torch adds when a state is loaded
         for own, group in zip(self.param_groups, state_dict["param_groups"], strict=False):
-            if missing := self.defaults.keys() - group.keys():
+            if missing := settings - group.keys():
                 raise UserError(
                     f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"
                 )
-            fresh = self.rule({name: group[name] for name in self.defaults}).init(0)
+            fresh = self.rule({name: group[name] for name in settings}).init(0)
             for p, number in zip(
                 own["params"], group["params"], strict=False
             ):  # torch refuses other numbers of them
                 self._check_state(p, fresh, state_dict["state"].get(number, {}))
-        super().load_state_dict(state_dict)
 
     def _check_state(self, p: Tensor, fresh: State, state: State) -> None:
         shapes = {value.shape for name, value in state.items() if name in fresh and fresh[name].ndim}
@@ -80,22 +88,22 @@ class RuleOptimizer(torch.optim.Optimizer):
         self.check_gradients([p.grad for p in self.parameters()])
         for g, group in enumerate(self.param_groups):
             rule = self.rule(group)
+            fresh = rule.init(0)
             for i, p in enumerate(group["params"]):
                 if p.grad is not None:
                     layout = Layout.whole(self.layer_name(g, i), p.shape)
-                    bind(rule, layout).step(p, p.grad, self.state_of(p, rule))
+                    bind(rule, layout).step(p, p.grad, self.state_of(p, fresh))
         return loss
 
     def parameters(self) -> Iterator[Tensor]:
         for group in self.param_groups:
             yield from group["params"]
 
-    def state_of(self, p: Tensor, rule: DenseOptimizer) -> State:
-        """Made on the first step: the rule's own state, with zeros in the parameter's shape and type."""
+    def state_of(self, p: Tensor, fresh: State) -> State:
+        """Made on the first step, or when a changed setting asks for more: zeros in the parameter's shape and type."""
         state: State = self.state[p]
-        if not state:
-            fresh = rule.init(0).items()
-            state.update({key: value if value.ndim == 0 else torch.zeros_like(p) for key, value in fresh})
+        for key in fresh.keys() - state.keys():
+            state[key] = fresh[key].clone() if fresh[key].ndim == 0 else torch.zeros_like(p)
         return state
 
     def layer_name(self, g: int, i: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -67,6 +68,7 @@ class VarianceReducedOptimizer(RuleOptimizer):
             means = [None if spread is None else spread.mean.to(p.dtype) for spread, p in both]
         else:
             spreads, means = [self._spread(p) for p in parameters], [p.grad for p in parameters]
+            self._check_replaced(parameters)
         self.collected = {}
         self.check_gradients(means)
         self._apply(means, spreads)
@@ -80,6 +82,11 @@ class VarianceReducedOptimizer(RuleOptimizer):
         """As it was collected, unless the gradient is another one by now."""
         spread, gradient = self.collected.get(p, (None, None))
         return spread if p.grad is gradient else None
+
+    def _check_replaced(self, parameters: Sequence[Tensor]) -> None:
+        of_collected = ((p.grad, self.collected[p][1]) for p in parameters if p in self.collected)
+        if any(now is not None and now is not then for now, then in of_collected):
+            self._warn("a collected .grad is another tensor by now, so that r = 1: change it in place")
 
     def _spreads(
         self, gradients: Sequence[Sequence[Tensor | None]], weights: Sequence[float] | None
@@ -101,29 +108,34 @@ class VarianceReducedOptimizer(RuleOptimizer):
 
     def _apply(self, gradients: list[Tensor | None], spreads: list[Spread | None]) -> None:
         ratios, places = [], zip(gradients, spreads, strict=True)
-        reason = None
+        reason = "the step has one gradient: r = 1"
         for g, group in enumerate(self.param_groups):
             rule = self.rule(group)
+            fresh = rule.init(0)
             for i, p in enumerate(group["params"]):
                 gradient, spread = next(places)
                 if gradient is None:
                     continue
                 layout, r = Layout.whole(self.layer_name(g, i), p.shape), None
-                if spread is None:
-                    reason = "the step has one gradient: r = 1"
-                else:
+                if spread is not None:
                     ratios.append(rule.gsnr.ratios(spread, layout))
                     r, reason = ratios[-1].values, ratios[-1].reason or reason
-                rule.on(layout).step(p, gradient, self.state_of(p, rule), ratio=r)
+                rule.on(layout).step(p, gradient, self.state_of(p, fresh), ratio=r)
         self.ratios = tuple(ratios)
-        if reason:
-            self._tell(reason)
+        if all(one.values is None for one in ratios):
+            self.plain_steps += 1
+            if self.plain_steps == 1:
+                self._warn(
+                    f"{reason}, as without VR. Give step(gradients=[...]) or collect more with micro_batches(). Steps "
+                    "like this are counted in plain_steps."
+                )
 
-    def _tell(self, reason: str) -> None:
-        self.plain_steps += 1
-        if self.plain_steps == 1:
-            warnings.warn(
-                f"{type(self).__name__}: {reason}, as without VR. Give step(gradients=[...]) or collect more with "
-                "micro_batches(). Steps like this are counted in plain_steps.",
-                stacklevel=6,  # the caller of step(), past torch's two wrappers of it
-            )
+    def _warn(self, sentence: str) -> None:
+        """At whoever called step(), past what torch wraps it in."""
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in (
+            "gearshift",
+            "torch",
+        ):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(f"{type(self).__name__}: {sentence}", stacklevel=level)

@@ -10,12 +10,13 @@ import pytest
 
 import gearshift as gs
 from gearshift import cli, train
+from gearshift import sweep as sweep_module
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation
-from gearshift.largest_batch import Line, Score, Trial
+from gearshift.largest_batch import TUNING_SEED, Line, Score, Trial
 from gearshift.sweep import Asked, BatchSweep, _Quiet
 
 CONFIG = """\
@@ -161,6 +162,18 @@ def test_python_takes_what_the_command_takes() -> None:
         gs.sweep_batch("clicks.yaml", factors=[1.5])  # type: ignore[list-item]
 
 
+def test_a_share_too_large_for_memory_is_read_from_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial("adam", 128, 1.0, 1.0, TUNING_SEED, share=0.5)
+    kept, read = swept(), swept()
+    scores = [kept.run(trial)]
+    monkeypatch.setattr(sweep_module, "IN_MEMORY", 999)
+    scores.append(read.run(trial))
+    assert isinstance(kept._share(0.5).examples, MemoryExamples)
+    assert not isinstance(read._share(0.5).examples, MemoryExamples)
+    assert scores[0] is not None and scores[1] is not None
+    assert scores[0].tuning_loss == scores[1].tuning_loss and scores[0].steps == 8
+
+
 def test_settings_are_said_once() -> None:
     sweep = swept(optimizers=("adam:dense.lr=0.1",))
     words = sweep._words(Trial("adam:dense.lr=0.1", 128, 0.5, 1.0, 1))
@@ -171,9 +184,12 @@ def test_an_optimizer_that_always_diverges_is_told_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
-    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--seeds", "2"]) == 0
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "2"]) == 0
     said = capsys.readouterr().out
     assert "adam at 128: AUC .5000 +- .0000, diverged with every seed" in said and "nan" not in said
+    assert "adam: largest batch none." in said and "Nothing is recommended" in said and "Train so" not in said
+    told = json.loads(Path("sweep.json").read_text())
+    assert told["recommended"] is None and [line["batch"] for line in told["lines"]] == [128]
 
 
 def test_an_interrupt_leaves_what_is_done(
@@ -224,7 +240,8 @@ def test_an_interrupt_leaves_what_is_done(
     ],
 )
 def test_bad_input_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sweep.json").write_text("of an earlier sweep")
     assert cli.run(["sweep-batch", "clicks.yaml", *words.split()]) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
-    assert not Path("sweep.json").exists()
+    assert Path("sweep.json").read_text() == "of an earlier sweep"

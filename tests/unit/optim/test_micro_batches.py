@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
+from torch.optim.lr_scheduler import ExponentialLR
 
 from gearshift.dense import DenseParameters
 from gearshift.errors import UserError
@@ -257,14 +258,48 @@ def test_mistakes_are_told_in_words() -> None:
 def test_weights_come_as_numbers_of_any_kind() -> None:
     found = []
     for weights in (
-        [1, 2, 3, 1, 2, 3, 1, 2],
-        torch.tensor([1, 2, 3, 1, 2, 3, 1, 2]),
-        np.array([1, 2, 3] * 2 + [1, 2]),
+        [1, 2, 3] * 4,
+        torch.tensor([1, 2, 3] * 4),
+        np.array([1, 2, 3] * 4),
     ):
         p = nn.Parameter(torch.ones(2))
-        VRSGD([p]).step(gradients=([torch.tensor([1.0, i])] for i in range(8)), weights=weights)  # type: ignore[arg-type]
+        optimizer = VRSGD([p])
+        optimizer.step(gradients=([torch.tensor([1.0 + i % 2, i])] for i in range(12)), weights=weights)  # type: ignore[arg-type]
+        assert optimizer.plain_steps == 0
         found.append(p.detach())
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_collected_gradient_may_be_changed_in_place_only(in_place: bool) -> None:
+    model = make_model()
+    optimizer = VRSGD(model.parameters(), lr=0.05)
+    with optimizer.micro_batches() as collect:
+        assert optimizer.statistics() == ()  # of the step before nothing is kept
+        for x, y in pieces(1):
+            loss_of(model(x), y).backward()
+            collect(examples=len(x))
+    first = next(model.parameters())
+    assert first.grad is not None
+    if in_place:
+        first.grad.clamp_(-0.01, 0.01)
+        optimizer.step()
+        assert len(optimizer.statistics()) == 4
+        return
+    first.grad = first.grad.clamp(-0.01, 0.01)
+    with pytest.warns(UserWarning, match="another tensor by now, so that r = 1: change it in place") as told:
+        optimizer.step()
+    assert len(told) == 1 and len(optimizer.statistics()) == 3 and optimizer.plain_steps == 0
+
+
+def test_a_warning_is_of_whoever_called_step() -> None:
+    model = make_model()
+    optimizer = VRAdam(model.parameters())
+    ExponentialLR(optimizer, 0.9)  # wraps step() once more
+    loss_of(model(data(1)[0]), data(1)[1]).backward()
+    with pytest.warns(UserWarning, match="one gradient") as told:
+        optimizer.step()
+    assert [one.filename for one in told] == [__file__]
 
 
 def test_a_collector_out_of_its_place_is_told() -> None:
@@ -324,9 +359,12 @@ def test_what_was_collected_and_thrown_away_is_not_used(dropped: str) -> None:
             with pytest.raises(ZeroDivisionError), optimizer.micro_batches():
                 raise ZeroDivisionError
     loss_of(model(x), y).backward()
-    with pytest.warns(UserWarning, match="one gradient"):
+    with pytest.warns(UserWarning, match="one gradient|another tensor") as told:
         optimizer.step()
     assert optimizer.plain_steps == 1
+    assert len(told) == (
+        2 if dropped == "model" else 1
+    )  # there the optimizer sees gradients that took the place
 
 
 @every

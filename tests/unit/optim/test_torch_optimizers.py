@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR,
 
 from gearshift.errors import UserError
 from gearshift.optim import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
+from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
 
 Make = Callable[..., torch.optim.Optimizer]
 ALL: list[Any] = [LARS, LAMB, VRSGD, VRMomentum, VRAdam, VRLARS, VRLAMB]
@@ -34,15 +36,33 @@ def rosenbrock(x: Tensor) -> Tensor:
     return (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
 
 
-def quadratic(p: Tensor) -> Tensor:
-    return ((p - 1) ** 2 * torch.arange(1, p.numel() + 1).view_as(p)).sum()
+def quadratic(p: Tensor, piece: int = 0) -> Tensor:
+    """Another one for each piece of a batch."""
+    place = torch.arange(1, p.numel() + 1).view_as(p)
+    return ((p - 1 - 0.3 * torch.sin(piece * place)) ** 2 * place).sum()
+
+
+def backward(optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> Tensor:
+    """The mean of nine pieces; an optimizer that has an r sees them one by one."""
+    losses: list[Tensor] = [sum(quadratic(p, k) for p in parameters) for k in range(9)]  # type: ignore[misc]
+    mean = torch.stack(losses).mean()
+    if isinstance(optimizer, VarianceReducedOptimizer):
+        with optimizer.micro_batches() as collect:
+            for loss in losses:
+                loss.backward(retain_graph=True)
+                collect()
+    else:
+        optimizer.zero_grad()
+        mean.backward()
+    return mean.detach()
 
 
 def walk(optimizer: torch.optim.Optimizer, parameters: list[Tensor], steps: int = 5) -> list[Tensor]:
     for _ in range(steps):
-        optimizer.zero_grad()
-        sum(quadratic(p) for p in parameters).backward()  # type: ignore[union-attr]
+        backward(optimizer, parameters)
         optimizer.step()
+    if isinstance(optimizer, VarianceReducedOptimizer):
+        assert all(one.mean_ratio < 1 for one in optimizer.statistics()), "or it is the rule without r"
     return [p.detach().clone() for p in parameters]
 
 
@@ -120,6 +140,58 @@ def test_groups_have_their_own_settings(kind: Make) -> None:
     assert torch.equal(rest.detach(), start)
 
 
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        *itertools.product(
+            (VRSGD, VRMomentum, VRAdam, VRLARS, VRLAMB),
+            ({"floor": 0.6}, {"min_gradients": 20}, {"control": "layer_mean"}),
+        ),
+        (VRAdam, {"beta3": 0.5}),
+        (VRLAMB, {"beta3": 0.5}),
+    ],
+)
+def test_groups_have_an_r_of_their_own(kind: Make, own: dict[str, Any]) -> None:
+    w, b, _ = fresh()
+    collect_steps(kind([{"params": [w], **own}, {"params": [b]}], lr=0.02), [w, b], 4)
+    (alone_w, alone_b, _), (plain_w, _, _) = fresh(), fresh()
+    collect_steps(kind([alone_w, alone_b], lr=0.02, **own), [alone_w, alone_b], 4)
+    assert torch.equal(w, alone_w) and not torch.equal(b, alone_b)
+    collect_steps(kind([plain_w], lr=0.02), [plain_w], 4)
+    assert not torch.equal(w, plain_w)
+
+
+@pytest.mark.parametrize("kind", [VRAdam, VRLAMB])
+def test_a_memory_of_r_may_begin_later(kind: Make) -> None:
+    parameters = fresh()
+    optimizer = kind(parameters, lr=0.02, beta3=0.0)
+    walk(optimizer, list(parameters), 2)
+    optimizer.param_groups[0]["beta3"] = 0.9
+    walk(optimizer, list(parameters), 2)
+    assert "ratio" in optimizer.state[parameters[0]]
+
+
+@every
+def test_a_hook_may_mend_a_saved_state_before_it_is_checked(kind: Make) -> None:
+    parameters = fresh()
+    optimizer = kind(parameters)
+    walk(optimizer, list(parameters), 2)
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["weight_decay"]
+    again = kind(fresh())
+    with pytest.raises(UserError, match="has no weight_decay"):
+        again.load_state_dict(saved)
+
+    def mend(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        groups = [{"weight_decay": 0.5} | group for group in saved["param_groups"]]
+        return saved | {"param_groups": groups}
+
+    again.register_load_state_dict_pre_hook(mend)
+    again.load_state_dict(saved)
+    assert again.param_groups[0]["weight_decay"] == 0.5
+    again.load_state_dict(saved)  # the check is last each time
+
+
 @every
 def test_a_group_added_later(kind: Make) -> None:
     w, b, _ = fresh()
@@ -162,8 +234,8 @@ def collect_steps(optimizer: torch.optim.Optimizer, parameters: list[nn.Paramete
         lists = [
             [torch.randn(p.shape, generator=generator).to(p.dtype) for p in parameters] for _ in range(9)
         ]
-        if hasattr(optimizer, "micro_batches"):
-            optimizer.step(gradients=lists)  # type: ignore[call-arg]
+        if isinstance(optimizer, VarianceReducedOptimizer):
+            optimizer.step(gradients=lists)
         else:
             for p, *g in zip(parameters, *lists, strict=True):
                 p.grad = torch.stack(g).mean(0)
@@ -188,10 +260,7 @@ def test_closure_gives_the_loss_and_has_gradients_on(kind: Make) -> None:
     optimizer = kind(one, lr=0.02)
 
     def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss: Tensor = sum(quadratic(p) for p in one)  # type: ignore[assignment]
-        loss.backward()
-        return loss
+        return backward(optimizer, list(one))
 
     with torch.no_grad():
         losses = [float(optimizer.step(closure)) for _ in range(5)]  # type: ignore[arg-type]
