@@ -129,6 +129,7 @@ def main() -> None:
         "--data", type=Path, default=Path("../shared/data/frappe"), help="a folder with Frappe"
     )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, one core each")
+    parser.add_argument("--svg", type=Path, help="where to draw what each arm loses, of the first case")
     parser.add_argument("--journal", type=Path, help="a file that keeps what is done, to go on from it")
     options = parser.parse_args()
     options.cases = options.cases or (",".join(CASES) if options.full else "deepfm")
@@ -147,6 +148,9 @@ def main() -> None:
                 key=lambda line: (line.batch, options.arms.split(",").index(line.optimizer)),
             )
             print("\n".join([f"== {case}", *(text(found[case], line) for line in lines)]), flush=True)
+    if options.svg is not None and found:
+        case, drawn = next(iter(found.items()))
+        options.svg.write_text(drawn.picture(f"{case}, {options.examples:,} examples, one pass"))
     by_case = {case: figures(one) for case, one in found.items()}
     first = next(iter(by_case.values()), {})
     keys = ("largest_batch", "recommended", "auc", "cost")

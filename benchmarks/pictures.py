@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
 
+from gearshift.curves import COLOURS, document, text
+
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 60, 20, 60, 60
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd")
 BINS = 40
 
 
@@ -27,12 +27,12 @@ def histograms(file: Path, title: str, label: str, groups: Mapping[str, Sequence
     def y(share: float) -> float:
         return HEIGHT - BOTTOM - share / most * (HEIGHT - TOP - BOTTOM)
 
-    parts = [_text(LEFT, 24, title, size=15, anchor="start")]
+    parts = [text(LEFT, 24, title, size=15, anchor="start")]
     parts += [_tick(x(np.log10(value)), f"{value:g}") for value in _round_values(low, high)]
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, label))
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, label))
     parts.append(f'<path d="M{LEFT},{y(0):.1f} H{WIDTH - RIGHT}" stroke="#333"/>')
     for share in np.linspace(0, most, 5)[1:]:
-        parts.append(_text(LEFT - 6, y(share) + 4, f"{100 * share:.0f} %", anchor="end"))
+        parts.append(text(LEFT - 6, y(share) + 4, f"{100 * share:.0f} %", anchor="end"))
         parts.append(f'<path d="M{LEFT},{y(share):.1f} H{WIDTH - RIGHT}" stroke="#ddd"/>')
     for i, (name, share) in enumerate(shares.items()):
         colour = COLOURS[i % len(COLOURS)]
@@ -42,12 +42,8 @@ def histograms(file: Path, title: str, label: str, groups: Mapping[str, Sequence
             f'<path d="{outline}" fill="{colour}" fill-opacity=".12" stroke="{colour}" stroke-width="1.6"/>'
         )
         parts.append(f'<rect x="{LEFT + 160 * i}" y="36" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(LEFT + 160 * i + 18, 46, name, anchor="start"))
-    body = "\n".join(parts)
-    file.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">\n'
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
-    )
+        parts.append(text(LEFT + 160 * i + 18, 46, name, anchor="start"))
+    file.write_text(document(WIDTH, HEIGHT, parts))
 
 
 def _round_values(low: float, high: float) -> list[float]:
@@ -56,10 +52,6 @@ def _round_values(low: float, high: float) -> list[float]:
     return [value for value in values if low <= np.log10(value) <= high]
 
 
-def _tick(x: float, text: str) -> str:
+def _tick(x: float, words: str) -> str:
     bottom = HEIGHT - BOTTOM
-    return f'<path d="M{x:.1f},{bottom} v5" stroke="#333"/>' + _text(x, bottom + 20, text)
-
-
-def _text(x: float, y: float, text: str, *, size: int = 12, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<path d="M{x:.1f},{bottom} v5" stroke="#333"/>' + text(x, bottom + 20, words)

@@ -280,7 +280,7 @@ def sweep_batch(
     tune_share: Annotated[
         float, typer.Option(metavar="SHARE", help="Of the training data, to search learning rates on.")
     ] = 0.1,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json and sweep.md go.")] = Path(),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json, .md and .svg go.")] = Path(),
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
     from gearshift.commands.sweep_batch import factor, sweep_batch_command

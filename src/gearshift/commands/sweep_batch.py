@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "AUC (95 %)", "vs best at {:,}", "within", "log loss", "gap",
           "steps", "time")  # fmt: skip
-FILES = ("sweep.json", "sweep.md")
+FILES = ("sweep.json", "sweep.md", "sweep.svg")
 RatesOf = Callable[[Line], tuple[float, float]]
 
 
@@ -55,7 +55,7 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     terminal.say(table(found, swept.rates))
     for sentence in _notes(found, swept):
         terminal.say(sentence)
-    terminal.say(f"Wrote {out / 'sweep.json'}, {out / 'sweep.md'}.")
+    terminal.say(f"Wrote {', '.join(str(out / file) for file in FILES)}.")
 
 
 def _seeds(count: int) -> str:
@@ -141,3 +141,5 @@ def _keep(found: Sweep, swept: BatchSweep, out: Path) -> None:
         one["settings"] = swept.chosen(line)
     run_folder.write_json(out / "sweep.json", told)
     run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
+    picture = found.picture(f"{swept.config.name}: what a larger batch costs")
+    run_folder.write_text(out / "sweep.svg", picture)

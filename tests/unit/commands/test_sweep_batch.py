@@ -11,6 +11,7 @@ import pytest
 import gearshift as gs
 from gearshift import cli, train
 from gearshift import sweep as sweep_module
+from gearshift.commands.sweep_batch import FILES
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
@@ -53,6 +54,7 @@ def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFi
         ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
     assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
     assert Path("found/sweep.md").read_text().count("\n") == 6
+    assert all(f">{name}</text>" in Path("found/sweep.svg").read_text() for name in told["largest_batch"])
     assert all("model.dim=8" in line["settings"] for line in told["lines"])
     advice = next(line for line in said.splitlines() if line.startswith("Train so: gearshift train"))
     assert "clicks.yaml model.dim=8 train.global_batch=512" in advice
@@ -204,10 +206,10 @@ def test_an_interrupt_leaves_what_is_done(
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2"]) == 130
     assert "Interrupted; what is done is in sweep.json" in capsys.readouterr().out
     assert json.loads(Path("sweep.json").read_text())["largest_batch"] == {"adam": 128}
-    assert Path("sweep.md").read_text().count("\n") == 3  # both files are of the same lines
-    written = {name: Path(name).read_bytes() for name in ("sweep.json", "sweep.md")}
+    assert Path("sweep.md").read_text().count("\n") == 3  # all files are of the same lines
+    written = {name: Path(name).read_bytes() for name in FILES}
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
-    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1"]) == 0
+    assert cli.run(["sweep-batch", "clicks.yaml", "name=again", "--batches", "1"]) == 0
     for name, before in written.items():  # what was there is kept
         assert Path(f"before.{name}").read_bytes() == before != Path(name).read_bytes()
 
