@@ -48,6 +48,7 @@ class Score:
 
 
 FIRST_SEEDS = 3  # of every optimizer at every batch; finalists get all
+LEAST_GAIN = 1e-5  # of the loss, for another rate to be better: where none matters, the search ends
 RETREATS = 6  # from rates at which training diverges, to lower ones, before that is the result
 Run = Callable[[Trial], Score | None]  # None: it diverged
 
@@ -123,9 +124,10 @@ class Sweep:
         low = found.mean if math.isnan(found.half) else found.low
         return None not in line.scores and low >= -self.tolerance
 
-    def out_of_reach(self, line: Line) -> bool:
-        """By the upper bound: more seeds would hardly bring it within."""
-        return self.difference(line).high < -self.tolerance
+    def is_open(self, line: Line, seeds: int) -> bool:
+        """Whether it had fewer than these seeds, and more might bring it within: by the upper bound."""
+        lost = None in line.scores or self.difference(line).high < -self.tolerance
+        return len(line.scores) < seeds and not lost
 
     def having(self, line: Line) -> Sweep:
         """With it as the last line, in the place of an earlier one of its optimizer and batch."""
@@ -211,10 +213,10 @@ def sweep(
         for line in each(partial(tries.first, batch, before, min(seeds, FIRST_SEEDS)), alive):
             found = found.having(line)
             yield found
-        finalists = [x for x in found.at(batch) if len(x.scores) < seeds and not found.out_of_reach(x)]
-        for line in each(partial(tries.rest, seeds), finalists):
-            found = found.having(line)
-            yield found
+        while finalists := [line for line in found.at(batch) if found.is_open(line, seeds)]:
+            for line in each(partial(tries.rest, seeds), finalists):  # they may change whom all are compared to
+                found = found.having(line)
+                yield found
         if not to_the_end:
             alive = [line.optimizer for line in found.at(batch) if found.within(line)]
 
@@ -287,7 +289,7 @@ def downhill(
     while still < 2:
         before = best
         for direction in (stride, -stride):
-            while loss(there := _shifted(best, axis, direction)) < loss(best):
+            while loss(there := _shifted(best, axis, direction)) < loss(best) * (1 - LEAST_GAIN):
                 best = there
             if best != before:
                 break

@@ -111,6 +111,40 @@ def test_only_finalists_get_all_the_seeds() -> None:
     assert len(told) == len(set(told))  # none is trained twice
 
 
+def test_a_best_that_falls_back_opens_again_what_it_had_closed() -> None:
+    """Against three seeds of `lucky`, `third` is out of reach; against `second`, the best of six, it is not."""
+    aucs = {"lucky": [0.71] * 3 + [0.6] * 3, "second": [0.7095] * 6, "third": [0.7089] * 6}
+
+    def run(trial: Trial) -> Score:
+        return Score(aucs[trial.optimizer][trial.seed % 7 - 1], 0.5, 0.0, 0.5, 10, 1.0)
+
+    *_, last = sweep([*aucs], [128], run, SEARCH, seeds=6)
+    assert last.reference.optimizer == "second" and {len(line.scores) for line in last.lines} == {6}
+    assert last.largest_batch() == {"lucky": None, "second": 128, "third": 128}
+
+
+def test_a_line_that_diverges_also_at_lower_rates_is_no_finalist() -> None:
+    trials: list[Trial] = []
+
+    def run(trial: Trial) -> Score | None:
+        trials.append(trial)
+        return None if trial.seed == 2 else Score(0.7, 0.5, 0.0, 0.5, 10, 1.0)
+
+    *_, last = sweep(["a"], [128], run, SEARCH, seeds=6)
+    assert last.lines[0].scores.count(None) == 1 and max(t.seed for t in trials if t.seed != TUNING_SEED) == 3
+
+
+def test_where_a_rate_does_not_matter_the_search_ends() -> None:
+    trials: list[Trial] = []
+
+    def run(trial: Trial) -> Score:
+        trials.append(trial)
+        return Score(0.7, 0.5, 0.0, 0.5 + 1e-3 * trial.dense, 10, 1.0)
+
+    *_, last = sweep(["a"], [128], run, SEARCH, seeds=1)
+    assert 1e-4 < last.lines[0].dense < 0.1 and len(trials) < 20
+
+
 def test_a_late_seed_that_diverges_sends_all_back() -> None:
     def run(trial: Trial) -> Score | None:
         if trial.seed == 5 and trial.dense >= 1:
