@@ -278,8 +278,12 @@ def sweep_batch(
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
     tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
     tune_share: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of the training data, to search learning rates on.")
-    ] = 0.1,
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Of the training data, to search learning rates on: 0.1; with several epochs 1.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json, .md and .svg go.")] = Path(),
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""

@@ -47,6 +47,7 @@ class Score:
     seconds: float
 
 
+STEPS = 200  # of a search, at least
 FIRST_SEEDS = 3  # of every optimizer at every batch; finalists get all
 LEAST_GAIN = 1e-5  # of the loss, for another rate to be better: where none matters, the search ends
 RETREATS = 6  # from rates at which training diverges, to lower ones, before that is the result
@@ -66,7 +67,7 @@ class Search:
     strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
     share: float = 0.25
     coarse: float = 1.0
-    steps: int = 200
+    steps: int = STEPS
     rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
 
     def share_at(self, batch: int, stride: int) -> float:
@@ -214,7 +215,9 @@ def sweep(
             found = found.having(line)
             yield found
         while finalists := [line for line in found.at(batch) if found.is_open(line, seeds)]:
-            for line in each(partial(tries.rest, seeds), finalists):  # they may change whom all are compared to
+            for line in each(
+                partial(tries.rest, seeds), finalists
+            ):  # they may change whom all are compared to
                 found = found.having(line)
                 yield found
         if not to_the_end:

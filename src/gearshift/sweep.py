@@ -34,9 +34,8 @@ from gearshift.training import NotFinite, Plan, Switch, Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
-IN_MEMORY = (
-    4_000_000  # examples of a share that is searched on; of a larger one each training reads the files
-)
+IN_MEMORY = 4_000_000  # examples of a share to search on; of a larger one each training reads the files
+TUNE_SHARE = 0.1
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
 Told = Callable[[str], None]
 
@@ -49,13 +48,14 @@ def sweep_batch(
     factors: Sequence[int] = FACTORS,
     seeds: int = 3,
     tolerance: float = 0.001,
-    tune_share: float = 0.1,
+    tune_share: float | None = None,
     tell: Told = lambda _: None,
 ) -> Sweep:
     """The largest batch at which a model is as good: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
 
     `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
-    `vr_adam:row_trust=row_wise`, the config's own if none is given.
+    `vr_adam:row_trust=row_wise`, the config's own if none is given. `tune_share` of the training data is what rates are
+    searched on: a tenth, or all of them where the config has several epochs.
     """
     names = optimizers.split(",") if isinstance(optimizers, str) else optimizers
     asked = Asked(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
@@ -71,12 +71,12 @@ class Asked:
     factors: tuple[int, ...] = FACTORS
     seeds: int = 3
     tolerance: float = 0.001
-    tune_share: float = 0.1
+    tune_share: float | None = None  # none: by the epochs
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise UserError(f"seeds is {self.seeds}; at least 1, and 5 for an interval that says something")
-        if not 0 < self.tune_share <= 1:
+        if self.tune_share is not None and not 0 < self.tune_share <= 1:
             said = f"the share to search rates on is {self.tune_share:g}"
             raise UserError(f"{said}; above 0 and at most 1, such as 0.1")
         if not self.tolerance > 0:
@@ -100,6 +100,8 @@ class BatchSweep:
         self.asked, self.tell = asked, tell
         self.config = load_config(asked.config, asked.settings)
         self._head: tuple[float, Dataset] | None = None  # the last share that was searched on
+        # Where examples come again, rates that suit a part of them are those of another problem.
+        self.tune_share = asked.tune_share or (TUNE_SHARE if self.config.train.epochs == 1 else 1.0)
         words = asked.optimizers or (self.config.optimizer.dense.name,)
         self.arms = {word: _arm(asked, self.config, word) for word in words}
         self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
@@ -114,7 +116,7 @@ class BatchSweep:
                 f"a batch of {max(self.batches):,} ({max(self.asked.factors)}x) is more than the {examples:,} training "
                 "examples: leave such factors out of --batches"
             )
-        search = Search(examples, step=2.0, strides=(2, 1), share=self.asked.tune_share)
+        search = Search(examples, step=2.0, strides=(2, 1), share=self.tune_share)
         return sweep(
             list(self.arms),
             self.batches,

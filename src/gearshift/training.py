@@ -274,10 +274,8 @@ class Training:
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
-        self._plain, self._told_plain = (
-            (0, ""),
-            False,
-        )  # the last step of too few gradients: its pass, and why
+        self._plain = 0, ""  # the last step of too few gradients: its pass, and why
+        self._told_plain = False
 
     @property
     def step(self) -> int:

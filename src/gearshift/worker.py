@@ -85,6 +85,7 @@ class Worker:
         self.groups = field_groups(schema, self.needs.dim)
         self.dense = DenseParameters(model)
         self.buffers = Buffers()
+        model.train()  # every part of it; `compute` and `predict` look at the whole alone
 
     def finds_like(self, other: Worker) -> bool:
         """Whether both lay out a batch's ids in the same way, so that what one found serves the other."""

@@ -67,10 +67,14 @@ class StopAt(gs.Callback):
 PLATEAU = {"epochs": 3, "plateau": gs.Plateau(0.5, 1), "embeddings": gs.RowAdagrad(lr=2.0)}
 
 
-@pytest.mark.parametrize("settings", [{}, {"epochs": 3, "shuffle": True}, {"baseline": True}, PLATEAU])
+REDUCED = {"optimizer": optim.build("vr_adam"), "micro_batches": 10, "row_trust": "touched"}
+
+
+# Evaluations fall on 10 and 20, an epoch ends with 20.
+@pytest.mark.parametrize("stop_at", [1, 7, 10, 20, 23])
 @pytest.mark.parametrize(
-    "stop_at", [1, 7, 10, 20, 23]
-)  # evaluations fall on 10 and 20, an epoch ends with 20
+    "settings", [{}, {"epochs": 3, "shuffle": True}, {"baseline": True}, PLATEAU, REDUCED]
+)
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, settings: dict, stop_at: int) -> None:
     train, valid = data(), data(500, seed=9)
     settings = settings | {"schedule": gs.Schedule(warmup=0.1, decay="cosine"), "eval_every": Every(steps=10)}

@@ -140,6 +140,19 @@ def test_predicting_creates_no_row_and_moves_nothing() -> None:
     assert learner.rows == 0 and torch.equal(flat, learner.server.flat)
 
 
+@pytest.mark.parametrize("predicted_before", [True, False])
+def test_every_part_of_a_model_trains_whether_it_predicted_before_or_not(predicted_before: bool) -> None:
+    model = models.DNN(PLAIN, dim=4, hidden=[8], dropout=0.5)
+    model.eval()
+    model.training = True  # as after a user's model.deep.eval()
+    learner = make_learner(model)
+    found = learner.find(make_batch(PLAIN, 64))
+    if predicted_before:
+        learner.predict(found)
+    learner.step(found)
+    assert all(part.training for part in model.modules())
+
+
 def test_non_finite_input_is_refused_before_anything_moves() -> None:
     learner = make_learner(models.DNN(PLAIN, dim=4, hidden=[8]))
     batch = make_batch(PLAIN, 20)

@@ -65,9 +65,8 @@ class RingEnd:
         try:
             if self._group is None:
                 self._connect(place)
-                if (
-                    self._shared is not None
-                ):  # each member of a group has made all of its sums, so their shift
+                # Each member of a group has made all of its sums, so that their shift is the same.
+                if self._shared is not None:
                     self._add_up(self._shared.propose(dense, examples if place.carries else 0.0))
             self._fill(dense, examples)
             self._add_up(self._values)

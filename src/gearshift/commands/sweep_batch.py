@@ -14,13 +14,13 @@ from gearshift.commands.compare import difference_text, interval_text, markdown_
 from gearshift.comparison import interval
 from gearshift.config import check_files, load_config
 from gearshift.errors import UserError
-from gearshift.largest_batch import FIRST_SEEDS, Line, Sweep
+from gearshift.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
 
 if TYPE_CHECKING:
     from gearshift.sweep import Asked, BatchSweep
 
-_HEADS = ("optimizer", "batch", "rates: dense, rows", "AUC (95 %)", "vs best at {:,}", "within", "log loss", "gap",
-          "steps", "time")  # fmt: skip
+_HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
+          "gap", "steps", "time")  # fmt: skip
 FILES = ("sweep.json", "sweep.md", "sweep.svg")
 RatesOf = Callable[[Line], tuple[float, float]]
 
@@ -35,7 +35,8 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     swept = BatchSweep(asked, terminal.say)
     terminal.say(
         f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
-        f"searched on {terminal.percent(asked.tune_share, 0)} of the training data, then {_seeds(asked.seeds)}."
+        f"searched on {terminal.percent(swept.tune_share, 0)} of the training data (more, where that is fewer than "
+        f"{STEPS} steps), then {_seeds(asked.seeds)}."
     )
     found, lines = None, iter(swept)
     out.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     try:
         for found in lines:
             _keep(found, swept, out)
-            terminal.say(_sentence(found, found.lines[-1]))
+            terminal.say(_sentence(found, found.lines[-1], asked.seeds))
     except KeyboardInterrupt:
         if found is not None:
             terminal.say(table(found, swept.rates))
@@ -72,9 +73,10 @@ def factor(word: str) -> int:
     return int(number)
 
 
-def _sentence(found: Sweep, line: Line) -> str:
+def _sentence(found: Sweep, line: Line, seeds: int) -> str:
     """Whether the smallest batch is within is not known before all optimizers had it."""
     place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
+    place += f" after {len(line.scores)} of {seeds} seeds" if found.is_open(line, seeds) else ""
     auc = interval_text(interval(line.aucs))
     steps = f"{line.mean('steps'):,.0f} steps" if any(line.scores) else "diverged with every seed"
     said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {steps}"
@@ -83,7 +85,7 @@ def _sentence(found: Sweep, line: Line) -> str:
 
 def table(found: Sweep, rates: RatesOf) -> str:
     rows = [_row(found, line, *rates(line)) for line in found.lines]
-    return terminal.table(_heads(found), rows, right="lrlllrrrrr")
+    return terminal.table(_heads(found), rows, right="lrlrllrrrrr")
 
 
 def markdown(found: Sweep, rates: RatesOf) -> str:
@@ -100,6 +102,7 @@ def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
         line.optimizer,
         terminal.count(line.batch),
         f"{dense_lr:.3g}, {row_lr:.3g}",
+        str(len(line.scores)),
         interval_text(interval(line.aucs)),
         "-" if line is found.reference else difference_text(found.difference(line)),
         "yes" if found.within(line) else f"no, {diverged} diverged" if diverged else "no",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -79,11 +80,11 @@ class GSNR:
     control: Control = "none"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.floor <= 1.0:
-            raise UserError(f"floor is the smallest factor of a step, from 0 to 1, not {self.floor}")
-        if not self.min_gradients >= 0:
+        if not (isinstance(self.floor, Real) and 0.0 <= self.floor <= 1.0):
+            raise UserError(f"floor is the smallest factor of a step, from 0 to 1, not {self.floor!r}")
+        if not (isinstance(self.min_gradients, Real) and self.min_gradients >= 0):
             raise UserError(
-                f"min_gradients is how many a variance takes, 0 or more, not {self.min_gradients}"
+                f"min_gradients is how many a variance takes, 0 or more, not {self.min_gradients!r}"
             )
         if self.control not in get_args(Control):
             raise names.unknown("control", self.control, get_args(Control))
@@ -107,7 +108,8 @@ class GSNR:
         for gap in layout.gaps(signal):
             gap.fill_(1.0)
         if self.control != "none":
-            self._replace(signal, noise == 0, spread.mean, layout)
+            known = (noise > 0) & noise.isfinite()  # the others have r = 1
+            self._replace(signal, known, spread.mean, layout)
         return Ratios(signal, None, spread, layout, self.floor)
 
     def _in_layer(self, r: Tensor, noise: Tensor) -> None:
@@ -130,15 +132,14 @@ class GSNR:
         if silent is not None:
             r.masked_fill_(silent, 1.0)
 
-    def _replace(self, ratio: Tensor, silent: Tensor, mean: Tensor, layout: Layout) -> None:
-        for r, out, g in zip(*map(layout.views, (ratio, silent, mean)), strict=True):
-            live = ~out
+    def _replace(self, ratio: Tensor, known: Tensor, mean: Tensor, layout: Layout) -> None:
+        for r, live, g in zip(*map(layout.views, (ratio, known, mean)), strict=True):
             if not live.any():
                 continue
             match self.control:
                 case "norm_matched":
-                    length = float(torch.linalg.vector_norm(g))
-                    matched = float(torch.linalg.vector_norm(r * g))
+                    length = float(torch.linalg.vector_norm(g[live]))
+                    matched = float(torch.linalg.vector_norm(r[live] * g[live]))
                     r.masked_fill_(live, matched / length if length > 0 else 1.0)
                 case "layer_mean":
                     r.masked_fill_(live, float(r[live].mean(dtype=torch.float64)))
@@ -174,8 +175,15 @@ def _statistics(
 
 
 def noise_and_signal(mean: Tensor, variance: Tensor, spread: Spread) -> tuple[float, float]:
-    """tr(Sigma) of one example and |G|^2, both without bias, from k gradients (McCandlish et al. 2018, appendix A)."""
+    """tr(Sigma) of one example and |G|^2, both without bias, from k gradients (McCandlish et al. 2018, appendix A).
+
+    A gradient of n examples has the variance Sigma / n. So with weights w, E[sum(w n (g - mean)^2)] is Sigma times
+    sum(w) - sum(w^2 n) / sum(w n), which is k - 1 where every w is 1, and the mean's own variance is
+    Sigma sum(w^2 n) / sum(w n)^2.
+    """
     if spread.gradients < 2:
         return math.nan, math.nan
-    noise = float(variance.sum(dtype=torch.float64)) * spread.weight / (spread.gradients - 1)
-    return noise, float((mean.double() ** 2).sum()) - noise / spread.weight
+    shares, squares = spread.shares or (spread.gradients, spread.weight)
+    freedom = shares - squares / spread.weight
+    noise = float(variance.sum(dtype=torch.float64)) * spread.weight / freedom
+    return noise, float((mean.double() ** 2).sum()) - noise * squares / spread.weight**2

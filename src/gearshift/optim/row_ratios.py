@@ -87,6 +87,7 @@ class _Merged:
         a_M = np.array([push.weight * push.examples for push in kept])
         self.weight, self.pushes = float(a_M.sum()), len(kept)
         self.effective = effective_number(a_M.tolist())
+        self.shares = sum(push.weight for push in kept), sum(push.weight**2 * push.examples for push in kept)
         self._a_N1 = a_M.astype(np.float32).repeat([len(push.ids_U) for push in kept])[:, None]
         self._g_NW = np.concatenate([push.sums_UW / np.float32(push.examples) for push in kept])
         self.weights_U1 = self._sum(self._a_N1)
@@ -119,7 +120,7 @@ def _per_part(
     found, columns = [], []
     for part in parts:
         mean, variance = moments(slice(part.begin, part.end))
-        spread = Spread(mean, variance, rows.weight, rows.effective, rows.pushes)
+        spread = Spread(mean, variance, rows.weight, rows.effective, rows.pushes, shares=rows.shares)
         ratios = gsnr.ratios(spread, Layout.whole(part.name, mean.shape))
         found.append(ratios)
         if ratios.values is not None:

@@ -29,6 +29,7 @@ class Spread:
     effective: float  # the number of gradients, if they had equal weights
     gradients: int
     spare: tuple[Tensor, ...] = ()  # buffers like `mean`, free until `restart`: for whoever goes on from here
+    shares: tuple[float, float] | None = None  # sum(w) and sum(w^2 n); None: every weight w is 1
 
 
 class ShiftedSums:
@@ -50,19 +51,23 @@ class ShiftedSums:
         torch.mul(shift, -scale, out=self._minus_shift)
         self.first.zero_()
         self.second.zero_()
-        self.weight = self.squared_weight = 0.0
+        self.weight = self.squared_weight = self._shares = self._squares = 0.0
         self.gradients = 0
 
     @torch.no_grad()
-    def add(self, gradient: Tensor, weight: float = 1.0, *, scale: float = 1.0) -> None:
-        """`scale * gradient`, so that a push's sum over n examples comes in with scale 1/n and weight w*n."""
-        if weight <= 0:
+    def add(
+        self, gradient: Tensor, examples: float = 1.0, *, weight: float = 1.0, scale: float = 1.0
+    ) -> None:
+        """`scale * gradient`, so that a push's sum over n examples comes in with scale 1/n."""
+        a = weight * examples
+        if a <= 0:
             return
         d = torch.add(self._minus_shift, gradient, alpha=scale, out=self._difference)
-        self.first.add_(d, alpha=weight)
-        self.second.addcmul_(d, d, value=weight)
-        self.weight += weight
-        self.squared_weight += weight * weight
+        self.first.add_(d, alpha=a)
+        self.second.addcmul_(d, d, value=a)
+        self.weight += a
+        self.squared_weight += a * a
+        self._shares, self._squares = self._shares + weight, self._squares + weight * a
         self.gradients += 1
 
     def spread(self) -> Spread:
@@ -73,7 +78,8 @@ class ShiftedSums:
         variance = self.second.div_(self.weight).addcmul_(offset, offset, value=-1).clamp_(min=0)
         effective = self.weight**2 / self.squared_weight
         mean, spare = offset.sub_(self._minus_shift), (self._minus_shift, self._difference)
-        return Spread(mean, variance, self.weight, effective, self.gradients, spare)
+        shares = self._shares, self._squares
+        return Spread(mean, variance, self.weight, effective, self.gradients, spare, shares)
 
     @torch.no_grad()
     def of_total(
@@ -149,16 +155,16 @@ def effective_number(weights: Sequence[float]) -> float:
 
 
 def spread_of(pushes: Iterable[tuple[Tensor, float, float]], sums: ShiftedSums | None = None) -> Spread:
-    """Of a group's pushes: (gradient of the summed loss, examples, weight) each; the first is the shift.
+    """Of a group's pushes: (gradient of the summed loss, examples, weight) each; the heaviest is the shift.
 
     `sums` of an earlier step lend their buffers; what that step's spread holds is then gone.
     """
     kept = [push for push in pushes if push[1] > 0 and push[2] > 0]
     if not kept:
         raise ValueError("no push of weight above 0: there is nothing to take a mean of")
-    first, examples, _ = kept[0]
-    sums = sums or ShiftedSums(first)
-    sums.restart(first, scale=1 / examples)
+    heaviest, examples, _ = max(kept, key=lambda push: push[1] * push[2])
+    sums = sums or ShiftedSums(heaviest)
+    sums.restart(heaviest, scale=1 / examples)
     for gradient, examples, weight in kept:
-        sums.add(gradient, weight * examples, scale=1 / examples)
+        sums.add(gradient, examples, weight=weight, scale=1 / examples)
     return sums.spread()

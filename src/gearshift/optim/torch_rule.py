@@ -23,6 +23,8 @@ Closure = Callable[[], Any]
 
 
 class RuleOptimizer(torch.optim.Optimizer):
+    optional_state: frozenset[str] = frozenset()  # what a saved state may have or lack: a step makes it anew
+
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         super().__init__(params, defaults)
 
@@ -75,8 +77,10 @@ class RuleOptimizer(torch.optim.Optimizer):
                 self._check_state(p, fresh, state_dict["state"].get(number, {}))
 
     def _check_state(self, p: Tensor, fresh: State, state: State) -> None:
-        shapes = {value.shape for name, value in state.items() if name in fresh and fresh[name].ndim}
-        if state and (state.keys() != fresh.keys() or shapes - {p.shape}):
+        whole = {name for name, value in fresh.items() if value.ndim} | self.optional_state
+        shapes = {value.shape for name, value in state.items() if name in whole}
+        another = (state.keys() ^ fresh.keys()) - self.optional_state
+        if state and (another or shapes - {p.shape}):
             raise UserError(
                 f"the saved state ({', '.join(state)}) is not one of {type(self).__name__} for a parameter of "
                 f"{list(p.shape)}: load it into the optimizer that it was saved from"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from gearshift.optim.variance_reduced import VarianceReduced
 class VarianceReducedOptimizer(RuleOptimizer):
     """r from a step's gradients, then the rule `base`. What this class remembers besides the state is of one step."""
 
+    optional_state = frozenset({"ratio"})  # there is one while `beta3` is above 0
     collector: Collector | None = None  # while a block of `micro_batches` is open
     collected: Mapping[Tensor, Collected] = MappingProxyType({})  # by `micro_batches`, for the next step
     ratios: tuple[Ratios, ...] = ()  # of the last step
@@ -92,7 +93,8 @@ class VarianceReducedOptimizer(RuleOptimizer):
         self, gradients: Sequence[Sequence[Tensor | None]], weights: Sequence[float] | None
     ) -> list[Spread | None]:
         devices = list(gradients)
-        if not devices or any(isinstance(device, Tensor) for device in devices):
+        listed = (isinstance(device, Iterable) and not isinstance(device, Tensor) for device in devices)
+        if not devices or not all(listed):
             raise UserError(
                 "step(gradients=...) takes a list for each device, of a gradient for each parameter"
             )
@@ -122,7 +124,7 @@ class VarianceReducedOptimizer(RuleOptimizer):
                     r, reason = ratios[-1].values, ratios[-1].reason or reason
                 rule.on(layout).step(p, gradient, self.state_of(p, fresh), ratio=r)
         self.ratios = tuple(ratios)
-        if all(one.values is None for one in ratios):
+        if all(one.values is None for one in ratios) and any(g is not None for g in gradients):
             self.plain_steps += 1
             if self.plain_steps == 1:
                 self._warn(

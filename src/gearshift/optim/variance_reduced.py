@@ -12,6 +12,7 @@ A user's own PyTorch loop takes `gearshift.optim.VRAdam` and its like.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -32,8 +33,8 @@ class VarianceReduced:
     beta3: float = 0.0  # memory of r; 0: r as it is
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.beta3 < 1.0:
-            raise UserError(f"beta3 is the memory of r, from 0 to below 1, not {self.beta3}")
+        if not (isinstance(self.beta3, Real) and 0.0 <= self.beta3 < 1.0):
+            raise UserError(f"beta3 is the memory of r, from 0 to below 1, not {self.beta3!r}")
 
     @property
     def lr(self) -> float:

@@ -176,6 +176,29 @@ def test_a_share_too_large_for_memory_is_read_from_the_files(monkeypatch: pytest
     assert scores[0].tuning_loss == scores[1].tuning_loss and scores[0].steps == 8
 
 
+@pytest.mark.parametrize(("words", "asked", "share"), [("1", None, 0.1), ("2", None, 1.0), ("2", 0.3, 0.3)])
+def test_where_examples_come_again_rates_are_searched_on_all(
+    words: str, asked: float | None, share: float
+) -> None:
+    sweep = BatchSweep(Asked("clicks.yaml", (f"train.epochs={words}",), tune_share=asked), lambda _: None)
+    assert sweep.tune_share == share
+
+
+def test_what_three_seeds_leave_open_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(self: BatchSweep, trial: Trial) -> Score:
+        noise = 0.002 * (-1) ** trial.seed if trial.batch > 128 else 0.0
+        return Score(0.7 + noise, 0.5, 0.0, 0.5, 10, 1.0)
+
+    monkeypatch.setattr(BatchSweep, "_trained", trained)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "NOT within the tolerance after 3 of 4 seeds" in said and "NOT within the tolerance\n" in said
+    heads, *_, last = Path("sweep.md").read_text().splitlines()
+    assert dict(zip(heads.split("|"), last.split("|"), strict=True))[" seeds "].strip() == "4"
+
+
 def test_settings_are_said_once() -> None:
     sweep = swept(optimizers=("adam:dense.lr=0.1",))
     words = sweep._words(Trial("adam:dense.lr=0.1", 128, 0.5, 1.0, 1))

@@ -177,7 +177,8 @@ def test_a_sum_with_its_variance_makes_the_step_of_the_separate_gradients(
         cluster.step(summed, 0.5 + step / 7)
         cluster.mirror.take(cluster.pull(Held(step - 1, 4)), summed[0].dense, summed[0].variance)
         cluster.assert_same()
-        torch.testing.assert_close(cluster.truth.server.flat, alone.server.flat, rtol=1e-4, atol=5e-6)
+        # Adam and LAMB divide by the size of a gradient: where that is near 0, rounding is a share of the move.
+        torch.testing.assert_close(cluster.truth.server.flat, alone.server.flat, rtol=1e-3, atol=5e-5)
     assert (alone.server.flat - plain.server.flat).abs().max() > 1e-3
 
 

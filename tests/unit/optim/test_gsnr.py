@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.errors import UserError
-from gearshift.optim import GSNR, Layout, Ratios, Spread, spread_of
+from gearshift.optim import GSNR, Layout, Ratios, Spread, build, spread_of
 from gearshift.optim.gsnr import Control
 
 LAYOUT = Layout.of(
@@ -151,6 +151,16 @@ def test_controls_keep_what_they_say() -> None:
     assert torch.equal(permuted, values(of(gradients, [1.0] * 16, GSNR(control="permuted"))))
 
 
+@pytest.mark.parametrize("control", ["none", "norm_matched", "layer_mean", "permuted"])
+def test_what_is_too_large_to_square_takes_no_part_under_any_control(control: Control) -> None:
+    gradients, silent = draw(16, 9), draw(16, 9)
+    gradients[:, 3] *= 1e30
+    silent[:, 3] = 0
+    found, wanted = (values(of(g, [1.0] * 16, GSNR(control=control))) for g in (gradients, silent))
+    torch.testing.assert_close(found, wanted)
+    assert found[3] == 1 and (found[:20] < 1).any()
+
+
 def test_statistics_per_layer() -> None:
     gradients = draw(16, 10)
     gradients[:, 5:9] = 0
@@ -163,15 +173,16 @@ def test_statistics_per_layer() -> None:
     assert w.at_floor == pytest.approx(float((r < 0.1001).float().mean())) and 0 < w.at_floor < 1
 
 
-def test_noise_scale_finds_the_batch_that_was_put_in() -> None:
-    """Gradients of n examples each: mean 1, variance 50 per example and element, so 50 examples."""
+@pytest.mark.parametrize("weights", [(1.0,), (0.25,), (1.0, 0.25), (1.0, 0.5, 0.1, 0.0)])
+def test_noise_scale_finds_the_batch_that_was_put_in(weights: tuple[float, ...]) -> None:
+    """Gradients of n examples each: mean 1, variance 50 per example and element, so 50 examples; decayed or not."""
     generator = torch.Generator().manual_seed(1)
     pushes = []
     for n in (4, 5, 6, 7, 8, 9, 10, 11):
         noise = torch.randn(20_000, generator=generator) * (50 / n) ** 0.5
-        pushes.append(((1 + noise) * n, float(n), 1.0))
-    (line,) = GSNR().ratios(spread_of(pushes), Layout.whole("w", (20_000,))).statistics()
-    assert line.noise_scale == pytest.approx(50, rel=0.06)
+        pushes.append(((1 + noise) * n, float(n), weights[n % len(weights)]))
+    (line,) = GSNR(min_gradients=1).ratios(spread_of(pushes), Layout.whole("w", (20_000,))).statistics()
+    assert line.noise_scale == pytest.approx(50, rel=0.1)
     nothing = Spread(torch.zeros(2000), torch.ones(2000), 8.0, 8.0, 8)
     (line,) = GSNR().ratios(nothing, Layout.whole("w", (2000,))).statistics()
     assert line.noise_scale is None, "no gradient to be seen"
@@ -180,5 +191,10 @@ def test_noise_scale_finds_the_batch_that_was_put_in() -> None:
 def test_bad_settings_are_refused_in_words() -> None:
     with pytest.raises(UserError, match=r"from 0 to 1, not 1.5"):
         GSNR(floor=1.5)
+    for bad in ({"floor": None}, {"min_gradients": "8"}):
+        with pytest.raises(UserError, match=f"{next(iter(bad))} is .*, not "):
+            GSNR(**bad)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"beta3 is the memory of r, .* not 'x'"):
+        build("vr_adam", beta3="x")
     with pytest.raises(UserError, match="Did you mean `permuted`"):
         GSNR(control="permute")  # type: ignore[arg-type]

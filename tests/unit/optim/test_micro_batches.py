@@ -244,8 +244,9 @@ def test_mistakes_are_told_in_words() -> None:
         optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
     with pytest.raises(UserError, match="a list for each device"):
         optimizer.step(gradients=[torch.ones(2), torch.ones(2)])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="a list for each device"):
-        optimizer.step(gradients=[])
+    for nothing in ([], [None], [3.0]):
+        with pytest.raises(UserError, match="a list for each device"):
+            optimizer.step(gradients=nothing)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="parameter 0 is no tensor, but ndarray"):
         optimizer.step(gradients=[[np.ones(2), None]])  # type: ignore[list-item]
     with pytest.raises(UserError, match="at most 1e"):

@@ -13,6 +13,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import cli, run_folder
+from gearshift.cadence import Every
 from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import CowClip, RowPart
@@ -24,6 +25,7 @@ from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines
 from gearshift.server import Server
+from gearshift.training import Switch
 from gearshift.worker import Push, RowPush
 
 GLOBAL, PIECES = 160, 8
@@ -38,7 +40,7 @@ def run_of(
 ) -> gs.Run:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
-    settings = more.pop("settings", {})
+    settings, resume = more.pop("settings", {}), more.pop("resume", None)
     valid = gs.read(make_batch(PLAIN, 200, 7), PLAIN) if more.pop("valid", False) else None
     trainer = gs.Trainer(
         global_batch=GLOBAL,
@@ -47,10 +49,10 @@ def run_of(
         strategy=strategy,
         optimizer=build(name, lr=0.05, **settings),
         embeddings=more.pop("embeddings", gs.RowAdagrad(lr=0.1)),
-        checkpoint=gs.CheckpointPolicy(None, path=path),
+        checkpoint=gs.CheckpointPolicy(Every(steps=5), keep=9, path=path),
         **more,
     )
-    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN), valid)
+    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN), valid, resume=resume)
     run.wait(60)
     return run
 
@@ -86,6 +88,33 @@ def test_micro_batches_workers_and_gbas_buffer_agree(tmp_path: Path, name: str, 
 def test_shards_agree_too(tmp_path: Path) -> None:
     one, three = trained(tmp_path, "vr_lamb"), trained(tmp_path, "vr_lamb", shards=3)
     assert torch.equal(one.server.flat, three.server.flat)
+
+
+@pytest.mark.parametrize("name", ["vr_adam", "vr_lamb"])
+def test_its_state_is_resumed_on_any_number_of_shards(tmp_path: Path, name: str) -> None:
+    whole = run_of(tmp_path / "whole", name)
+    wanted = whole.training.learner.server
+    for shards in (1, 3):
+        resumed = trained(tmp_path / f"on {shards}", name, shards=shards, resume=f"{whole.folder}@step-5")
+        assert resumed.server.step == wanted.step == 10 and torch.equal(resumed.server.flat, wanted.flat)
+        memory = resumed.server.optimizer_state["ratio"]
+        assert torch.equal(memory, wanted.optimizer_state["ratio"]) and memory.any()
+
+
+def test_a_switch_to_async_and_back_leaves_steps_of_one_gradient_plain(tmp_path: Path) -> None:
+    class There(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if (step := run.status().step) in (3, 19):
+                run.ask_switch("async" if step == 3 else "sync")
+
+        def on_switch(self, run: gs.Run, switch: Switch) -> None:
+            seen.append((switch.step, switch.strategy))
+
+    seen: list[tuple[int, str]] = []
+    run = run_of(tmp_path, "vr_adam", callbacks=[There()])
+    figures, server = run.wait().report, run.training.learner.server
+    assert seen == [(3, "async"), (19, "sync")]
+    assert figures["plain_steps"] == 16 and server.trust is not None and server.trust.values is not None
 
 
 @pytest.mark.parametrize("shards", [1, 2])

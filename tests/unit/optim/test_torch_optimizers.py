@@ -162,13 +162,26 @@ def test_groups_have_an_r_of_their_own(kind: Make, own: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [VRAdam, VRLAMB])
-def test_a_memory_of_r_may_begin_later(kind: Make) -> None:
+def test_a_memory_of_r_may_begin_and_end_later(kind: Make) -> None:
     parameters = fresh()
     optimizer = kind(parameters, lr=0.02, beta3=0.0)
-    walk(optimizer, list(parameters), 2)
-    optimizer.param_groups[0]["beta3"] = 0.9
-    walk(optimizer, list(parameters), 2)
-    assert "ratio" in optimizer.state[parameters[0]]
+    for beta3, kept in ((0.0, False), (0.9, True), (0.0, True)):
+        optimizer.param_groups[0]["beta3"] = beta3
+        optimizer.load_state_dict(optimizer.state_dict())  # before there is one, and when it is used no more
+        walk(optimizer, list(parameters), 2)
+        assert ("ratio" in optimizer.state[parameters[0]]) is kept
+    with pytest.raises(UserError, match="is not one of LAMB"):
+        LAMB(parameters).load_state_dict(optimizer.state_dict())
+
+
+def test_a_step_without_gradients_is_none() -> None:
+    parameters = fresh()
+    optimizer = VRAdam(parameters)
+    before = [p.detach().clone() for p in parameters]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert optimizer.plain_steps == 0 and all(map(torch.equal, before, parameters))
 
 
 @every
