@@ -275,10 +275,12 @@ def sweep_batch(
     batches: Annotated[
         str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
     ] = "1x,2x,4x,8x,16x,32x,64x",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each, paired; three where these settle it.")
+    ] = 5,
     tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
     tune_share: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             metavar="SHARE",
             help="Of the training data, to search learning rates on: 0.1; with several epochs 1.",
@@ -287,12 +289,13 @@ def sweep_batch(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json, .md and .svg go.")] = Path(),
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
-    from gearshift.commands.sweep_batch import factor, sweep_batch_command
+    from gearshift.commands.sweep_batch import factor, parsed_share, sweep_batch_command
     from gearshift.sweep import Asked
 
     factors = tuple(factor(word) for word in _listed(batches))
     names = tuple(_listed(optimizers))
-    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, tune_share)
+    share = None if tune_share is None else parsed_share("--tune-share", tune_share)
+    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
     sweep_batch_command(asked, out)
 
 

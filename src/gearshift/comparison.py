@@ -8,7 +8,7 @@ else `unclear`. Pure arithmetic over the reports of runs; trains nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, mean, median, stdev
 from typing import Any, Literal
@@ -55,14 +55,13 @@ def verdict(difference: Interval, margin: float) -> Verdict:
     return "unclear"
 
 
-def seeds_to_settle(differences: Sequence[float], margin: float) -> int | None:
-    """How many more seeds would likely bring the interval within the margin, or None if none would."""
+def seeds_to_settle(differences: Sequence[float], settled: Callable[[Interval], bool]) -> int | None:
+    """How many more seeds would likely make the interval narrow enough, or None if none would."""
     if len(differences) < 2:
         return None
-    spread, centre = stdev(differences), abs(mean(differences))
+    spread, centre = stdev(differences), mean(differences)
     for n in range(len(differences) + 1, 200):
-        half = student95(n - 1) * spread / math.sqrt(n)
-        if centre + half <= margin or centre - half > margin:
+        if settled(Interval(centre, student95(n - 1) * spread / math.sqrt(n))):
             return n - len(differences)
     return None
 
@@ -132,7 +131,9 @@ def _arm(
         auc=interval([report["auc"] for report in own]),
         difference=paired,
         verdict=said,
-        more_seeds=seeds_to_settle(differences, margin) if said == "unclear" else None,
+        more_seeds=seeds_to_settle(differences, lambda found: verdict(found, margin) != "unclear")
+        if said == "unclear"
+        else None,
         examples_per_second=rate,
         speedup=median(
             [m["examples_per_second"] / t["examples_per_second"] for m, t in zip(own, base, strict=True)]

@@ -17,7 +17,7 @@ from functools import partial
 from statistics import mean, median
 from typing import Any
 
-from gearshift.comparison import Interval, bounds, interval
+from gearshift.comparison import Interval, bounds, interval, seeds_to_settle
 from gearshift.curves import Point, curves
 from gearshift.optim.batch_scaling import Rates, scaled
 
@@ -84,6 +84,9 @@ class Line:
     dense: float  # factors of the optimizer's own rates
     rows: float
     scores: tuple[Score | None, ...]
+    settings: tuple[
+        str, ...
+    ] = ()  # that make a run like it, as they are written after `gearshift train CONFIG`
 
     @property
     def aucs(self) -> list[float]:
@@ -116,8 +119,11 @@ class Sweep:
         return max(self.at(smallest), key=lambda line: (len(line.scores), mean(line.aucs)))
 
     def difference(self, line: Line) -> Interval:
+        return interval(self._differences(line))
+
+    def _differences(self, line: Line) -> list[float]:
         """Over the seeds that both had."""
-        return interval([own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)])
+        return [own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)]
 
     def within(self, line: Line) -> bool:
         """By the lower bound; one seed has none, and then it is the difference itself. What diverged never is."""
@@ -125,10 +131,22 @@ class Sweep:
         low = found.mean if math.isnan(found.half) else found.low
         return None not in line.scores and low >= -self.tolerance
 
+    def without(self, line: Line) -> bool:
+        """By the upper bound: it is worse, and no seeds would bring it within."""
+        found = self.difference(line)
+        high = found.mean if math.isnan(found.half) else found.high
+        return None in line.scores or high < -self.tolerance
+
     def is_open(self, line: Line, seeds: int) -> bool:
-        """Whether it had fewer than these seeds, and more might bring it within: by the upper bound."""
-        lost = None in line.scores or self.difference(line).high < -self.tolerance
-        return len(line.scores) < seeds and not lost
+        """Whether it had fewer than these seeds, and more might bring it within."""
+        return len(line.scores) < seeds and not self.without(line)
+
+    def more_seeds(self, line: Line) -> int | None:
+        """How many would likely tell whether it is within, where its own leave that open; None if none would."""
+        if self.within(line) or self.without(line):
+            return None
+        low = -self.tolerance
+        return seeds_to_settle(self._differences(line), lambda found: found.low >= low or found.high < low)
 
     def having(self, line: Line) -> Sweep:
         """With it as the last line, in the place of an earlier one of its optimizer and batch."""
@@ -184,10 +202,12 @@ class Sweep:
             "auc": bounds(interval(line.aucs)),
             "difference": bounds(self.difference(line)),
             "within": self.within(line),
+            "more_seeds": self.more_seeds(line),
             "seeds": len(line.scores),
             "diverged": sum(score is None for score in line.scores),
             **figures,
             "seconds": _known(line.seconds),
+            **({"settings": list(line.settings)} if line.settings else {}),
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -163,8 +163,7 @@ class Learner:
                 f"Warm-start the embeddings only: --init-from {checkpoint.path}"
             )
         if trainable and checkpoint.facts["settings"] != self.settings:
-            had, asked = (text.split("; ") for text in (checkpoint.facts["settings"], self.settings))
-            theirs, ours = [x for x in had if x not in asked], [x for x in asked if x not in had]
+            theirs, ours = _apart(checkpoint.facts["settings"].split("; "), self.settings.split("; "))
             raise UserError(
                 f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config asks "
                 f"{', '.join(ours)}. Resume with the optimizers of the run, or start anew with --init-from"
@@ -296,3 +295,17 @@ def _first_state(store: RowStore) -> Floats:
 
 def without_state(block: RowBlock) -> RowBlock:
     return replace(block, state_US=np.zeros((len(block.ids_U), 0), np.float32))
+
+
+def _apart(had: Sequence[str], asked: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What differs of settings such as `dense Adam(lr=0.1, ...)`: of the same rule the values alone."""
+    theirs, ours = [x for x in had if x not in asked], [x for x in asked if x not in had]
+    rules = [[re.sub(r"=[^,()]+", "", text) for text in texts] for texts in (theirs, ours)]
+    if rules[0] != rules[1]:
+        return theirs, ours
+    values = [
+        [f"{text.split()[0]} {value}" for text in texts for value in re.findall(r"\w+=[^,()]+", text)]
+        for texts in (theirs, ours)
+    ]
+    both = [pair for pair in zip(*values, strict=True) if pair[0] != pair[1]]
+    return [one for one, _ in both], [other for _, other in both]

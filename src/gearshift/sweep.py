@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 
 import torch
@@ -46,18 +47,25 @@ def sweep_batch(
     *,
     optimizers: str | Sequence[str] = (),
     factors: Sequence[int] = FACTORS,
-    seeds: int = 3,
+    seeds: int = 5,
     tolerance: float = 0.001,
     tune_share: float | None = None,
     tell: Told = lambda _: None,
 ) -> Sweep:
     """The largest batch at which a model is as good: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
 
+    A line's `settings` make a run like it: `gearshift.config.load_config(config, line.settings)`. `tell=print` shows
+    each training as it ends.
+
     `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
     `vr_adam:row_trust=row_wise`, the config's own if none is given. `tune_share` of the training data is what rates are
     searched on: a tenth, or all of them where the config has several epochs.
     """
-    names = optimizers.split(",") if isinstance(optimizers, str) else optimizers
+    names = (
+        [word.strip() for word in optimizers.split(",") if word.strip()]
+        if isinstance(optimizers, str)
+        else optimizers
+    )
     asked = Asked(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
     *_, last = BatchSweep(asked, tell)
     return last
@@ -69,19 +77,19 @@ class Asked:
     settings: tuple[str, ...] = ()  # over the file's
     optimizers: tuple[str, ...] = ()  # none: the config's own
     factors: tuple[int, ...] = FACTORS
-    seeds: int = 3
+    seeds: int = 5
     tolerance: float = 0.001
     tune_share: float | None = None  # none: by the epochs
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
+        if not isinstance(self.seeds, int) or self.seeds < 1:
             raise UserError(f"seeds is {self.seeds}; at least 1, and 5 for an interval that says something")
-        if self.tune_share is not None and not 0 < self.tune_share <= 1:
-            said = f"the share to search rates on is {self.tune_share:g}"
-            raise UserError(f"{said}; above 0 and at most 1, such as 0.1")
-        if not self.tolerance > 0:
-            raise UserError(f"the tolerance is {self.tolerance:g}; an AUC above 0, such as .001")
-        whole = all(isinstance(factor, int) for factor in self.factors)
+        share = self.tune_share
+        if share is not None and not (isinstance(share, Real) and 0 < share <= 1):
+            raise UserError(f"the share to search rates on is {share}; above 0 and at most 1, such as 0.1")
+        if not (isinstance(self.tolerance, Real) and self.tolerance > 0):
+            raise UserError(f"the tolerance is {self.tolerance}; an AUC above 0, such as .001")
+        whole = all(isinstance(factor, Integral) for factor in self.factors)
         if (
             not self.factors
             or not whole
@@ -117,7 +125,7 @@ class BatchSweep:
                 "examples: leave such factors out of --batches"
             )
         search = Search(examples, step=2.0, strides=(2, 1), share=self.tune_share)
-        return sweep(
+        found = sweep(
             list(self.arms),
             self.batches,
             self.run,
@@ -126,18 +134,17 @@ class BatchSweep:
             tolerance=self.asked.tolerance,
             rules={word: arm.rule for word, arm in self.arms.items()},
         )
+        return (replace(one, lines=tuple(map(self.with_settings, one.lines))) for one in found)
+
+    def with_settings(self, line: Line) -> Line:
+        """And how to train so."""
+        own = Trial(line.optimizer, line.batch, line.dense, line.rows, 1)
+        return replace(line, settings=(*self.asked.settings, *self._words(own)))
 
     def rates(self, line: Line) -> tuple[float, float]:
         """Of the dense parameters and the rows."""
         arm = self.arms[line.optimizer]
         return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
-
-    def chosen(self, line: Line) -> list[str]:
-        """The settings over the file's that make a run like this line's."""
-        return [
-            *self.asked.settings,
-            *self._words(Trial(line.optimizer, line.batch, line.dense, line.rows, 1)),
-        ]
 
     def run(self, trial: Trial) -> Score | None:
         score = self._trained(trial)

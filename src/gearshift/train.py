@@ -23,11 +23,14 @@ from gearshift.learner import describe
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
+from gearshift.sync.registry import gradients_per_step
 from gearshift.trainer import Trainer
 from gearshift.training import EarlyStopping, PlannedSwitch, Plateau
 
 if TYPE_CHECKING:
     from gearshift.cluster.launch import LaunchedRun
+
+FEW_STEPS = 50  # of a run: fewer are told before it begins
 
 
 def start(
@@ -230,7 +233,8 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     weights = learner.worker.dense.count / 1e6
     lines = [
         f"{name} -> {folder}   {describe(learner.model)}, {weights:.2f} M dense weights   {_how(run)}",
-        *_rates(config),
+        *_rates(config, run),
+        *_few_steps(run),
         f"Data   train: {run.training.train.describe()}",
     ]
     others = {"valid": run.training.valid, "test": run.test}
@@ -253,12 +257,29 @@ def _how(run: Run) -> str:
     return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
 
 
-def _rates(config: Config) -> list[str]:
+def _rates(config: Config, run: Run) -> list[str]:
     """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule moves them."""
     rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
     if base is None:
         return []
-    growth = scaled(rule, Rates(1.0, 1.0, 1.0), batch / base)
-    factors = {"dense": growth.dense_lr, "rows": growth.row_lr, "L2 of rows": growth.row_l2}
-    moved = ", ".join(f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1)
-    return [f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {moved or 'as they are'}"]
+    growth = scaled(rule, Rates(1.0, 1.0, 1.0, config.optimizer.schedule.warmup), batch / base)
+    factors = {"dense": growth.dense_lr, "rows": growth.row_lr}
+    if any(part.optimizer.l2 for store in run.training.learner.server.stores for part in store.parts):
+        factors["L2 of rows"] = growth.row_l2
+    moved = [f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1]
+    if growth.warmup > config.optimizer.schedule.warmup:
+        moved.append(f"warm-up over the first {100 * growth.warmup:.0f} %")
+    said = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {', '.join(moved) or 'as they are'}"
+    strategy = run.training.strategy
+    if gradients_per_step(strategy) * strategy.batch < batch:
+        said += f". But a step of {strategy.name} has {strategy.batch:,} examples: these rates may be too large for it"
+    return [said]
+
+
+def _few_steps(run: Run) -> list[str]:
+    """Of a batch that leaves an optimizer no time."""
+    training = run.training
+    steps = training.plan.epochs * -(-training.train.estimate() // training.plan.batch)
+    if steps >= FEW_STEPS:
+        return []
+    return [f"Steps  only about {steps:,} in all, too few to learn much: lower train.global_batch"]

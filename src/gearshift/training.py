@@ -476,8 +476,8 @@ class Training:
             return None
         self._told_plain = True
         return (
-            f"vr_* reduces nothing: {known}, as without it. More batches form a step with train.micro_batches or "
-            "workers, under a strategy that gathers them; such steps are counted as plain_steps in report.json"
+            f"a step of vr_* was one without it: {known}. More batches form a step with train.micro_batches (in Python "
+            "micro_batches=) or workers, under a strategy that gathers them; such steps are counted as plain_steps"
         )
 
     def rate(self, examples: int) -> float:

@@ -58,7 +58,20 @@ def test_the_header_says_what_a_batch_rule_did(tmp_path: Path) -> None:
     run = start(configured(tmp_path, settings=settings))
     run.wait(120)
     assert "sync, 1 worker, global batch 64 = 4 x 16" in run.header[0]
-    assert run.header[1] == "Rates  tuned for batch 16, cowclip to 64: dense x2, L2 of rows x4"
+    grown = "Rates  tuned for batch 16, cowclip to 64: dense x2"
+    assert run.header[1] == f"{grown}, L2 of rows x4, warm-up over the first 10 %"
+    plain = start(configured(tmp_path, settings=[*settings[:-1], "strategy=async"]))
+    plain.wait(120)
+    small = "But a step of async has 16 examples: these rates may be too large for it"
+    assert plain.header[1] == f"{grown}, warm-up over the first 10 %. {small}"
+    assert any("Steps  only about" in line for line in plain.header)
+
+
+def test_a_batch_that_leaves_no_steps_is_told(tmp_path: Path) -> None:
+    runs = [start(configured(tmp_path, settings=[f"global_batch={n}"])) for n in (2, 100_000)]
+    headers = [run.header for run in runs if run.wait(120)]
+    told = [[line for line in header if line.startswith("Steps")] for header in headers]
+    assert told == [[], ["Steps  only about 1 in all, too few to learn much: lower train.global_batch"]]
 
 
 def test_too_little_memory_is_told_before_anything_is_written(tmp_path: Path) -> None:

@@ -219,8 +219,17 @@ def test_metrics_tell_the_speed_since_the_line_before_and_the_strategy(tmp_path:
 
 
 def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
+    def asked(**settings: float) -> dict:
+        return {"optimizer": optim.build("vr_adam", lr=0.01, **settings), "micro_batches": 10}
+
+    reduced = trainer(tmp_path, callbacks=[StopAt(3)], **asked(floor=0.1)).fit(model(), data()).folder
+    values = r"trained with dense floor=0\.1; this config asks dense floor=0\.2\. Resume"
+    with pytest.raises(UserError, match=values):  # of the same rule
+        trainer(tmp_path, **asked(floor=0.2)).fit(model(), data(), resume=reduced)
     folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
-    with pytest.raises(UserError, match="Resume with the optimizers of the run"):
+    with pytest.raises(
+        UserError, match=r"RowAdagrad\(.*asks embedding.*RowAdam\(.*Resume with the optimizers of the run"
+    ):
         trainer(tmp_path, embeddings=gs.RowAdam()).start(model(), data(), resume=folder)
 
 

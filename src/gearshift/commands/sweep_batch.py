@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from gearshift import run_folder
@@ -13,6 +14,7 @@ from gearshift.commands import terminal
 from gearshift.commands.compare import difference_text, interval_text, markdown_table
 from gearshift.comparison import interval
 from gearshift.config import check_files, load_config
+from gearshift.config.quantities import parse_share
 from gearshift.errors import UserError
 from gearshift.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
           "gap", "steps", "time")  # fmt: skip
 FILES = ("sweep.json", "sweep.md", "sweep.svg")
+COIN = 0.52  # an AUC up to here is hardly more than chance
 RatesOf = Callable[[Line], tuple[float, float]]
 
 
@@ -38,13 +41,13 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
         f"searched on {terminal.percent(swept.tune_share, 0)} of the training data (more, where that is fewer than "
         f"{STEPS} steps), then {_seeds(asked.seeds)}."
     )
-    found, lines = None, iter(swept)
-    out.mkdir(parents=True, exist_ok=True)
-    for file in FILES:  # of an earlier sweep
-        with suppress(FileNotFoundError):
-            (out / file).replace(out / f"before.{file}")
+    found = None
     try:
-        for found in lines:
+        for found in swept:
+            if (
+                len(found.lines) == 1
+            ):  # what an earlier sweep left is kept until there is something in its place
+                _set_aside(out)
             _keep(found, swept, out)
             terminal.say(_sentence(found, found.lines[-1], asked.seeds))
     except KeyboardInterrupt:
@@ -53,6 +56,7 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
             terminal.say(f"Interrupted; what is done is in {out / 'sweep.json'}.")
         raise
     assert found is not None
+    _keep(found, swept, out, finished=True)
     terminal.say(table(found, swept.rates))
     for sentence in _notes(found, swept):
         terminal.say(sentence)
@@ -71,6 +75,14 @@ def factor(word: str) -> int:
     if not number.isdecimal():
         raise UserError(f"--batches has `{word}`; write factors of train.global_batch, such as 1,4,16,64")
     return int(number)
+
+
+def parsed_share(option: str, word: str) -> float:
+    """0.1 or 10%"""
+    try:
+        return parse_share(word)
+    except ValueError as error:
+        raise UserError(f"{option} is `{word}`: {error}") from None
 
 
 def _sentence(found: Sweep, line: Line, seeds: int) -> str:
@@ -105,11 +117,27 @@ def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
         str(len(line.scores)),
         interval_text(interval(line.aucs)),
         "-" if line is found.reference else difference_text(found.difference(line)),
-        "yes" if found.within(line) else f"no, {diverged} diverged" if diverged else "no",
+        _within(found, line),
         terminal.figure(line.mean("logloss")),
         terminal.figure(line.mean("gap")),
         "-" if diverged == len(line.scores) else terminal.count(line.mean("steps")),
         "-" if diverged == len(line.scores) else terminal.clock(line.seconds),
+    ]
+
+
+def _within(found: Sweep, line: Line) -> str:
+    if diverged := line.scores.count(None):
+        return f"no, {diverged} diverged"
+    return "yes" if found.within(line) else "no" if found.without(line) else "not shown"
+
+
+def _left_open(found: Sweep) -> list[str]:
+    if not any(_within(found, line) == "not shown" for line in found.lines):
+        return []
+    more = [seeds for line in found.lines if (seeds := found.more_seeds(line)) is not None]
+    settle = f"; about {min(more)} more would likely settle one of them" if more else ""
+    return [
+        f'"not shown" = these seeds leave it open: the interval lies on both sides of that bound{settle}.'
     ]
 
 
@@ -120,16 +148,21 @@ def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
         f'"within" = {bound} to the best of the smallest batch is at least -{tolerance} (--tolerance); gap = AUC on '
         "training data minus AUC held out."
     ]
+    said += _left_open(found)
     said += [
         f"{optimizer}: largest batch {'none' if batch is None else f'{batch:,}'}."
         for optimizer, batch in found.largest_batch().items()
     ]
     if seeds == 1:
         said.append("One seed gives no interval; --seeds 5 does.")
-    if best is not None:
-        words = shlex.join(swept.chosen(best))
+    if best is not None and mean(best.aucs) > COIN:
         said.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
-        said.append(f"Train so: gearshift train {swept.asked.config} {words}")
+        said.append(f"Train so: gearshift train {swept.asked.config} {shlex.join(best.settings)}")
+    elif best is not None:
+        said.append(
+            f"Nothing is recommended: the best AUC is {terminal.figure(mean(best.aucs))}, hardly more than chance. "
+            "More data or a smaller train.global_batch would tell more."
+        )
     else:
         said.append(
             "Nothing is recommended: the best of the smallest batch diverged, also at far lower rates."
@@ -137,12 +170,18 @@ def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
     return said
 
 
-def _keep(found: Sweep, swept: BatchSweep, out: Path) -> None:
+def _set_aside(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for file in FILES:
+        with suppress(FileNotFoundError):
+            (out / file).replace(out / f"before.{file}")
+
+
+def _keep(found: Sweep, swept: BatchSweep, out: Path, *, finished: bool = False) -> None:
     """What is known so far, should the rest not come."""
-    told = found.as_json()
-    for line, one in zip(found.lines, told["lines"], strict=True):
-        one["settings"] = swept.chosen(line)
-    run_folder.write_json(out / "sweep.json", told)
+    asked = swept.asked
+    wanted = {"config": str(asked.config), "factors": list(asked.factors), "seeds": asked.seeds}
+    run_folder.write_json(out / "sweep.json", {"finished": finished, **wanted, **found.as_json()})
     run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
     picture = found.picture(f"{swept.config.name}: what a larger batch costs")
     run_folder.write_text(out / "sweep.svg", picture)

@@ -14,7 +14,12 @@ class Optimizer(Named):
     """Settings that are not given are the optimizer's own defaults."""
 
     name: str
-    lr: Number | None = Field(default=None, gt=0, description="Learning rate.")
+    lr: Number | None = Field(
+        default=None,
+        gt=0,
+        description="Learning rate. Not set, dense: 0.1 (sgd, momentum, lars), 0.01 (adagrad), 0.001 (adam, adamw, "
+        "lamb), vr_x as x; rows: 0.05, adam 0.001.",
+    )
     l2: Number | None = Field(default=None, ge=0, description="L2 penalty on what a step touches.")
     momentum: Number | None = Field(
         default=None, ge=0, lt=1, description="momentum: share of the last move kept."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 from gearshift import names
@@ -32,6 +33,8 @@ LAYER_WISE: dict[str, type[DenseLARS | DenseLAMB]] = {
     "lars": DenseLARS,
     "lamb": DenseLAMB,
 }  # need `.on(layout)`
+
+NUMBERS = ("lr", "l2", "weight_decay", "eps", "eta", "initial", "beta1", "beta2", "beta3", "momentum")
 
 __all__ = [
     "GSNR",
@@ -71,8 +74,12 @@ __all__ = [
 
 def build(name: str, **params: Any) -> DenseOptimizer:
     """`build("adam", lr=1e-3)`; unknown names are a `UserError` with the nearest."""
-    if not 0 <= (lr := params.get("lr", 0.0)) < math.inf:
-        raise UserError(f"optimizer {name}: lr is 0 or more, not {lr}")
+    for param, value in params.items():
+        below = 1.0 if param in ("beta1", "beta2", "beta3", "momentum") else math.inf
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if param in NUMBERS and not (number and 0 <= value < below):
+            limits = "0 or more" if below > 1 else "from 0 to below 1"
+            raise UserError(f"optimizer {name}: {param} is {limits}, not {value!r}")
     if name in VARIANCE_REDUCED:
         return variance_reduced(name, **params)
     rules = OPTIMIZERS | LAYER_WISE

@@ -90,8 +90,11 @@ class GSNR:
             raise names.unknown("control", self.control, get_args(Control))
 
     def too_few(self, effective: float) -> str | None:
-        """Why r is 1 in a step of so many gradients of equal weight; None if they are enough."""
-        if effective >= self.min_gradients * (1 - 1e-6):
+        """Why r is 1 in a step of so many gradients of equal weight; None if they are enough.
+
+        Half a gradient is forgiven: the last piece of a batch is often shorter, and a late gradient decayed.
+        """
+        if effective >= self.min_gradients - 0.5 - 1e-6:
             return None
         return (
             f"{effective:.1f} effective gradients in this step, fewer than min_gradients = "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,9 +59,11 @@ class Collector:
                 f"{len(gradients)} gradients for {len(self._sums)} parameters: give one for each, in the order of "
                 "the optimizer's groups; None for a parameter that took no part"
             )
-        if not 0 < examples <= MOST_EXAMPLES:
+        number = isinstance(examples, Real) and not isinstance(examples, bool)
+        if not (number and 0 < examples <= MOST_EXAMPLES):
             raise UserError(
-                f"a micro-batch has more than 0 and at most {MOST_EXAMPLES:g} examples, not {examples}"
+                f"a micro-batch has more than 0 and at most {MOST_EXAMPLES:g} examples, not {examples!r}: leave an "
+                "empty one out, without collect()"
             )
         self._optimizer.check_gradients(gradients)
         for i, gradient in enumerate(gradients):

@@ -61,6 +61,8 @@ class VarianceReducedOptimizer(RuleOptimizer):
             raise UserError(
                 "weights are those of step(gradients=[...]); micro-batches have collect(examples=...)"
             )
+        if closure is not None and not callable(closure):
+            raise UserError("step() takes gradients by name: step(gradients=[...])")
         loss = evaluate(closure)
         parameters = list(self.parameters())
         if gradients is not None:
@@ -92,13 +94,18 @@ class VarianceReducedOptimizer(RuleOptimizer):
     def _spreads(
         self, gradients: Sequence[Sequence[Tensor | None]], weights: Sequence[float] | None
     ) -> list[Spread | None]:
-        devices = list(gradients)
+        devices = list(gradients) if isinstance(gradients, Iterable) else []
         listed = (isinstance(device, Iterable) and not isinstance(device, Tensor) for device in devices)
         if not devices or not all(listed):
             raise UserError(
                 "step(gradients=...) takes a list for each device, of a gradient for each parameter"
             )
-        counts = [1.0] * len(devices) if weights is None else [float(weight) for weight in weights]
+        try:
+            counts = [1.0] * len(devices) if weights is None else [float(weight) for weight in weights]
+        except (TypeError, ValueError):
+            raise UserError(
+                f"weights are the examples of each device, a list of numbers, not {weights!r}"
+            ) from None
         if len(counts) != len(devices):
             raise UserError(
                 f"{len(counts)} weights for the gradients of {len(devices)} devices: give one for each"

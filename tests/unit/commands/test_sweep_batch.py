@@ -50,6 +50,7 @@ def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFi
     assert "rates of lamb at 512" in said and "seed 2   adam at 512" in said
     told = json.loads(Path("found/sweep.json").read_text())
     assert told["largest_batch"] == {"adam": 512, "lamb": 512}
+    assert (told["config"], told["factors"], told["seeds"]) == ("clicks.yaml", [1, 4], 2) and told["finished"]
     assert [(line["optimizer"], line["batch"], line["steps"]) for line in told["lines"]] == [
         ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
     assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
@@ -68,7 +69,7 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
     assert score is not None
     line = Line("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
     dense, rows = sweep.rates(line)
-    config = gs.config.load_config("clicks.yaml", [*sweep.chosen(line), "eval_every=none"])
+    config = gs.config.load_config("clicks.yaml", [*sweep.with_settings(line).settings, "eval_every=none"])
     assert config.train.epochs == 2, "asked on the command line, not in the file"
     assert config.optimizer.dense.name == "vr_adam" and config.optimizer.row_trust == "touched"
     assert config.optimizer.dense.lr == pytest.approx(
@@ -104,7 +105,7 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
     assert adam.dense_lr == pytest.approx(0.02) and adam.rows["embeddings"].lr == pytest.approx(0.2)
     assert adam.rule == "linear"
     assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
-    words = ruled.chosen(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ()))
+    words = ruled.with_settings(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ())).settings
     assert cowclip.dense_lr == pytest.approx(0.01) and cowclip.rows["embeddings"].lr == 0.05
     assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=1.6e-05" in words
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
@@ -195,8 +196,33 @@ def test_what_three_seeds_leave_open_is_said_so(
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "4"]) == 0
     said = capsys.readouterr().out
     assert "NOT within the tolerance after 3 of 4 seeds" in said and "NOT within the tolerance\n" in said
+    assert (
+        '"not shown" = these seeds leave it open' in said and "more would likely settle one of them" in said
+    )
     heads, *_, last = Path("sweep.md").read_text().splitlines()
-    assert dict(zip(heads.split("|"), last.split("|"), strict=True))[" seeds "].strip() == "4"
+    row = {head.strip(): value.strip() for head, value in zip(heads.split("|"), last.split("|"), strict=True)}
+    assert (row["seeds"], row["within"]) == ("4", "not shown")
+
+
+def test_what_is_no_better_than_a_coin_is_not_recommended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: Score(0.51, 8.0, 0.0, 0.5, 2, 1.0))
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--seeds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "Nothing is recommended: the best AUC is .5100, hardly more than chance" in said
+    assert "Train so" not in said
+
+
+def test_an_interrupt_before_the_first_line_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: BatchSweep, trial: Trial) -> Score:
+        raise KeyboardInterrupt
+
+    Path("sweep.json").write_text("of an earlier sweep")
+    monkeypatch.setattr(BatchSweep, "_trained", interrupted)
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--out", "."]) == 130
+    assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--out", "new"]) == 130
+    assert Path("sweep.json").read_text() == "of an earlier sweep" and not Path("new").exists()
 
 
 def test_settings_are_said_once() -> None:
@@ -228,7 +254,8 @@ def test_an_interrupt_leaves_what_is_done(
     monkeypatch.setattr(BatchSweep, "_trained", trained)
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2"]) == 130
     assert "Interrupted; what is done is in sweep.json" in capsys.readouterr().out
-    assert json.loads(Path("sweep.json").read_text())["largest_batch"] == {"adam": 128}
+    told = json.loads(Path("sweep.json").read_text())
+    assert told["largest_batch"] == {"adam": 128} and told["finished"] is False
     assert Path("sweep.md").read_text().count("\n") == 3  # all files are of the same lines
     written = {name: Path(name).read_bytes() for name in FILES}
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
@@ -251,6 +278,7 @@ def test_an_interrupt_leaves_what_is_done(
         ("--optimizers adam:row_clip=cowclip:row_clip=cowclip", "`row_clip` is set twice"),
         ("--optimizers adam:beta9=1", "unknown key `beta9` in optimizer"),
         ("--seeds 0", "seeds is 0; at least 1"),
+        ("--tune-share 10x", "--tune-share is `10x`: expected a share, such as 10% or 0.1"),
         ("--tune-share 0", "the share to search rates on is 0"),
         ("--tolerance -1", "the tolerance is -1"),
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.errors import UserError
-from gearshift.optim import GSNR, Layout, Ratios, Spread, build, spread_of
+from gearshift.optim import GSNR, Layout, Ratios, Spread, VarianceReduced, build, spread_of
 from gearshift.optim.gsnr import Control
 
 LAYOUT = Layout.of(
@@ -132,6 +132,8 @@ def test_too_few_gradients_say_so() -> None:
     unequal = of(draw(10, 1), [1.0] * 5 + [0.01] * 5, GSNR())
     assert unequal.values is None, "ten gradients of which five count"
     assert of(draw(8, 1), [0.1] * 8, GSNR()).reason is None, "rounding of sum(a)^2 / sum(a^2) is forgiven"
+    shorter = [of(draw(8, 1), [1.0] * 7 + [last], GSNR()).reason for last in (0.5, 0.2)]
+    assert shorter[0] is None and shorter[1] is not None, "half a gradient is forgiven, of 7.76 and 7.36"
 
 
 def test_controls_keep_what_they_say() -> None:
@@ -194,7 +196,16 @@ def test_bad_settings_are_refused_in_words() -> None:
     for bad in ({"floor": None}, {"min_gradients": "8"}):
         with pytest.raises(UserError, match=f"{next(iter(bad))} is .*, not "):
             GSNR(**bad)  # type: ignore[arg-type]
+    for name, bad in (
+        ("vr_adam", {"beta3": "x"}),
+        ("vr_lars", {"eta": -1}),
+        ("lamb", {"beta1": 2}),
+        ("sgd", {"lr": "1"}),
+    ):
+        (setting,) = bad
+        with pytest.raises(UserError, match=f"optimizer {name}: {setting} is .*, not "):
+            build(name, **bad)
     with pytest.raises(UserError, match=r"beta3 is the memory of r, .* not 'x'"):
-        build("vr_adam", beta3="x")
+        VarianceReduced(build("adam"), beta3="x")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="Did you mean `permuted`"):
         GSNR(control="permute")  # type: ignore[arg-type]

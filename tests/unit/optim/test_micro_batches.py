@@ -244,13 +244,25 @@ def test_mistakes_are_told_in_words() -> None:
         optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
     with pytest.raises(UserError, match="a list for each device"):
         optimizer.step(gradients=[torch.ones(2), torch.ones(2)])  # type: ignore[list-item]
-    for nothing in ([], [None], [3.0]):
+    for nothing in ([], [None], [3.0], 3):
         with pytest.raises(UserError, match="a list for each device"):
             optimizer.step(gradients=nothing)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="parameter 0 is no tensor, but ndarray"):
         optimizer.step(gradients=[[np.ones(2), None]])  # type: ignore[list-item]
     with pytest.raises(UserError, match="at most 1e"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[float("inf")])
+    for examples in ("3", None, True):
+        with (
+            pytest.raises(UserError, match=r"examples, not .*: leave an empty one out"),
+            optimizer.micro_batches() as collect,
+        ):
+            optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+            collect(examples=examples)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"by name: step\(gradients="):
+        optimizer.step([[torch.ones(2), None]])  # type: ignore[arg-type]
+    for weights in (5, ["a"]):
+        with pytest.raises(UserError, match="weights are the examples of each device, a list of numbers"):
+            optimizer.step(gradients=[[torch.ones(2), None]], weights=weights)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="weights are those of step"):
         optimizer.step(weights=[1.0])
     assert torch.equal(optimizer.param_groups[0]["params"][0].detach(), torch.ones(2)), "nothing moved"
