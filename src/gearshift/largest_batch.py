@@ -84,9 +84,7 @@ class Line:
     dense: float  # factors of the optimizer's own rates
     rows: float
     scores: tuple[Score | None, ...]
-    settings: tuple[
-        str, ...
-    ] = ()  # that make a run like it, as they are written after `gearshift train CONFIG`
+    settings: tuple[str, ...] = ()  # that make a run like it, as written after `gearshift train CONFIG`
 
     @property
     def aucs(self) -> list[float]:
@@ -225,6 +223,8 @@ def sweep(
 ) -> Iterator[Sweep]:
     """What is known after each line, all optimizers at a batch before the next batch, finalists a second time.
 
+    Late seeds may change whom all are compared to, and so who is a finalist.
+
     An optimizer that is not within the tolerance any more is not tried at larger batches, unless `to_the_end`.
     `rules` are of optimizers whose rates grow by another rule than the search's; `each` may work in parallel.
     """
@@ -235,9 +235,7 @@ def sweep(
             found = found.having(line)
             yield found
         while finalists := [line for line in found.at(batch) if found.is_open(line, seeds)]:
-            for line in each(
-                partial(tries.rest, seeds), finalists
-            ):  # they may change whom all are compared to
+            for line in each(partial(tries.rest, seeds), finalists):
                 found = found.having(line)
                 yield found
         if not to_the_end:

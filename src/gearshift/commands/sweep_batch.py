@@ -41,13 +41,12 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
         f"searched on {terminal.percent(swept.tune_share, 0)} of the training data (more, where that is fewer than "
         f"{STEPS} steps), then {_seeds(asked.seeds)}."
     )
-    found = None
+    found: Sweep | None = None
     try:
-        for found in swept:
-            if (
-                len(found.lines) == 1
-            ):  # what an earlier sweep left is kept until there is something in its place
+        for one in swept:
+            if found is None:  # only now is there something in the place of what an earlier sweep left
                 _set_aside(out)
+            found = one
             _keep(found, swept, out)
             terminal.say(_sentence(found, found.lines[-1], asked.seeds))
     except KeyboardInterrupt:

@@ -193,8 +193,12 @@ def test_what_three_seeds_leave_open_is_said_so(
         return Score(0.7 + noise, 0.5, 0.0, 0.5, 10, 1.0)
 
     monkeypatch.setattr(BatchSweep, "_trained", trained)
+    Path("sweep.json").write_text("of an earlier sweep")
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "4"]) == 0
     said = capsys.readouterr().out
+    assert Path("before.sweep.json").read_text() == "of an earlier sweep", (
+        "set aside once, not with each line"
+    )
     assert "NOT within the tolerance after 3 of 4 seeds" in said and "NOT within the tolerance\n" in said
     assert (
         '"not shown" = these seeds leave it open' in said and "more would likely settle one of them" in said
