@@ -1,11 +1,11 @@
 """How large may the batch be? Optimizers at growing batches, each at its best rates, against the small batch's best.
 
 At each batch an optimizer's two rates, of the dense parameters and of the rows, are searched downhill on a lattice of
-factors, on one seed that is not reported and on a share of the data; the winner alone is trained on all of them, with
-three seeds, and with the others if those leave it open whether it is worse than the tolerance. Differences are paired
-by seed with the best optimizer of the smallest batch. A batch is *within* the tolerance while the lower 95 % bound of
-that difference is; an optimizer's largest batch is the last one before the first that is not. Decides what to train and
-what it means; who calls it trains.
+factors, on one seed that is not reported and on a share of the data; with the same seed and all of the data it is seen
+whether lower ones are better there. The winner alone is trained with three seeds, and with the others if those leave it
+open whether it is worse than the tolerance. Differences are paired by seed with the best optimizer of the smallest
+batch. A batch is *within* the tolerance while the lower 95 % bound of that difference is; an optimizer's largest batch
+is the last one before the first that is not. Decides what to train and what it means; who calls it trains.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class _Tries:
     def _trained(self, optimizer: str, batch: int, seeds: int, had: tuple[Score | None, ...]) -> Line:
         for attempt in range(RETREATS):
             if attempt:  # what a share of the data could bear, all of them cannot
-                self._points[optimizer], had = _lower(self._points[optimizer], 1), ()
+                self._points[optimizer], had = _retreated(self._points[optimizer], 1), ()
             at = partial(_trial, optimizer, batch, self._points[optimizer], self._search)
             had += tuple(self._run(at(seed, 1.0)) for seed in range(len(had) + 1, seeds + 1))
             if None not in had:
@@ -297,9 +297,9 @@ def _tuned(
         for _ in range(RETREATS):
             if loss(start) < math.inf:
                 break
-            start = _lower(start, 2)  # it diverges here: there is no slope to follow
+            start = _retreated(start, 2)  # it diverges here: there is no slope to follow
         start = downhill(loss, start, stride)
-    return start
+    return start if search.share_at(batch, strides[-1]) == 1.0 else lower(partial(loss_at, 1.0), start)
 
 
 def downhill(
@@ -319,7 +319,15 @@ def downhill(
     return best
 
 
-def _lower(point: tuple[int, int], by: int) -> tuple[int, int]:
+def lower(loss: Callable[[tuple[int, int]], float], start: tuple[int, int]) -> tuple[int, int]:
+    """As long as one rate or the other may fall: a share of the data, of fewer steps, bears larger ones than all."""
+    for axis in (0, 1):
+        while loss(there := _shifted(start, axis, -1)) < loss(start) * (1 - LEAST_GAIN):
+            start = there
+    return start
+
+
+def _retreated(point: tuple[int, int], by: int) -> tuple[int, int]:
     return point[0] - by, point[1] - by
 
 

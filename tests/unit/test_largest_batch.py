@@ -44,7 +44,8 @@ def test_rates_are_found_on_one_seed_and_a_share_and_only_the_winner_gets_all_se
     grown = next(line for line in last.lines if line.batch == 1024)
     assert grown.dense == pytest.approx(3 * math.sqrt(8), rel=0.25)
     searching = [trial for trial in world.trials if trial.seed == TUNING_SEED]
-    assert {trial.share for trial in searching} == {0.1}
+    checked = [trial for trial in searching if trial.share == 1.0]
+    assert {trial.share for trial in searching} == {0.1, 1.0} and len(checked) == 3 * len(last.lines)
     rest = [trial for trial in world.trials if trial.seed != TUNING_SEED]
     assert len(rest) == 3 * len(last.lines) and {trial.share for trial in rest} == {1.0}
     first = sum(trial.batch == 128 and trial.optimizer == "good" for trial in searching)
@@ -142,7 +143,19 @@ def test_where_a_rate_does_not_matter_the_search_ends() -> None:
         return Score(0.7, 0.5, 0.0, 0.5 + 1e-3 * trial.dense, 10, 1.0)
 
     *_, last = sweep(["a"], [128], run, SEARCH, seeds=1)
-    assert 1e-4 < last.lines[0].dense < 0.1 and len(trials) < 20
+    assert 1e-4 < last.lines[0].dense < 0.1 and len(trials) < 25
+
+
+@pytest.mark.parametrize("bears", ["dense", "rows"])
+def test_what_a_share_bears_is_lowered_where_all_of_the_data_does_not(bears: str) -> None:
+    """The best rate falls with the number of steps, as LAMB's does."""
+
+    def run(trial: Trial) -> Score:
+        off = abs(math.log(getattr(trial, bears) / (4.0 if trial.share < 1 else 1.0)))
+        return Score(0.7 - off, 0.5, 0.0, 0.5 + off, 10, 1.0)
+
+    *_, last = sweep(["a"], [128], run, SEARCH, seeds=1)
+    assert getattr(last.lines[0], bears) == pytest.approx(1.0, rel=0.25)
 
 
 def test_a_late_seed_that_diverges_sends_all_back() -> None:
