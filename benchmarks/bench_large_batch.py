@@ -7,11 +7,11 @@
 DeepFM (with `--cases deepfm,dlrm,frappe` also DLRM, and DeepFM on Frappe) is trained once over five days of a generated
 log, in order, and tested on the sixth; on Frappe for three epochs. Rates of dense parameters and rows are searched on a
 grid of x1.5, on one seed that is not reported, by progressive log loss on `--tune-share` of the data, coarsely on a
-quarter of that (more, where it would be fewer than 200 steps; Frappe: on all of it); the winner is trained with three
-fresh seeds, each a log of its own, and with all `--seeds` unless those three say already that it is worse than the
-tolerance. Every arm warms up over a tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at
-the smallest batch one, where it is its base. `--journal` keeps what is done, so that a run can be ended and goes on
-where it was.
+quarter of that (more, where it would be fewer than 200 steps; Frappe: on all of it), and with the same seed on all of
+the data it is seen whether lower ones are better; the winner is trained with three fresh seeds, each a log of its own,
+and with all `--seeds` unless those three say already that it is worse than the tolerance. Every arm warms up over a
+tenth of the run. VR sees 16 gradients a step (8 of 64 examples at batch 512), at the smallest batch one, where it is
+its base. `--journal` keeps what is done, so that a run can be ended and goes on where it was.
 
 `largest_batch` is the last before the first whose difference to the best arm of the smallest batch, paired by seed, has
 a lower 95 % bound below -.001 of AUC. `auc` is that of this best arm plus the difference, for logs differ more than
