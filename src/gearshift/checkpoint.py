@@ -44,9 +44,16 @@ Files = Mapping[str, dict[str, Any]]  # by name: bytes and sha256
 
 
 def write(
-    path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], rows: Mapping[str, Iterable[RowBlock]]
+    path: Path,
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, Arrays],
+    rows: Mapping[str, Iterable[RowBlock]],
+    check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the folder `path`: a file for each name in `arrays`, files for each store in `rows`, the manifest."""
+    """Writes the folder `path`: a file for each name in `arrays`, files for each store in `rows`, the manifest.
+
+    `check` is called at the last moment before the checkpoint appears, and may raise.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -54,7 +61,7 @@ def write(
         files: dict[str, dict[str, Any]] = {}
         for name, blocks in rows.items():
             files |= write_rows(beside, name, blocks)
-        finish(beside, path, facts, arrays, files)
+        finish(beside, path, facts, arrays, files, check)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -83,7 +90,12 @@ def write_rows(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
 
 
 def finish(
-    beside: Path, path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Arrays], files: Files
+    beside: Path,
+    path: Path,
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, Arrays],
+    files: Files,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Adds arrays and manifest to the rows that are in `beside`, and makes it the checkpoint `path`."""
     saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
@@ -92,6 +104,7 @@ def finish(
     manifest = content | {"sha256": _digest(content)}
     (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     _sync(beside)
+    check()
     _put_in_place(beside, path)
 
 

@@ -86,7 +86,7 @@ class Server:
         self._folder, self._run = folder, run
         self._key = secrets.token_urlsafe(32)
         self._places = threading.BoundedSemaphore(AT_ONCE)
-        _remove(folder)
+        remove(folder)
         self._socket = _bound(folder / SOCKET)
         _write_key(folder / KEY, self._key)
         self._socket.listen(AT_ONCE)
@@ -97,7 +97,9 @@ class Server:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
         self._socket.close()
-        _remove(self._folder)
+        with contextlib.suppress(OSError):
+            if (self._folder / KEY).read_text() == self._key:  # else another process has taken the run over
+                remove(self._folder)
 
     def _accept(self) -> None:
         while True:
@@ -211,7 +213,7 @@ def _write_key(path: Path, key: str) -> None:
         file.write(key)
 
 
-def _remove(folder: Path) -> None:
+def remove(folder: Path) -> None:
     """The files of this run, or what a process that was killed left of it."""
     path = folder / SOCKET
     with contextlib.suppress(OSError):
@@ -306,10 +308,20 @@ def status_of(said: dict[str, Any]) -> Status:
 
 def check_live(folder: Path, command: str) -> None:
     record = run_folder.read(folder)
+    if record.standing.answers:
+        return
     if record.state == "unknown":
         raise UserError(f"run {record.name} was {record.reason}; give `{command}` there")
-    if record.state == "running":
-        return
-    at = time.strftime(" %H:%M", time.localtime(record.ended)) if record.ended else ""
-    how = {"ended": ", exit 0", "failed": f": {record.reason}" if record.reason else ""}.get(record.state, "")
+    if record.state == "recovering":
+        since, what = clock(record.standing.since), record.standing.what
+        raise NotLive(f"run {record.name} is recovering{since}: {what}; give `{command}` again in a minute")
+    if record.is_live:
+        raise UserError(f"run {record.name} is {record.state}, and {record.reason}; give `{command}` there")
+    how = {"done": ", exit 0", "failed": f": {record.reason}" if record.reason else ""}.get(record.state, "")
+    at = clock(record.ended).removeprefix(" since")
     raise NotLive(f"run {record.name} is not running ({record.state}{at}{how}); `{command}` needs a live run")
+
+
+def clock(since: float | None) -> str:
+    """` since 03:12`, or nothing if that is not known."""
+    return time.strftime(" since %H:%M", time.localtime(since)) if since else ""

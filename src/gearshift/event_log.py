@@ -257,6 +257,9 @@ class EventLog:
     tell: Callable[[str], None]  # gets a sentence for the user
     file_bytes: int = FILE_BYTES
     write_seconds: float = WRITE_SECONDS
+    check: Callable[[], None] = lambda: (
+        None
+    )  # before a write: raises a `UserError` if the run is another's now
     _waiting: deque[str] = field(default_factory=deque)
     _file: int | None = None
     _path: Path | None = None  # the newest file of ours
@@ -299,7 +302,11 @@ class EventLog:
             if not text or self._failed:
                 return
             try:
+                self.check()
                 self._append(text)
+            except UserError:  # the run says why when it ends
+                self._failed = True
+                self._close_file()
             except OSError as error:
                 self._failed = True
                 self._close_file()

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from gearshift import __version__, control, run_folder
+from gearshift import __version__, control, lease, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.control import Status
@@ -31,6 +32,8 @@ from gearshift.replicas.figures import from_json
 from gearshift.report import report
 from gearshift.result import Result
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
+from gearshift.run_health import Health
+from gearshift.run_log import Messages
 from gearshift.saver import Saver
 from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
@@ -45,6 +48,7 @@ class CheckpointPolicy:
     every: Every | None = field(default_factory=lambda: Every(seconds=600.0))
     keep: int = 3
     path: str | Path = "runs"
+    private: bool = False  # nobody else can enter a run's folder
 
 
 class Callback:
@@ -66,9 +70,9 @@ class Run:
     ) -> None:
         self.training, self.policy, self.callbacks, self.test = training, policy, tuple(callbacks), test
         self.folder = Path()  # known once it started
-        self.phase = "starting"
+        self.phase, self.health = "starting", Health()
         self.header: tuple[str, ...] = ()  # what to tell before the start
-        self.messages: list[str] = []  # sentences for the user, in order
+        self.messages = Messages()  # sentences for the user, in order; all of them are in run.log too
         self.last_evaluation: Evaluation | None = None
         self._stop, self._save_asked = threading.Event(), threading.Event()
         self._error: BaseException | None = None
@@ -86,12 +90,15 @@ class Run:
     def start(self, folder: Path) -> None:
         """Trains in the background; `folder` is this run's own."""
         self.folder = folder
+        self.messages.keep_in(folder)
+        self.health.begin(folder, self.resumed)
         self.saver = self.make_saver(
             folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
         )
+        self.saver.health = self.health
         if self.resumed is not None:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
-        self.training.log = self._events = EventLog(folder, self.tell)
+        self.training.log = self._events = EventLog(folder, self.tell, check=partial(lease.check, folder))
         self._end_control = control.serve(folder, self)
         self._thread.start()
 
@@ -232,10 +239,10 @@ class Run:
 
     def _train(self) -> None:
         training = self.training
-        self.phase, self._started = "training", time.monotonic()
+        self._enter("training")
         self._logged = training.progress.examples, training.progress.seconds
         training.run(self)
-        self.phase = "saving"
+        self._enter("saving")
         self.save_now()
         self.saver.wait()
         if self.saver.failure:
@@ -261,7 +268,7 @@ class Run:
 
     def _final_result(self) -> Result:
         training, steps = self.training, self.training.step
-        self.phase = "evaluating"
+        self._enter("evaluating")
         self._take_best()
         if self.last_evaluation is None and training.valid is not None:  # resumed after the last one
             self.last_evaluation = evaluate(training.learner, training.valid)
@@ -270,13 +277,21 @@ class Run:
         figures = report(
             training, steps, self.last_evaluation, test, baseline or None, seconds=self._seconds()
         )
+        lease.check(self.folder)
         run_folder.write_json(self.folder / "report.json", figures)
         return self._result_of(figures)
 
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.health.enters(phase)
+
     def _seconds(self) -> float:
-        return time.monotonic() - self._started
+        """Of wall time, also before the coordinator of a cluster was restarted."""
+        mine = lease.held(self.folder)
+        return mine.seconds if mine else time.monotonic() - self._started
 
     def stepped(self, before: Moment) -> bool:
+        self.health.stepped()
         for callback in self.callbacks:
             callback.on_step(self)
         self._tell_callbacks_of_checkpoints()

@@ -4,14 +4,15 @@
       run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
       report.json   final figures, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
+      run.log       what it told its user, with times  faults.jsonl   what broke, and what it cost (run_log.py)
       control.sock, control.key   to ask a live run (control.py)
       cluster.json  of a run on a cluster: what its coordinator must know when it starts anew
-      run.lock      there while a process owns the run
+      lease/        who owns the run (lease.py)
     runs/last       a link to the newest
 
-Files appear whole or not at all (written beside and renamed); metrics.jsonl only grows. A run that says it is
-running is believed only while its process lives: the same pid with the same start time; so is its lock, of
-which only one can be made. Knows no torch, no model and no data.
+Files appear whole or not at all (written beside and renamed); run.log and the .jsonl files only grow. A run that says
+it is running is believed only while somebody holds its lease (run_state.py). Only its owner writes into the folder; an
+owner that was replaced finds out before it writes. Knows no torch, no model and no data.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from gearshift import run_owner
+from gearshift import lease, run_log, run_owner, run_state
 from gearshift.errors import UserError
+from gearshift.run_state import Ending, Standing, State
 
-State = Literal["running", "ended", "stopped", "failed", "unknown", "damaged"]
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
 CHECKPOINTS = "checkpoints"
 CLUSTER = "cluster.json"  # of a run whose processes are on a cluster
@@ -49,39 +50,93 @@ class RunRecord:
     command: str
     started: float  # epoch seconds
     ended: float | None = None
-    reason: str = ""  # why it stopped or failed
+    reason: str = ""  # why it stopped or failed, or where it is
+    standing: Standing = run_state.NOT_KNOWN
 
     @property
     def name(self) -> str:
         return self.folder.name
 
+    @property
+    def is_live(self) -> bool:
+        return self.state in run_state.LIVE
 
-def create(root: str | Path, name: str, *, command: str = "") -> Path:
-    """A new folder `name-MMDD-HHMM` below `root`, owned by this process; `last` points to it."""
+    def seen_by(self, watcher: run_state.Watcher) -> RunRecord:
+        """With what its heartbeats show."""
+        now = watcher.look(self.standing)
+        return replace(self, state=now.state, reason=now.reason, standing=now)
+
+
+def create(root: str | Path, name: str, *, command: str = "", private: bool = False) -> Path:
+    """A new folder `name-MMDD-HHMM` below `root`, owned by this process; `last` points to it.
+
+    Nobody but its user can enter a `private` one.
+    """
     root = Path(root)
     readable = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     stamp = time.strftime("%m%d-%H%M")
-    folder = _make_unique(root, f"{readable}-{stamp}")
+    folder = _make_unique(root, f"{readable}-{stamp}", 0o700 if private else 0o777)
     (folder / CHECKPOINTS).mkdir()
     claim(folder, command=command)
     _link_last(folder)
     return folder
 
 
-def claim(folder: Path, *, command: str = "") -> None:
-    """This run is ours from now on, until `finish` (a new run, or one that is resumed)."""
-    run_owner.lock(folder)
-    _clear_leftovers(folder / CHECKPOINTS)
-    said = {"state": "running", **run_owner.this_process(), "command": command, "started": time.time()}
-    write_json(folder / RUN, said)
+def claim(
+    folder: Path,
+    *,
+    command: str = "",
+    session: str | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> lease.Lease:
+    """Makes this process the owner of the run until `finish` (a new run, or one that is resumed), or says who is.
+
+    A restarted process of the owning `session` takes over at once. `tell` hears why it may take half a minute.
+    """
+    before = lease.current(folder)
+    restarts = session is not None and before is not None and before.session == session
+    mine = lease.claim(folder, session=session, tell=tell)
+    clear_leftovers(folder / CHECKPOINTS)
+    state: State = "starting"
+    known = _recorded(folder) if restarts else {}
+    if known.get("state") in ("running", "recovering", "saving"):
+        state = "recovering"
+    record = {
+        "state": state,
+        **run_owner.this_process(),
+        "command": command,
+        "started": known.get("started", time.time()),
+        "since": time.time(),
+        "what": "its coordinator was lost and is restarted" if state == "recovering" else "",
+    }
+    write_json(folder / RUN, record)
+    if not restarts:
+        run_log.write(folder, f"{command or 'started from Python'}: {versions()}")
+    owner = record["pid"], record["host"]
+    run_log.write(folder, "process {} on {} owns the run (lease {})".format(*owner, mine.fence))
+    return mine
 
 
-def hand_over(folder: Path) -> None:
-    """Another process will claim it."""
-    run_owner.unlock(folder)
+def hand_over(folder: Path) -> str:
+    """Another process of this session will claim it: the session's name. This one keeps the lease until then."""
+    mine = lease.held(folder)
+    assert mine is not None, "a run that is handed over is this process's own"
+    return mine.session
 
 
-def _clear_leftovers(checkpoints: Path) -> None:
+def set_state(folder: Path, state: State, what: str = "") -> None:
+    """Records what the run does now: for `recovering`, `what` is being replaced. Raises `Fenced`.
+
+    Costs a synced write if the state changed, and nothing otherwise. What cannot be written is no reason to end.
+    """
+    lease.check(folder)
+    with contextlib.suppress(OSError, ValueError):
+        known = _recorded(folder)
+        if (known["state"], known.get("what", "")) != (state, what):
+            write_json(folder / RUN, {**known, "state": state, "what": what, "since": time.time()})
+
+
+def clear_leftovers(checkpoints: Path) -> None:
     """What a process that died left half done: it goes, or back to its place if it is the only copy."""
     for path in checkpoints.glob(".*.old"):
         whole = checkpoints / path.name[1:].rsplit(".", 2)[0]
@@ -91,21 +146,35 @@ def _clear_leftovers(checkpoints: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def finish(folder: Path, how: Literal["done", "stopped", "failed"], reason: str | None = None) -> None:
-    """How the run ended: done, asked to stop (can be resumed), or failed with a reason."""
-    said = json.loads((folder / RUN).read_text())
-    state = "ended" if how == "done" else how
-    write_json(folder / RUN, {**said, "state": state, "ended": time.time(), "reason": reason or ""})
-    run_owner.unlock(folder)
+def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
+    """How the run ended: done, asked to stop (can be resumed), or failed with a reason.
+
+    An owner that was fenced writes nothing: the run is another's.
+    """
+    mine = lease.held(folder)
+    try:
+        mine = mine and mine.regain()
+    except lease.Fenced:
+        return
+    record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
+    write_json(folder / RUN, {**_recorded(folder), **record})
+    run_log.write(folder, f"{how}: {reason}" if reason else how)
+    if mine is not None:
+        mine.release()
 
 
 def read(folder: Path) -> RunRecord:
     try:
-        said = json.loads((folder / RUN).read_text())
-        state, reason = _state_now(said)
-        return RunRecord(folder, state, said["command"], float(said["started"]), said.get("ended"), reason)
+        said = _recorded(folder)
+        now = run_state.standing(folder, said)
+        started, ended = float(said["started"]), said.get("ended")
+        return RunRecord(folder, now.state, said["command"], started, ended, now.reason, now)
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / RUN} is damaged; the run's checkpoints may still be intact") from None
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / RUN).read_text()))
 
 
 def list_runs(root: str | Path) -> list[RunRecord]:
@@ -176,11 +245,19 @@ def resume_from(name: str | Path, *roots: str | Path) -> Path:
     return folder if path.resolve() == last else path.with_name(path.resolve().name)
 
 
-def open_folder(resume: Path | None, root: str | Path, name: str, *, command: str = "") -> Path:
+def open_folder(
+    resume: Path | None,
+    root: str | Path,
+    name: str,
+    *,
+    command: str = "",
+    private: bool = False,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> Path:
     """The folder to train in, ours from now on: that of a run which goes on, else a new one."""
     if resume is None or not _is_run(resume):
-        return create(root, name, command=command)
-    claim(resume, command=command)
+        return create(root, name, command=command, private=private)
+    claim(resume, command=command, tell=tell)
     return resume
 
 
@@ -230,13 +307,9 @@ def write_config(folder: Path, config: WritesYaml, command: str) -> None:
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """One line more. A line cut short by a crash is ended first, so that it spoils no other."""
-    with (folder / METRICS).open("ab+") as file:
-        if file.tell() > 0:
-            file.seek(-1, os.SEEK_END)
-            torn = file.read(1) != b"\n"
-            file.write(b"\n" if torn else b"")
-        file.write(json.dumps(_measured(metrics), allow_nan=False).encode() + b"\n")
+    """One line more, if the run is still ours."""
+    lease.check(folder)
+    run_log.append(folder / METRICS, json.dumps(_measured(metrics), allow_nan=False))
 
 
 def metrics(folder: Path) -> Iterator[dict[str, Any]]:
@@ -275,13 +348,13 @@ def _git_commit() -> str:
     return asked.stdout.strip() if asked.returncode == 0 else ""
 
 
-def _make_unique(root: Path, name: str) -> Path:
+def _make_unique(root: Path, name: str, mode: int) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for number in range(1, 10_000):
             folder = root / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
-                folder.mkdir()
+                folder.mkdir(mode)
                 return folder
     except OSError as error:
         raise UserError(
@@ -304,14 +377,3 @@ def _last(root: Path, records: list[RunRecord]) -> Path:
 
 def _is_run(path: Path) -> bool:
     return (path / RUN).is_file()
-
-
-def _state_now(said: Mapping[str, Any]) -> tuple[State, str]:
-    state: State = said["state"]
-    if state != "running":
-        return state, said.get("reason", "")
-    if said["host"] != platform.node():
-        return "unknown", f"started on {said['host']}"
-    if run_owner.lives(said):
-        return "running", ""
-    return "failed", "its process is gone (killed, or the machine restarted)"

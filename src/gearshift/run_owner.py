@@ -1,82 +1,71 @@
-"""Who owns a run: one process, while it lives.
+"""Which process wrote something, and does it still live? Pids are reused, and containers and machines share folders.
 
-The lock is a file of which only one can be made; it says who made it. A process is known by pid, start time
-and machine together, as pids are used again. The lock of a process that is gone holds nobody off; one of
-another machine cannot be judged, and does not either.
+A process is known by its pid and start time on one machine. A machine is known by its boot id and pid namespace: two
+containers may have one host name, and one container cannot see the processes of another. A process of another machine
+cannot be judged from here; `lease.py` watches its heartbeat instead.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gearshift.errors import UserError
-
-LOCK = "run.lock"
+MACHINE = "GEARSHIFT_MACHINE"  # environment: replaces boot id and pid namespace, where /proc is hidden
 
 
 def this_process() -> dict[str, Any]:
-    pid = os.getpid()
-    return {"pid": pid, "process_start": process_start(pid), "host": platform.node()}
+    return identity(os.getpid())
 
 
-def lives(owner: Mapping[str, Any]) -> bool:
-    """Is it a process of this machine, and still the one that wrote its name?"""
-    known = owner.get("process_start")
-    return known is not None and owner["host"] == platform.node() and process_start(owner["pid"]) == known
+def identity(pid: int) -> dict[str, Any]:
+    """Of a process of this machine."""
+    start = process_start(pid)
+    return {"pid": pid, "process_start": start, "host": platform.node(), "machine": machine()}
+
+
+def machine() -> str:
+    """Equal for two processes exactly if they see each other's pids; empty where that cannot be known."""
+    return os.environ.get(MACHINE) or _machine()
+
+
+@cache
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def lives(process: Mapping[str, Any] | None) -> bool | None:
+    """Whether it is there and still the one that wrote its name; None if that cannot be known from here."""
+    if not process or process.get("process_start") is None:
+        return None
+    if "machine" in process:
+        is_here = process["machine"] == machine() != ""
+    else:  # written by a version that knew host names only
+        is_here = process["host"] == platform.node()
+    return bool(process_start(process["pid"]) == process["process_start"]) if is_here else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal (SIGSTOP, Ctrl-Z) or a debugger holds this process."""
+    return (_stat(pid) or ["?"])[0] in "Tt"
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; none if there is no such process.
+    """When a process started, in clock ticks since boot; none if there is no such process."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
-    Field 22 of /proc/PID/stat (proc(5)); the name before it may hold spaces and brackets.
-    """
+
+def _stat(pid: int) -> list[str] | None:
+    """/proc/PID/stat from its third field on (proc(5)); the name before it may hold spaces and brackets."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def lock(folder: Path) -> None:
-    """Makes the lock, or says who has it: another process, or another thread of this one."""
-    path = folder / LOCK
-    with _alone_with(folder):
-        owner = _owner(path)
-        if lives(owner):
-            raise UserError(
-                f"run {folder.name} is still running (process {owner['pid']}); stop it before resuming it"
-            )
-        path.unlink(missing_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        with os.fdopen(handle, "w") as file:
-            json.dump(this_process(), file)
-
-
-def unlock(folder: Path) -> None:
-    (folder / LOCK).unlink(missing_ok=True)
-
-
-def _owner(path: Path) -> dict[str, Any]:
-    """Nobody if the lock is not there, or was not written to its end."""
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(path.read_text()))
-    return {}
-
-
-@contextlib.contextmanager
-def _alone_with(folder: Path) -> Iterator[None]:
-    """Of all threads and processes, one at a time: two must not take over the same old lock."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system that cannot; O_EXCL still stops most
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -1,7 +1,7 @@
 """Saves a run while it trains: takes the cut at once, writes it in the background, keeps what should be kept.
 
 A checkpoint that cannot be written (a full disk) is reported in one sentence and tried again at the next
-occasion; what was written before stays intact.
+occasion; what was written before stays intact. A process that does not own the run any more writes none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gearshift import checkpoint
+from gearshift import checkpoint, lease
 from gearshift.background import in_background
 from gearshift.checkpoint import Arrays, CheckpointFolder
 from gearshift.learner import Learner
+from gearshift.run_health import Health
 
 
 class Saver:
@@ -27,6 +28,7 @@ class Saver:
         self.checkpoints = CheckpointFolder(folder, keep)
         self.tell = tell
         self.last = saved
+        self.health = Health()  # hears of what was saved, and what was not
         self.failure: str | None = None  # of the newest attempt
         self._fault: Exception | None = None
         self._written: list[Path] = []
@@ -50,15 +52,18 @@ class Saver:
 
         def write() -> None:
             try:
-                checkpoint.write(path, facts, everything, rows)
+                checkpoint.write(path, facts, everything, rows, self.check)
+                self.check()
                 self.checkpoints.link("last", path)
                 if best:
                     self.checkpoints.link("best", path)
                 self.checkpoints.prune()
                 self.last, self.failure = path, None
                 self._written.append(path)
+                self.health.saved()
             except OSError as error:
                 self.failure = self._sentence(path, error)
+                self.health.save_failed(self.failure)
                 self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
             except Exception as error:  # ours: raised where the run waits
                 self._fault = error
@@ -67,6 +72,10 @@ class Saver:
                     snapshot.close()
 
         self._writing = step, in_background("gearshift-saver", write, to_its_end=True)
+
+    def check(self) -> None:
+        """Raises `lease.Fenced` if the run is another process's now."""
+        lease.check(self.checkpoints.folder.parent)
 
     def take_over(self, resumed: Path, best_step: int) -> None:
         """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""

@@ -7,15 +7,14 @@ own. Knows no torch.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from gearshift import control, run_folder
 from gearshift.control import Status
+from gearshift.run_state import Watcher
 
 POLL_SECONDS = 0.25
-LOST_SECONDS = 60.0  # in which a coordinator that is gone must be there again
 
 
 class Watched:
@@ -26,7 +25,7 @@ class Watched:
         self.status = Status(0, 0, 0, 0.0, 0.0, math.nan, math.nan, None, "starting")
         self._process = 0  # whose messages are counted
         self._seen = 0
-        self._heard = time.monotonic()
+        self._watcher = Watcher(folder)
 
     def look(self) -> None:
         """Asks the run; one that does not answer just now is asked again the next time."""
@@ -34,19 +33,16 @@ class Watched:
             said = control.ask(self.folder, "watch", seen=self._seen, process=self._process)
             fresh = said["messages"]
             self._seen = len(fresh) + (self._seen if said["process"] == self._process else 0)
-            self._process, self._heard = said["process"], time.monotonic()
+            self._process = said["process"]
             self.header, self.status = tuple(said["header"]), control.status_of(said["status"])
             self.messages += fresh
 
     def ending(self) -> run_folder.RunRecord | None:
-        """How the run ended; None while it lives."""
+        """How the run ended; None while it lives or recovers."""
         record = run_folder.read(self.folder)
         if record.ended is not None:
             return record
         if record.state == "unknown":
             control.check_live(self.folder, "watch")  # says where it is
-        return None if record.state == "running" or self._may_come_back() else record
-
-    def _may_come_back(self) -> bool:
-        on_cluster = (self.folder / run_folder.CLUSTER).exists()
-        return on_cluster and time.monotonic() - self._heard < LOST_SECONDS
+        seen = record.seen_by(self._watcher)
+        return None if seen.is_live else seen

@@ -7,6 +7,8 @@ import math
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -200,15 +202,22 @@ def test_a_remote_run_is_waited_for(folder: Path, fake: Fake) -> None:
         remote.wait()
 
 
-def test_a_coordinator_that_is_gone_may_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder.run_owner, "lives", lambda said: False)
-    ended = Watched(folder).ending()
-    assert ended is not None and "its process is gone" in ended.reason
-    (folder / run_folder.CLUSTER).write_text("{}")
+def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
+    code = (
+        "import sys; from gearshift import lease, run_folder, run_owner; import os\n"
+        "folder = run_folder.create(sys.argv[1], 'shop')\n"
+        "lease.Keeper(folder, lease.held(folder).session, 'driver', run_owner.identity(os.getppid()))\n"
+        "run_folder.set_state(folder, 'running'); print(folder)"
+    )
+    made = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    folder = Path(made.stdout.strip())
     watched = Watched(folder)
-    assert watched.ending() is None
-    watched._heard -= 61
-    assert watched.ending() is not None
+    assert watched.ending() is None and run_folder.read(folder).state == "recovering"
+    with pytest.raises(control.NotLive, match=r"is recovering since \d\d:\d\d: .*; give `switch` again"):
+        control.ask(folder, "switch", strategy="sync", settings={}, reason="")
+    (folder / "lease" / "keep-driver.json").unlink()
+    ended = watched.ending()
+    assert ended is not None and "its process is gone" in ended.reason
 
 
 def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +229,7 @@ def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pyt
         control.ask(folder, "stop")
     run_folder.finish(folder, "done")
     with pytest.raises(
-        UserError, match=r"is not running \(ended \d\d:\d\d, exit 0\); `stop` needs a live run"
+        UserError, match=r"is not running \(done \d\d:\d\d, exit 0\); `stop` needs a live run"
     ):
         control.ask(folder, "stop")
 

@@ -57,6 +57,7 @@ class Books(PassHost):
         training.progress.seconds = max(seconds, training.progress.seconds)  # what was lost took its time
         self._rewinds += 1
         if self._rewinds:
+            self._engine.redoes(lost)
             self.observer.tell(
                 f"goes on from {saved.path.name}: {lost:,} steps are done again"
                 if lost

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import run_folder
+from gearshift import lease, run_folder
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.saving import ClusterSaver, Vault
@@ -80,7 +80,8 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
     site.enter()
     folder = site.folder
-    run_folder.claim(folder, command=run_folder.read(folder).command)
+    lost_at = time.monotonic() - _seconds_lost(folder) if site.restarts() else None
+    run_folder.claim(folder, command=run_folder.read(folder).command, session=site.token or None)
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
     refuse_to_die_again(folder)
     run = site.build(resume=folder if resumed else origin_of(folder))
@@ -91,8 +92,18 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     if site.restarts():
         where = run.resumed.name if run.resumed else "the beginning"
         run.tell(f"the coordinator was lost and started anew; the run goes on from {where}")
+    if lost_at is not None:
+        lost, action = "the coordinator was lost", "it was restarted"
+        seconds = time.monotonic() - lost_at
+        run.health.recovers("lost", "coordinator", reason=lost, action=action, seconds_before=seconds)
     run.start(folder)
     return run
+
+
+def _seconds_lost(folder: Path) -> float:
+    """Since the last heartbeat of the coordinator before this one; a figure, it may trust two clocks."""
+    owner = lease.current(folder)
+    return max(0.0, time.time() - owner.beat / 1e9) if owner else 0.0
 
 
 def refuse_to_die_again(folder: Path) -> None:
@@ -225,6 +236,13 @@ class Engine:
             assert isinstance(store, Elsewhere)
             store.size = size
 
+    def redoes(self, steps: int) -> None:
+        """A shard lost its state: the run went back to the last checkpoint."""
+        health = self._run.health
+        if not health.is_recovering:
+            health.recovers("lost", "shard", reason="a shard was lost", action="it was restarted")
+        health.redoes(steps)
+
     def write_events(self) -> None:
         self._run.write_events()
 
@@ -268,6 +286,7 @@ class Engine:
 
     def replace_shard(self, shard: int) -> None:
         reason = f"shard {shard} was silent for {self.role.patience_with_shards:g} s"
+        self._run.health.recovers("frozen", "shard", shard, reason=reason, action="it is replaced")
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     def check_replicas(self, strategy: Strategy) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import checkpoint, run_folder
+from gearshift import checkpoint, lease, run_folder, run_log, run_owner
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
@@ -49,6 +48,7 @@ def start(
     shards: int,
     origin: Path | None = None,
     model: nn.Module | None = None,
+    private: bool = False,
 ) -> LaunchedRun:
     """`folder` is this run's own and is handed over; `origin` a checkpoint of another run to go on from."""
     for name in ("ray", "zmq"):
@@ -79,14 +79,15 @@ def start(
             patience=settings.patience,
             local=local,
             transport=transport,
-            token=secrets.token_hex(8),
+            token=run_folder.hand_over(folder),
+            private=private,
         )
         write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
-        run_folder.hand_over(folder)
+        lease.Keeper(folder, site.token, "ray", run_owner.identity(local.pid) if local else {})
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
         if plan is not None:
@@ -136,6 +137,12 @@ class LaunchedRun:
         self._error: BaseException | None = None
         self._over = self._stopping = False
         self._result: Result | None = None
+        self._keeper = lease.Keeper(self.folder, site.token, "driver")
+
+    def tell(self, sentence: str) -> None:
+        """What is noticed here and not by the coordinator, which writes a log of its own sentences."""
+        self.messages.append(sentence)
+        run_log.write(self.folder, sentence, session=self._site.token)
 
     # What it tells
 
@@ -172,7 +179,7 @@ class LaunchedRun:
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
         else:
-            self.messages.append(
+            self.tell(
                 f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
                 "a machine for it"
             )
@@ -217,6 +224,7 @@ class LaunchedRun:
 
     def _leave(self) -> None:
         self._over = True
+        self._keeper.close()
         self._ray.leave()
         if self._site.local is not None:
             self._site.local.stop()

@@ -66,8 +66,9 @@ class ClusterSaver(Saver):
         beside = snapshots.part_folder(self.checkpoints.folder, name)
         try:
             learner, layout = self.engine.learner, self.engine.layout
-            sizes = snapshots.commit(learner, layout, beside, path, facts, said["arrays"])
+            sizes = snapshots.commit(learner, layout, beside, path, facts, said["arrays"], self.check)
             self.engine.learn_sizes(sizes)
+            self.check()
             self.checkpoints.link("last", path)
             for overtaken in self.checkpoints.folder.glob(".step-*.part"):  # cuts of before a rewind
                 shutil.rmtree(overtaken, ignore_errors=True)
@@ -75,6 +76,7 @@ class ClusterSaver(Saver):
             if said["best"]:
                 self.checkpoints.link("best", path)
             self._written.append(path)
+            self.health.saved()
         except OSError as error:
             self.could_not(name, self._sentence(path, error))
             return
@@ -84,6 +86,7 @@ class ClusterSaver(Saver):
     def could_not(self, name: str, sentence: str) -> None:
         intact = f"; {self.last.name} is intact" if self.last else ""
         self.failure = sentence + ("" if "intact" in sentence else intact)
+        self.health.save_failed(self.failure)
         snapshots.discard(self.checkpoints.folder, name)
         self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
 

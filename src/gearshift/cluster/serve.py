@@ -15,6 +15,7 @@ from gearshift.server import Server
 
 def serve(member: Member, site: Site) -> None:
     site.enter()
+    site.keep_lease(member)
     number = member.me.number
     training = site.build().training
     training.learner.server.threads = site.threads

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from gearshift import run_folder
+from gearshift import lease, run_folder, run_log
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
@@ -55,6 +55,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def write_state(folder: Path, **changed: Any) -> None:
+    lease.check(folder)
     with _writing:
         run_folder.write_json(folder / STATE, {**read_state(folder), **changed})
 
@@ -78,11 +79,17 @@ class Site:
     shuffle: bool = False  # as the coordinator has decided
     local: LocalRay | None = None  # the cluster that was started for this run
     transport: Transport = "servers"  # of dense gradients in sync
-    token: str = ""  # stands in the run's folder since the start, for all to see
+    token: str = (
+        ""  # stands in the run's folder since the start, for all to see; also names the lease's session
+    )
+    private: bool = False  # what its processes write is for their user alone
 
     def enter(self) -> None:
         """A process finds files and modules as the one that started the run, or the run ends with a sentence."""
+        self.check_not_taken()
         self._check_shared()
+        if self.private:
+            os.umask(0o077)
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
             if self.cwd not in sys.path:
@@ -101,6 +108,38 @@ class Site:
                 )
             time.sleep(0.2)
 
+    def check_not_taken(self) -> None:
+        """Raises `lease.Fenced` if the run was resumed by somebody else meanwhile: it is theirs."""
+        owner = lease.current(self.folder)
+        if self.token and owner is not None and owner.session not in ("", self.token):
+            raise lease.Fenced(
+                f"run {self.folder.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
+                "the processes that had it before have stopped and write nothing more"
+            )
+
+    def keep_lease(self, member: Member) -> None:
+        """While this process lives, nobody else takes the run, also if its coordinator is just being restarted."""
+        if self.token:
+            name = f"{member.me.role}-{member.me.number}"
+            lease.Keeper(self.folder, self.token, name)
+
+    def record_start(self, role: str, number: int) -> None:
+        """A process of the run has started: counted in faults.jsonl, which outlives the coordinator."""
+        run_log.record(self.folder, run_log.Fault("start", role, number), session=self.token)
+
+    def starts(self) -> dict[To, int]:
+        """Of each process since the run was started or resumed, as recorded; a coordinator before counted too."""
+        known = run_log.totals(self.folder).by_member
+        return {
+            To(role, int(number)): 1 + again
+            for who, again in known.items()
+            for role, _, number in [who.rpartition("-")]
+        }
+
+    def record_end(self, role: str, number: int) -> None:
+        """It ended in good order: the next start of it is no restart."""
+        run_log.record(self.folder, run_log.Fault("end", role, number), session=self.token)
+
     def build(self, resume: Path | None = None) -> Run:
         return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)
 
@@ -117,9 +156,13 @@ class Site:
 
     def new_start(self, pid: int, node: str) -> int:
         """The coordinator's process starts, here; which time it is."""
-        number = int(read_state(self.folder).get("start", 0)) + 1
-        if self.folder.is_dir():  # if not, `enter` will say so
+        state = read_state(self.folder)
+        number = int(state.get("start", 0)) + 1
+        if (
+            self.folder.is_dir() and state.get("token", self.token) == self.token
+        ):  # if not, `enter` will say why
             write_state(self.folder, start=number, pid=pid, node=node)
+            self.record_start("coordinator", 0)
         return number
 
     def restarts(self) -> int:

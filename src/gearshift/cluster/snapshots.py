@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ def commit(
     path: Path,
     facts: Mapping[str, Any],
     arrays: Mapping[str, Arrays],
+    check: Callable[[], None] = lambda: None,
 ) -> list[Size]:
     """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut.
 
@@ -134,7 +135,7 @@ def commit(
         "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
         "optimizer": {name: t.numpy() for name, t in optimizer.items()},
     }
-    checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files)
+    checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
     return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
 
 

@@ -39,7 +39,7 @@ def stop(run: str) -> None:
     folder = run_of(run)
     control.ask(folder, "stop")
     until = time.monotonic() + STOP_SECONDS
-    while (record := run_folder.read(folder)).state == "running":
+    while (record := run_folder.read(folder)).is_live:
         if time.monotonic() > until:
             raise UserError(
                 f"{folder.name} was asked to stop and has not ended after {STOP_SECONDS:g} s; "

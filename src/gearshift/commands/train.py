@@ -96,7 +96,7 @@ def nothing_left(folder: Path, asked: Config) -> bool:
     """Whether a run went to its end, and no more epochs or other patience are asked of it than it had."""
     if not (folder / run_folder.RUN).is_file():
         return False  # an earlier checkpoint
-    if run_folder.read(folder).state != "ended" or not (folder / run_folder.CONFIG).is_file():
+    if run_folder.read(folder).state != "done" or not (folder / run_folder.CONFIG).is_file():
         return False
     had = load_config(folder / run_folder.CONFIG).train
     return asked.train.epochs <= had.epochs and asked.train.early_stopping == had.early_stopping

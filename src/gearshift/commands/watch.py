@@ -26,7 +26,7 @@ def watch(run: str) -> int:
     except KeyboardInterrupt:
         terminal.say(f"{watched.folder.name} goes on; look again: gearshift watch {watched.folder}")
         return QUIT
-    return _tell(ended, "" if ended.state == "ended" else _sentence(ended))
+    return _tell(ended, "" if ended.state == "done" else _sentence(ended))
 
 
 def _follow(watched: Watched) -> RunRecord:
@@ -42,9 +42,9 @@ def _follow(watched: Watched) -> RunRecord:
 
 def _sentence(ended: RunRecord) -> str:
     at = time.strftime(" at %H:%M", time.localtime(ended.ended)) if ended.ended else ""
-    how = {"ended": "went to its end", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
+    how = {"done": "went to its end", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
     why = f": {ended.reason}" if ended.reason else ""
-    go_on = "" if ended.state == "ended" else f". Resume: gearshift train --resume {ended.folder}"
+    go_on = "" if ended.state == "done" else f". Resume: gearshift train --resume {ended.folder}"
     return f"run {ended.name} {how}{at}{why}{go_on}"
 
 
@@ -53,10 +53,10 @@ def _tell(ended: RunRecord, sentence: str) -> int:
         raise UserError(sentence)
     if sentence:
         terminal.say(sentence)
-    if ended.state == "ended":
+    if ended.state == "done":
         for line in _closing(ended.folder):
             terminal.say(line)
-    return 0 if ended.state == "ended" else TERMINATED
+    return 0 if ended.state == "done" else TERMINATED
 
 
 def _closing(folder: Path) -> list[str]:

@@ -82,7 +82,7 @@ class Hub:
         place = this_place()
         first: int = self._site.new_start(*place) * STARTS
         self._boot: int = first
-        self._starts[To("coordinator")] = 1 + self._site.restarts()
+        self._starts.update({**self._site.starts(), To("coordinator"): 1 + self._site.restarts()})
         self._seat = Seat(To("coordinator"), first, this_host(), place)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
@@ -130,6 +130,7 @@ class Hub:
             self._places[who] = place
             self._boots[who] = self._boot
             self._starts[who] += 1
+            self._site.record_start(who.role, who.number)
             self._started_at[who] = _lately([*self._started_at.get(who, ()), time.monotonic()])
             if len(self._started_at[who]) > DEATHS and self._failure is None:
                 self._failure = (
@@ -170,6 +171,7 @@ class Hub:
             return  # another has started in its place meanwhile
         if failure is None:
             self._end(who)
+            self._site.record_end(who.role, who.number)
             self._started_at.pop(who, None)  # that was no death
             if who.role == "worker":
                 threading.Timer(
