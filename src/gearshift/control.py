@@ -53,6 +53,11 @@ class Status:
     auc_so_far: float
     day: str | None
     phase: str  # starting, training, evaluating, saving, done, stopped or failed
+    seconds_since_step: float = math.nan
+    checkpoint_age: float = math.nan  # seconds since the newest was written
+    failed_saves: int = 0
+    missing_workers: int = 0  # that shall work and are not there
+    wall_seconds: float = math.nan  # since the run was started or resumed
 
 
 class NotLive(UserError):

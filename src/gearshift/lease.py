@@ -24,63 +24,36 @@ takes over from its predecessor at once. Knows no torch, no run.json and no Ray.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gearshift import run_owner
 from gearshift.errors import UserError
+from gearshift.lease_files import (
+    FOLDER,
+    OLD_LOCK,
+    Holder,
+    link_claim,
+    newest_claim,
+    number_of,
+    read_holder,
+    remove_older,
+    write_whole,
+)
+from gearshift.lease_files import current as current
+from gearshift.lease_files import keepers as keepers
 
-FOLDER = "lease"
-OLD_LOCK = "run.lock"  # of runs made before there was a lease
 BEAT_SECONDS = 2.0
 LAPSE_SECONDS = 30.0  # without a heartbeat, on the reader's clock, after which an unseen owner counts as dead
 
 
 class Fenced(UserError):
     """Another session owns the run: this process must write nothing more."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A file of the lease: the claim of an owner, or a process that keeps the lease for its session."""
-
-    path: Path
-    session: str
-    process: Mapping[str, Any] | None
-    beat: int  # mtime in ns, by the clock of its writer
-    beats: bool = True  # False: known by its process alone
-    fence: int = 0
-    released: bool = False
-    claimed: float = 0.0  # epoch seconds, by the clock of its writer
-    seconds_before: float = 0.0  # of the session, before this claim
-
-    @property
-    def host(self) -> str:
-        return str((self.process or {}).get("host", "another machine"))
-
-    @property
-    def pid(self) -> Any:
-        return (self.process or {}).get("pid", "?")
-
-
-def current(folder: Path) -> Holder | None:
-    """The claim that owns the run, released or not; None if nobody ever claimed it."""
-    newest = _newest(folder / FOLDER)
-    return _read_old_lock(folder) if newest is None else _read(newest)
-
-
-def keepers(folder: Path, session: str) -> list[Holder]:
-    """The processes that keep this session's lease while its owner restarts."""
-    found = [_read(path) for path in sorted((folder / FOLDER).glob("keep-*.json"))]
-    return [keeper for keeper in found if keeper.session == session]
 
 
 def claim(
@@ -100,11 +73,12 @@ def claim(
         before = _seconds_until_now(owner) if same and owner is not None else 0.0
         number = 1 if owner is None else owner.fence + 1
         new = session or secrets.token_hex(8)
-        if _link_claim(place, number, new, before):
-            _remove_older(place, number, new)
+        if link_claim(place, number, new, before):
+            remove_older(place, number, new)
             (folder / OLD_LOCK).unlink(missing_ok=True)
-            lease = _held[_key(folder)] = Lease(folder, number, new, before)
-            return lease
+            mine = _held[_key(folder)] = Lease(folder, number, new, before)
+            mine.gap = max(0.0, time.time() - owner.beat / 1e9) if owner else 0.0
+            return mine
 
 
 def held(folder: Path) -> Lease | None:
@@ -134,6 +108,7 @@ class Lease:
         self._place, self._seconds_before = (folder / FOLDER).absolute(), seconds_before
         self._since = time.monotonic()
         self.lost = ""  # the sentence that says who took over
+        self.gap = 0.0  # seconds between the last heartbeat of the owner before and this claim; a figure
         self._heart = Heart(self._claim, self._look)
 
     @property
@@ -141,10 +116,15 @@ class Lease:
         """Wall time of the session, also before this process owned the run."""
         return self._seconds_before + time.monotonic() - self._since
 
+    @property
+    def seconds_without_owner(self) -> float:
+        """Since the last heartbeat of the owner before, until now."""
+        return self.gap + time.monotonic() - self._since
+
     def check(self) -> None:
         """Raises `Fenced` unless this claim is still the highest. A listing, so that no cached name misleads."""
-        newest = _newest(self._place)
-        if newest is not None and _number(newest) > self.fence:
+        newest = newest_claim(self._place)
+        if newest is not None and number_of(newest) > self.fence:
             self._lose(newest)
         if self.lost:
             raise Fenced(self.lost)
@@ -176,14 +156,14 @@ class Lease:
     def _look(self) -> bool:
         """With each heartbeat; whether to go on. A frozen owner that wakes up learns here what happened."""
         with contextlib.suppress(OSError):  # the folder cannot be reached: a write will say so
-            newest = _newest(self._place)
-            if newest is not None and _number(newest) > self.fence:
+            newest = newest_claim(self._place)
+            if newest is not None and number_of(newest) > self.fence:
                 self._lose(newest)
                 return False
         return True
 
     def _lose(self, newest: Path) -> None:
-        by = _read(newest)
+        by = read_holder(newest)
         self.lost = (
             f"run {self.folder.name} was taken over by process {by.pid} on {by.host} (lease {by.fence}; this process "
             f"had {self.fence}): this process has stopped and writes nothing more"
@@ -218,7 +198,7 @@ class Keeper:
         self.path = (folder / FOLDER).absolute() / f"keep-{name}.json"
         said = {"session": session, "process": run_owner.this_process() if own else process, "beats": own}
         owner = current(folder)
-        _write(self.path, {**said, "fence": owner.fence if owner else 0})
+        write_whole(self.path, {**said, "fence": owner.fence if owner else 0})
         self._heart = Heart(self.path) if own else None
 
     def close(self) -> None:
@@ -304,111 +284,3 @@ def _refusal(folder: Path, owner: Holder) -> str:
 def _seconds_until_now(owner: Holder) -> float:
     """Of the session until now. A figure for the report, not a decision: it may trust the clocks of two machines."""
     return owner.seconds_before + max(0.0, time.time() - owner.claimed)
-
-
-# ---- files ----
-
-
-def _newest(place: Path) -> Path | None:
-    claims = [path for path in place.iterdir() if _is_claim(path.name)] if place.is_dir() else []
-    return max(claims, key=_number, default=None)
-
-
-def _is_claim(name: str) -> bool:
-    return re.fullmatch(r"\d+\.(json|released)", name) is not None
-
-
-def _number(path: Path) -> int:
-    return int(path.stem)
-
-
-def _read(path: Path) -> Holder:
-    """A claim that cannot be read, or is not written yet, is of somebody unknown: only its heartbeat counts."""
-    said: dict[str, Any] = {}
-    beat = 0
-    with contextlib.suppress(OSError, ValueError), path.open() as file:  # opening makes NFS ask the server
-        beat = os.fstat(file.fileno()).st_mtime_ns
-        said = dict(json.load(file))
-    fence = _number(path) if _is_claim(path.name) else int(said.get("fence", 0))
-    return Holder(
-        path,
-        str(said.get("session", "")),
-        said.get("process"),
-        beat,
-        bool(said.get("beats", True)),
-        fence,
-        path.suffix == ".released",
-        float(said.get("claimed", 0.0)),
-        float(said.get("seconds_before", 0.0)),
-    )
-
-
-def _read_old_lock(folder: Path) -> Holder | None:
-    """As run.lock was judged: it holds while its process is seen to live, and has no heartbeat."""
-    path = folder / OLD_LOCK
-    with contextlib.suppress(OSError, ValueError):
-        return Holder(path, "", dict(json.loads(path.read_text())), 0, beats=False)
-    return None
-
-
-def _link_claim(place: Path, number: int, session: str, seconds_before: float) -> bool:
-    """Whether this process now has the highest claim."""
-    said = {
-        "session": session,
-        "process": run_owner.this_process(),
-        "claimed": time.time(),
-        "seconds_before": seconds_before,
-    }
-    beside = place / f".{number}.{secrets.token_hex(8)}"
-    _write(beside, said)
-    path = place / f"{number}.json"
-    try:
-        won = _linked(beside, path, said)
-    finally:
-        beside.unlink(missing_ok=True)
-    if not won:
-        return False
-    newest = _newest(place)
-    later = newest is not None and _number(newest) > number
-    if later or path.with_suffix(".released").exists():  # claimed, and given up, by others while we slept
-        path.unlink(missing_ok=True)
-        return False
-    return True
-
-
-def _linked(beside: Path, path: Path, said: Mapping[str, Any]) -> bool:
-    try:
-        os.link(beside, path)
-        return True
-    except FileExistsError:
-        return beside.stat().st_nlink == 2  # NFS may lose the answer and refuse its own retry
-    except OSError:  # no hard links here: of several who create a file exclusively, one succeeds too
-        try:
-            with path.open("x") as file:
-                json.dump(said, file)
-            return True
-        except FileExistsError:
-            return False
-
-
-def _write(path: Path, said: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with beside.open("w") as file:
-            json.dump(said, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _remove_older(place: Path, number: int, session: str) -> None:
-    """Lower claims, and keepers of sessions before this one."""
-    for path in list(place.iterdir()):
-        is_claim, keeps = _is_claim(path.name), path.name.startswith("keep-")
-        if not (is_claim or keeps) or (holder := _read(path)).fence >= number:
-            continue
-        if is_claim or holder.session != session:
-            path.unlink(missing_ok=True)

@@ -19,6 +19,14 @@ OF_THE_RUN = {  # fields of `control.Status`
     "examples_per_second": ("examples_per_second", "Examples trained on per second, over the whole run."),
     "loss": ("loss", "Log loss, lately."),
     "auc_so_far": ("auc_so_far", "AUC of each training example before it was trained."),
+    "seconds_since_step": ("seconds_since_step", "Time since the last step, or since the phase began."),
+    "checkpoint_age": ("checkpoint_age_seconds", "Age of the newest checkpoint."),
+    "failed_saves": (
+        "failed_saves",
+        "Checkpoints that could not be written since the run was started or resumed.",
+    ),
+    "missing_workers": ("missing_workers", "Workers that shall work and are not there."),
+    "wall_seconds": ("wall_seconds", "Time since the run was started or resumed."),
 }
 COUNTERS = {
     "sent_messages": "Messages sent.",

@@ -26,19 +26,16 @@ from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.metrics import day_name
-from gearshift.optim.trust_figures import from_figures, trust_figures
-from gearshift.prometheus import figures_by_role
 from gearshift.replicas.figures import from_json
 from gearshift.report import report
 from gearshift.result import Result
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
 from gearshift.run_health import Health
 from gearshift.run_log import Messages
+from gearshift.run_metrics import MetricsLog
 from gearshift.saver import Saver
 from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
-
-LOG_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,8 @@ class Run:
         self.make_saver: type[Saver] = Saver
         self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
         self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
-        self._started = self._logged_at = time.monotonic()
-        self._logged = 0, 0.0  # examples and seconds at the last line of metrics
-        self._unlogged = False  # a line could not be written
+        self._started = self._save_clock = time.monotonic()
+        self._metrics = MetricsLog(self)
 
     # What others call
 
@@ -92,6 +88,8 @@ class Run:
         self.folder = folder
         self.messages.keep_in(folder)
         self.health.begin(folder, self.resumed)
+        if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
+            self._save_clock = time.monotonic() - self.health.checkpoint_age
         self.saver = self.make_saver(
             folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
         )
@@ -209,7 +207,17 @@ class Run:
             progress.measures.auc,
             next(map(day_name, reversed(progress.days.measures)), None),
             self.phase,
+            self.health.seconds_since_step,
+            self.health.checkpoint_age,
+            self.health.failed_saves,
+            self._missing_workers(),
+            self._seconds(),
         )
+
+    def _missing_workers(self) -> int:
+        """That shall work and are not there: they start, or are lost. Workers that are threads are always there."""
+        there = self.processes().get("coordinator-0", {}).get("workers", self.training.workers)
+        return max(0, self.training.workers - int(there)) if self.phase == "training" else 0
 
     def wait(self, timeout: float | None = None) -> Result:
         """Waits for the end and raises what went wrong; `TimeoutError` when the time is over first."""
@@ -240,7 +248,7 @@ class Run:
     def _train(self) -> None:
         training = self.training
         self._enter("training")
-        self._logged = training.progress.examples, training.progress.seconds
+        self._metrics.begin()
         training.run(self)
         self._enter("saving")
         self.save_now()
@@ -255,7 +263,7 @@ class Run:
     def _stopped_result(self) -> Result:
         """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
         figures = report(self.training, self.training.step, self.last_evaluation, seconds=self._seconds())
-        return self._result_of(figures)
+        return self._result_of(figures | self.health.totals())
 
     def _result_of(self, figures: dict[str, Any]) -> Result:
         return Result(self.training.learner, self.facts(), self.folder, figures)
@@ -277,6 +285,7 @@ class Run:
         figures = report(
             training, steps, self.last_evaluation, test, baseline or None, seconds=self._seconds()
         )
+        figures |= self.health.totals()
         lease.check(self.folder)
         run_folder.write_json(self.folder / "report.json", figures)
         return self._result_of(figures)
@@ -296,16 +305,16 @@ class Run:
             callback.on_step(self)
         self._tell_callbacks_of_checkpoints()
         every = self.policy.every
-        if every and every.due(before, self.training.moment):
+        if every and every.seconds is None and every.due(before, self.training.moment):
             self._save_asked.set()
+        self.ask_save_in_time()
         self.save_if_asked()
-        if time.monotonic() - self._logged_at >= LOG_SECONDS:
-            self._log(loss=self.training.progress.loss, auc_so_far=self.training.progress.measures.auc)
+        self._metrics.stepped()
         return not self._stop.is_set()
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
         self.last_evaluation = evaluation
-        self._log(**{f"valid_{k}": v for k, v in evaluation.measures.as_dict().items()})
+        self._metrics.write(**{f"valid_{k}": v for k, v in evaluation.measures.as_dict().items()})
         if is_best and self.training.plan.keep_best:
             self._save(best=True)
         for callback in self.callbacks:
@@ -332,6 +341,13 @@ class Run:
     def save_now(self) -> None:
         """From the run's own thread, between two steps."""
         self._save(best=not self.training.plan.keep_best or self.training.valid is None)
+
+    def ask_save_in_time(self) -> None:
+        """As `checkpoint.every` says, in wall time: also the time counts in which the run recovers."""
+        every = self.policy.every
+        if every and every.seconds is not None and time.monotonic() - self._save_clock >= every.seconds:
+            self._save_clock = time.monotonic()
+            self._save_asked.set()
 
     def save_if_asked(self) -> None:
         """The same; once replicas are where they can be saved."""
@@ -392,41 +408,3 @@ class Run:
         restore_measures(training.progress, checkpoint.arrays("progress"))
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self.resumed = checkpoint.path
-
-    def _log(self, **numbers: float | None) -> None:
-        self._logged_at = time.monotonic()
-        progress, processes = self.training.progress, self.processes()
-        trust = trust_figures(self.training.learner.server.statistics() or from_figures(processes))
-        line: dict[str, Any] = {
-            "step": self.training.step,
-            "time": time.time(),
-            "examples": progress.examples,
-            "examples_per_second": self._speed_since_logged(),
-            "strategy": self.training.strategy.name,
-            **(trust and {**trust, "plain_steps": progress.plain_steps}),
-            **self._exchange_figures(),
-            **figures_by_role(processes),
-            **numbers,
-        }
-        try:
-            run_folder.append_metrics(self.folder, line)
-        except OSError as error:  # a full disk, say: no reason to lose the training
-            if not self._unlogged:
-                self.tell(
-                    f"cannot write {self.folder / run_folder.METRICS} ({error.strerror}); training goes on"
-                )
-            self._unlogged = True
-
-    def _exchange_figures(self) -> dict[str, float | None]:
-        gap = self.training.sync_gap()
-        if gap is None:
-            return {}
-        return {"sync_gap": gap["mean"], "in_flight": gap["in_flight"], "exchange_bytes": gap["bytes"]}
-
-    def _speed_since_logged(self) -> float | None:
-        """Since the last line, of the time spent training; None if nothing was trained."""
-        progress, (examples, seconds) = self.training.progress, self._logged
-        self._logged = progress.examples, progress.seconds
-        if progress.examples <= examples:  # fewer: a lost shard has set the run back
-            return None
-        return (progress.examples - examples) / (progress.seconds - seconds)

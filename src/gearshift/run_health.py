@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gearshift import lease, run_folder, run_log
 from gearshift.run_log import Fault, Kind
@@ -48,6 +49,11 @@ class Health:
     def checkpoint_age(self) -> float:
         """NaN before the first one."""
         return float("nan") if self._saved_at is None else time.monotonic() - self._saved_at
+
+    def totals(self) -> dict[str, Any]:
+        """For the report: what broke since the run was started or resumed, and what it cost."""
+        assert self._folder is not None
+        return {**run_log.totals(self._folder).as_json(), "checkpoint_age_seconds": self.checkpoint_age}
 
     @property
     def is_recovering(self) -> bool:

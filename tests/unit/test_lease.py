@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift import lease, run_folder, run_log, run_owner
+from gearshift import lease, lease_files, run_folder, run_log, run_owner
 from gearshift.errors import UserError
 
 FAST = (
@@ -333,7 +333,7 @@ def test_of_claimants_at_once_one_gets_each_number(
     folder, draw = tmp_path_factory.mktemp("rivals"), random.Random(seed)
     pauses = [[draw.random() * 0.002 for _ in range(20)] for _ in range(threads)]
     won: list[int] = []
-    real = lease._newest
+    real = lease_files.newest_claim
 
     def slow_newest(place: Path) -> Path | None:
         own = (
@@ -352,7 +352,7 @@ def test_of_claimants_at_once_one_gets_each_number(
             mine.release()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease, "_newest", slow_newest)
+        patch.setattr(lease_files, "newest_claim", slow_newest)
         workers = [threading.Thread(target=claim, name=str(number)) for number in range(threads)]
         for worker in workers:
             worker.start()

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import lease, run_folder
+from gearshift import run_folder
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.saving import ClusterSaver, Vault
@@ -80,8 +80,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
     site.enter()
     folder = site.folder
-    lost_at = time.monotonic() - _seconds_lost(folder) if site.restarts() else None
-    run_folder.claim(folder, command=run_folder.read(folder).command, session=site.token or None)
+    mine = run_folder.claim(folder, command=run_folder.read(folder).command, session=site.token or None)
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
     refuse_to_die_again(folder)
     run = site.build(resume=folder if resumed else origin_of(folder))
@@ -92,18 +91,12 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     if site.restarts():
         where = run.resumed.name if run.resumed else "the beginning"
         run.tell(f"the coordinator was lost and started anew; the run goes on from {where}")
-    if lost_at is not None:
-        lost, action = "the coordinator was lost", "it was restarted"
-        seconds = time.monotonic() - lost_at
-        run.health.recovers("lost", "coordinator", reason=lost, action=action, seconds_before=seconds)
+        lost, seconds = "the coordinator was lost", mine.seconds_without_owner
+        run.health.recovers(
+            "lost", "coordinator", reason=lost, action="it was restarted", seconds_before=seconds
+        )
     run.start(folder)
     return run
-
-
-def _seconds_lost(folder: Path) -> float:
-    """Since the last heartbeat of the coordinator before this one; a figure, it may trust two clocks."""
-    owner = lease.current(folder)
-    return max(0.0, time.time() - owner.beat / 1e9) if owner else 0.0
 
 
 def refuse_to_die_again(folder: Path) -> None:
@@ -245,6 +238,9 @@ class Engine:
 
     def write_events(self) -> None:
         self._run.write_events()
+
+    def ask_save_in_time(self) -> None:
+        self._run.ask_save_in_time()
 
     def save_if_asked(self) -> None:
         self._run.save_if_asked()
@@ -396,6 +392,7 @@ class RunSeat(CoordinatorSeat):
         for shard in engine.role.silent():
             engine.replace_shard(shard)
         engine.books.stop_if_asked()
+        engine.ask_save_in_time()
         engine.books.save_if_alone()
         engine.books.do_what_was_asked()
         engine.role.proceed()
