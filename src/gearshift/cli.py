@@ -128,6 +128,42 @@ def runs(
 
 
 @app.command(rich_help_panel=ON_A_RUN)
+def status(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="End with 0 healthy or done, 3 recovering, 4 stalled, 5 failed, 6 stopped, 7 unknown.",
+        ),
+    ] = False,
+    stalled_after: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Without a step, after which it counts as stalled."),
+    ] = 300.0,
+    json: JsonFile = None,
+) -> None:
+    """Tell how a run is: state, last step, checkpoint age, what broke; for probes with --exit-code."""
+    from gearshift.commands.status import status
+
+    raise typer.Exit(status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json))
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def clean(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER]...", help="Where the runs are; runs if not given."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove what dead runs left on this machine: temporary folders, sockets, half checkpoints, Ray clusters."""
+    from gearshift.commands.clean import clean
+
+    clean(folders or [Path("runs")], dry_run=dry_run)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
 def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
     """Show a live run of another process until it ends; Ctrl-C leaves the run alone."""
     from gearshift.commands.watch import watch

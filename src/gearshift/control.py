@@ -19,7 +19,6 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gearshift import run_folder
+from gearshift import run_folder, temporary
 from gearshift.errors import UserError
 
 SOCKET, KEY = "control.sock", "control.key"
@@ -37,7 +36,6 @@ NEWS = 20_000  # characters of messages in one answer; the rest is in the next
 READ_SECONDS = 10.0  # for the whole of a request
 ANSWER_SECONDS = 75.0  # a switch may wait a minute for a worker
 AT_ONCE = 8  # connections
-_PRIVATE = "gearshift-control-"
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ def _bound(path: Path) -> socket.socket:
     try:
         return _bound_at(path)
     except OSError:  # the path is longer than a socket's may be, or the file system has no sockets
-        private = Path(tempfile.mkdtemp(prefix=_PRIVATE))  # mode 700
+        private = temporary.make(temporary.CONTROL, path.parent)
         try:
             made = _bound_at(private / SOCKET)
             path.symlink_to(private / SOCKET)
@@ -223,7 +221,7 @@ def remove(folder: Path) -> None:
     path = folder / SOCKET
     with contextlib.suppress(OSError):
         target = path.readlink()
-        if target.parent.name.startswith(_PRIVATE):
+        if target.parent.name.startswith(temporary.CONTROL):
             shutil.rmtree(target.parent, ignore_errors=True)
     for leftover in (path, folder / KEY):
         leftover.unlink(missing_ok=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from gearshift import models, optim, run_folder
+from gearshift import leftovers, models, optim, run_folder
+from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.config import Config, load_config
 from gearshift.config.data import Split
@@ -42,7 +45,7 @@ def start(
     run = build(config, resume=resume, init_from=init_from)
     needs = estimate(run.training, config.memory)
     refuse_too_large(needs, run.training)
-    folder = run_folder.open_folder(resume, config.checkpoint.path, config.name or "run", command=command)
+    folder = _open_folder(config, command, resume)
     run_folder.write_config(folder, config, command)
     run.header = header(config, run, folder, needs.text(run.training))
     run.start(folder)
@@ -53,7 +56,7 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
     """On a cluster: the folder is made here, everything else by the coordinator."""
     from gearshift.cluster import launch
 
-    folder = run_folder.open_folder(resume, config.checkpoint.path, config.name or "run", command=command)
+    folder = _open_folder(config, command, resume)
     try:
         run_folder.write_config(folder, config, command)
         return launch.start(
@@ -63,10 +66,25 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
             workers=config.cluster.workers,
             shards=config.cluster.shards,
             origin=None if resume in (None, folder) else resume,
+            private=config.checkpoint.private,
         )
     except BaseException as error:
         run_folder.finish(folder, "failed", str(error))
         raise
+
+
+def _open_folder(config: Config, command: str, resume: Path | None) -> Path:
+    if config.checkpoint.private:
+        os.umask(0o077)
+    leftovers.clear(config.checkpoint.path, end_session=end_session)
+    return run_folder.open_folder(
+        resume,
+        config.checkpoint.path,
+        config.name or "run",
+        command=command,
+        private=config.checkpoint.private,
+        tell=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    )
 
 
 def cluster_settings(config: Config) -> ClusterSettings:
@@ -218,7 +236,9 @@ def make_trainer(config: Config) -> Trainer:
         bad_batches=train.bad_batches.skip,
         plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
         baseline=train.baseline,
-        checkpoint=CheckpointPolicy(config.checkpoint.every, config.checkpoint.keep, config.checkpoint.path),
+        checkpoint=CheckpointPolicy(
+            config.checkpoint.every, config.checkpoint.keep, config.checkpoint.path, config.checkpoint.private
+        ),
         name=config.name or "run",
     )
 

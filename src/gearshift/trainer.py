@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import nn
 
-from gearshift import models, names, run_folder
+from gearshift import leftovers, models, names, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
+from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
@@ -147,8 +148,12 @@ class Trainer:
         if self.cluster is not None:
             return self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
-        run.start(run_folder.open_folder(saved, self.checkpoint.path, self.name))
+        run.start(self._open_folder(saved))
         return run
+
+    def _open_folder(self, saved: Path | None) -> Path:
+        leftovers.clear(self.checkpoint.path, end_session=end_session)
+        return run_folder.open_folder(saved, self.checkpoint.path, self.name, private=self.checkpoint.private)
 
     def prepare(
         self,
@@ -197,7 +202,7 @@ class Trainer:
     def _launch(self, recipe: Objects, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
         from gearshift.cluster import launch
 
-        folder = run_folder.open_folder(saved, self.checkpoint.path, self.name)
+        folder = self._open_folder(saved)
         try:
             return launch.start(
                 recipe,
@@ -207,6 +212,7 @@ class Trainer:
                 shards=self.shards,
                 origin=None if saved in (None, folder) else saved,
                 model=recipe.model,
+                private=self.checkpoint.private,
             )
         except BaseException as error:
             run_folder.finish(folder, "failed", str(error))

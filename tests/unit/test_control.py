@@ -254,7 +254,7 @@ def test_a_long_path_has_its_socket_elsewhere(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = tempfile.mkdtemp(dir="/tmp")  # a test's own folder may be too long itself
-    monkeypatch.setattr(control.tempfile, "tempdir", short)
+    monkeypatch.setattr(tempfile, "tempdir", short)
     root = tmp_path / ("long" * 30)
     folder = run_folder.create(root, "shop")
     close = control.serve(folder, fake)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import checkpoint, lease, run_folder, run_log, run_owner
+from gearshift import checkpoint, lease, run_folder, run_log, run_owner, temporary
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
@@ -57,16 +56,19 @@ def start(
     wire = settings.wire if settings.wire != "auto" else ("ipc" if settings.address == "local" else "curve")
     transport = settings.transport(wire)
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
+    session = run_folder.hand_over(folder)
     local = LocalRay.start(cpus) if settings.address == "local" else None
     plan, sockets, connected = None, local.sockets if local else "", False
     try:
+        if local is not None:
+            temporary.mark(local.folder, folder, leader=local.pid)
         ray = _ray()
         ray.connect(local.address if local else settings.address)
         connected = True
         plan = _plan(ray, settings, folder, workers, shards)
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
-            sockets = tempfile.mkdtemp(prefix="gs-")
+            sockets = str(temporary.make(temporary.SOCKETS, folder))
         site = Site(
             recipe,
             folder.resolve(),
@@ -79,7 +81,7 @@ def start(
             patience=settings.patience,
             local=local,
             transport=transport,
-            token=run_folder.hand_over(folder),
+            token=session,
             private=private,
         )
         write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))
@@ -87,7 +89,7 @@ def start(
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
-        lease.Keeper(folder, site.token, "ray", run_owner.identity(local.pid) if local else {})
+        lease.Keeper(folder, session, "ray", run_owner.identity(local.pid) if local else {})
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
     except BaseException:
         if plan is not None:

@@ -215,6 +215,9 @@ class Checkpoints(Section):
         default="auc", description="Keep the best by this measure."
     )
     path: Text = Field(default="runs", description="The folder that run folders are made in.")
+    private: bool = Field(
+        default=False, description="Nobody but its user can enter the run's folder and read what is in it."
+    )
 
 
 class Config(Section):
