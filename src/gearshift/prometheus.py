@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
+
+from gearshift.run_state import State
 
 Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
 
@@ -71,6 +73,15 @@ def text(run: str, status: Any, processes: Processes) -> str:
         ]
         lines += _head(name, kind, help_) + samples if samples else []
     return "\n".join(lines) + "\n"
+
+
+def state_text(run: str, state: str) -> str:
+    """One sample per state, 1 for the one that holds; also of a run that does not answer."""
+    samples = [
+        f'gearshift_state{{run="{_escaped(run)}",state="{one}"}} {int(one == state)}'
+        for one in get_args(State)
+    ]
+    return "\n".join([*_head("state", "gauge", "1 for the state that the run is in."), *samples]) + "\n"
 
 
 def figures_by_role(processes: Processes) -> dict[str, float]:

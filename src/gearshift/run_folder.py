@@ -61,6 +61,11 @@ class RunRecord:
     def is_live(self) -> bool:
         return self.state in run_state.LIVE
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Only its heartbeats can tell how it is."""
+        return self.state == "unknown" and self.standing.recorded != "unknown"
+
     def seen_by(self, watcher: run_state.Watcher) -> RunRecord:
         """With what its heartbeats show."""
         now = watcher.look(self.standing)

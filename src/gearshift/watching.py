@@ -7,14 +7,31 @@ own. Knows no torch.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gearshift import control, run_folder
+from gearshift import control, lease, run_folder
 from gearshift.control import Status
+from gearshift.run_folder import RunRecord
 from gearshift.run_state import Watcher
 
 POLL_SECONDS = 0.25
+
+
+def seen(records: Sequence[RunRecord], seconds: float = 3 * lease.BEAT_SECONDS) -> list[RunRecord]:
+    """With the states of runs on other machines, as a few of their heartbeats show them; all at once."""
+    watchers = {record.folder: Watcher(record.folder) for record in records if record.is_elsewhere}
+    found, until = list(records), time.monotonic() + seconds
+    while any(record.is_elsewhere for record in found) and time.monotonic() < until:
+        found = [r.seen_by(watchers[r.folder]) if r.is_elsewhere else r for r in map(_again, found)]
+        time.sleep(lease.BEAT_SECONDS / 8)
+    return found
+
+
+def _again(record: RunRecord) -> RunRecord:
+    return run_folder.read(record.folder) if record.is_elsewhere else record
 
 
 class Watched:

@@ -398,3 +398,23 @@ def test_every_sentence_is_in_the_log_and_faults_add_up(folder: Path) -> None:
     run_folder.claim(folder)
     assert run_log.totals(folder).restarts == {}  # of this session
     run_folder.finish(folder, "done")
+
+
+def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
+    folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gearshift import cli, watching
+
+    monkeypatch.setattr(watching.seen, "__defaults__", (3.0,))
+    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    owns(process)
+    assert cli.run(["status", str(folder), "--exit-code"]) == 0
+    assert "running" in capsys.readouterr().out
+    assert cli.run(["runs", str(folder.parent)]) == 0
+    assert " running " in capsys.readouterr().out
+    assert cli.run(["switch", str(folder), "gba"]) == 2
+    assert "give `switch` there" in capsys.readouterr().err
+    process.kill()
+    process.wait()
+    assert cli.run(["status", str(folder), "--exit-code"]) == 5
+    assert "there was no heartbeat for" in capsys.readouterr().out

@@ -83,7 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_metrics_prints_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["metrics"]) == 0
     status = Busy().status()
-    assert capsys.readouterr().out == prometheus.text(folder.name, status, PROCESSES)
+    expected = prometheus.text(folder.name, status, PROCESSES)
+    assert capsys.readouterr().out == expected + prometheus.state_text(folder.name, "starting")
     run_folder.finish(folder, "done")
     assert cli.run(["metrics"]) == 2
     assert "`metrics` needs a live run" in capsys.readouterr().err
@@ -101,11 +102,17 @@ def test_metrics_are_served_on_this_machine_alone(folder: Path, capsys: pytest.C
             said = asked.getresponse()
             return said.status, said.getheader("Content-Type"), said.read().decode()
 
-        assert get("/metrics") == (200, TYPE, prometheus.text(folder.name, Busy().status(), PROCESSES))
+        figures = prometheus.text(folder.name, Busy().status(), PROCESSES)
+        assert get("/metrics") == (200, TYPE, figures + prometheus.state_text(folder.name, "starting"))
+        assert get("/healthz")[::2] == (200, "healthy\n")
         assert get("/secrets")[0] == 404
         assert cli.run(["metrics", "--port", str(listening.server_port)]) == 2
         assert "choose another --port" in capsys.readouterr().err
-        run_folder.finish(folder, "done")
-        code, _, sentence = get("/metrics")
-        assert code == 503 and "is not running" in sentence
+        run_folder.finish(folder, "failed", "no space left")
+        code, _, text = get("/metrics")
+        assert code == 200 and f'gearshift_state{{run="{folder.name}",state="failed"}} 1' in text
+        assert "gearshift_step" not in text
+        assert get("/healthz")[::2] == (503, "failed no space left\n")
+        (folder / run_folder.RUN).unlink()
+        assert get("/metrics")[0] == 503
         listening.shutdown()

@@ -46,9 +46,8 @@ def _run(folder: Path) -> None:
     record = run_folder.read(folder)
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started))
     terminal.say(f"run       {folder}")
-    terminal.say(
-        f"state     {record.state}{f' ({record.reason})' if record.reason else ''}, started {started}"
-    )
+    why = record.reason or record.standing.what
+    terminal.say(f"state     {record.state}{f' ({why})' if why else ''}, started {started}")
     terminal.say(f"command   {record.command}")
     known = figures(folder)
     shown = ("model", "step", "examples", "examples_per_second", "auc", "logloss")

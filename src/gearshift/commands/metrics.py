@@ -6,9 +6,10 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gearshift import control, prometheus
+from gearshift import control, prometheus, run_folder
 from gearshift.commands import terminal
 from gearshift.commands.control import run_of
+from gearshift.commands.status import look
 from gearshift.errors import UserError
 
 HOST = "127.0.0.1"
@@ -33,7 +34,22 @@ def metrics(run: str, port: int | None) -> None:
 
 def page(folder: Path) -> str:
     said = control.ask(folder, "metrics")
-    return prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
+    figures = prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
+    return figures + prometheus.state_text(folder.name, run_folder.read(folder).state)
+
+
+def page_or_state(folder: Path) -> str:
+    """For who looks again and again: a run that recovers or is over has a state, and no figures."""
+    try:
+        return page(folder)
+    except UserError:
+        return prometheus.state_text(folder.name, run_folder.read(folder).state)
+
+
+def probe(folder: Path) -> tuple[int, str]:
+    """As /healthz of a service: 200 while the run is healthy or done, else 503, and a word why."""
+    answer = look(folder)
+    return 200 if answer.health == "healthy" else 503, f"{answer.health} {answer.why}".rstrip() + "\n"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
@@ -41,12 +57,14 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
         timeout = 10  # seconds for a request
 
         def do_GET(self) -> None:
-            if self.path not in ("/", "/metrics"):
-                self._answer(404, "only /metrics is here\n")
-                return
             try:
-                self._answer(200, page(folder))
-            except UserError as error:  # the run is over, or starts anew
+                if self.path == "/healthz":
+                    self._answer(*probe(folder))
+                elif self.path in ("/", "/metrics"):
+                    self._answer(200, page_or_state(folder))
+                else:
+                    self._answer(404, "only /metrics and /healthz are here\n")
+            except (UserError, OSError) as error:  # the run's folder is gone, say
                 self._answer(503, f"{error}\n")
 
         def _answer(self, code: int, body: str) -> None:

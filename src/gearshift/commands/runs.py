@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gearshift import run_folder
+from gearshift import control, run_folder
 from gearshift.commands import terminal
 from gearshift.errors import UserError
+from gearshift.watching import seen
 
 _AUCS = ("auc", "valid_auc", "auc_so_far")  # the best that is known
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
@@ -22,7 +23,7 @@ def runs(folder: Path) -> None:
     records = run_folder.list_runs(folder)
     if not records:
         raise UserError(f"there are no runs in {folder}/ yet; start one: gearshift train CONFIG")
-    rows = [_row(record, time.time()) for record in records]
+    rows = [_row(record, time.time()) for record in seen(records)]
     terminal.say(terminal.table(_HEADS, rows, right="lllrrrll"))
 
 
@@ -37,8 +38,15 @@ def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
         terminal.count(speed) if speed is not None else "-",
         terminal.figure(next((known[key] for key in _AUCS if key in known), None)),
         terminal.ago(now - record.started),
-        record.reason,
+        _why(record),
     )
+
+
+def _why(record: run_folder.RunRecord) -> str:
+    """Why it ended, where it is, or what it recovers from."""
+    if record.state != "recovering":
+        return record.reason
+    return f"{control.clock(record.standing.since)}: {record.standing.what}".strip(" :")
 
 
 def figures(folder: Path) -> dict[str, Any]:

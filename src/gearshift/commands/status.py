@@ -12,17 +12,16 @@ With `--exit-code` the answer is the exit code too:
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gearshift import control, lease, run_folder, run_log
+from gearshift import control, run_folder, run_log
 from gearshift.commands import terminal
 from gearshift.commands.control import run_of
 from gearshift.control import Status
 from gearshift.errors import UserError
-from gearshift.run_state import Watcher
+from gearshift.watching import seen
 
 Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
 EXIT_CODES: dict[Health, int] = {
@@ -61,7 +60,7 @@ def status(run: str, *, exit_code: bool, stalled_after: float, json_file: Path |
 
 
 def look(folder: Path, stalled_after: float = STALLED_SECONDS) -> Answer:
-    record = _watched(folder)
+    (record,) = seen([run_folder.read(folder)])
     match record.state:
         case "done":
             return Answer(record, "healthy")
@@ -90,16 +89,6 @@ def _judged(record: run_folder.RunRecord, status: Status, stalled_after: float) 
     if status.phase == "training" and status.seconds_since_step > stalled_after:
         return Answer(record, "stalled", f"no step for {status.seconds_since_step:.0f} s", status)
     return Answer(record, "healthy", "", status)
-
-
-def _watched(folder: Path) -> run_folder.RunRecord:
-    """Of a run on another machine, after a few of its heartbeats."""
-    record, watcher = run_folder.read(folder), Watcher(folder)
-    until = time.monotonic() + 3 * lease.BEAT_SECONDS
-    while record.state == "unknown" and time.monotonic() < until:
-        record = run_folder.read(folder).seen_by(watcher)
-        time.sleep(lease.BEAT_SECONDS / 8)
-    return record
 
 
 def _lines(answer: Answer) -> list[str]:
