@@ -99,7 +99,7 @@ def test_train_wrote_the_figures_that_others_rely_on() -> None:
 
 
 def test_runs_and_inspect_show_the_run() -> None:
-    assert "ended" in gearshift("runs")
+    assert "done" in gearshift("runs")
     shown = gearshift("inspect", "last")
     assert "embedding rows in" in shown and "user_id" in shown
     assert "user_id" in gearshift("inspect", "runs/last/checkpoints/last")

@@ -85,7 +85,7 @@ def test_a_run_of_four_workers_is_switched_live_and_replayed(
     assert "3 switches, 1 epoch" in verdict, "a resize cuts the batch anew, which is one"
     assert ": to see it" in gearshift("replay", "--show")
     assert not list(Path("runs/last/").glob("control.*"))
-    assert f"run {name} is not running (ended " in gearshift("switch", "sync", code=2)
+    assert f"run {name} is not running (done " in gearshift("switch", "sync", code=2)
 
 
 def test_a_run_is_stopped_from_outside_resumed_and_killed(

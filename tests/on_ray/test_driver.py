@@ -48,7 +48,7 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
         assert len(processes(own, "ray::Process")) == 2
     assert run_folder.read(folder).state == "running"
     wait_until(lambda: run_folder.read(folder).state != "running")
-    assert run_folder.read(folder).state == "ended"
+    assert run_folder.read(folder).state == "done"
     assert json.loads((folder / "report.json").read_text())["examples"] == EXAMPLES
     Ledger.of(folder).assert_exact(EXAMPLES)
     wait_until(lambda: not processes(own))

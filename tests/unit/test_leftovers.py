@@ -135,9 +135,11 @@ def test_a_private_run_of_the_command_line_writes_private_files(tmp_path: Path) 
         "train: {baseline: false}\ncheckpoint: {private: true}\n"
     )
     Path("a.yaml").write_text(config)
-    command = [sys.executable, "-m", "gearshift", "train", "a.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    before = _umask()
+    try:
+        assert cli.run(["train", "a.yaml"]) == 0
+    finally:
+        os.umask(before)
     folder = Path("runs/last").resolve()
     modes = {
         path: stat.S_IMODE(path.stat().st_mode)

@@ -159,7 +159,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(gearshift: Shell) -> None:
     run = next(Path("killed").glob("early-*"))
     shutil.rmtree(run / "checkpoints")  # as it is while the first is not yet written
     (run / "checkpoints").mkdir()
-    (run / "run.json").write_text((run / "run.json").read_text().replace('"ended"', '"failed"', 1))
+    (run / "run.json").write_text((run / "run.json").read_text().replace('"done"', '"failed"', 1))
     code, _, err = gearshift("train", "--resume", str(run))
     said = f"run {run} saved no checkpoint before it ended; start it again with gearshift train CONFIG\n"
     assert (code, err) == (2, said)

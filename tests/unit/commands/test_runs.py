@@ -19,7 +19,7 @@ def test_runs_shows_state_and_newest_figures(shell: Shell) -> None:
     assert (code, err) == (0, "")
     heads, newest, oldest = out.splitlines()
     assert heads.split() == ["RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED"]
-    assert newest.split() == [second.name, "ended", "sync", "1,030", "78,000", ".7712", "just", "now"]
+    assert newest.split() == [second.name, "done", "sync", "1,030", "78,000", ".7712", "just", "now"]
     assert oldest.split()[:6] == [first.name, "failed", "-", "20", "1,000", ".6500"]
     assert oldest.endswith("loss became NaN")
 

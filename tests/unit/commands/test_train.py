@@ -71,7 +71,7 @@ def test_resuming_a_run_that_went_to_its_end_says_that_nothing_is_left(
     )
     assert json.loads(Path("out.json").read_text()) == {"auc": 0.7}
     assert len(training.calls) == 1
-    assert run_folder.read(folder).state == "ended"
+    assert run_folder.read(folder).state == "done"
 
 
 def test_more_patience_or_a_run_that_was_stopped_goes_on(

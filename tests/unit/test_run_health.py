@@ -1,0 +1,151 @@
+"""What a run tells while it trains, and what it keeps: states, log, faults, totals, checkpoints in time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gearshift as gs
+from gearshift import control, lease, run_folder, run_log, run_owner
+from gearshift.data.generated import GeneratedExamples
+from gearshift.run import Run
+from gearshift.run_health import Health
+from tests.unit.test_control import Fake
+
+CONFIG = """\
+name: long
+data: {synthetic: {examples: 400000, days: 1}}
+model: {name: lr}
+train: {global_batch: 64, epochs: 100, baseline: false}
+checkpoint: {every: 1s}
+"""
+
+
+class Looks(gs.Callback):
+    def __init__(self, wait: float = 0.0) -> None:
+        self.states: list[str] = []
+        self.checkpoints: list[Path] = []
+        self.wait = wait
+
+    def on_step(self, run: Run) -> None:
+        time.sleep(self.wait)
+        self.states.append(run_folder.read(run.folder).state)
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        self.checkpoints.append(path)
+
+
+def trained(tmp_path: Path, looks: Looks, every: gs.Every | None = None, examples: int = 1000) -> gs.Result:
+    data = gs.Dataset(GeneratedExamples(gs.ClickLog(examples=examples, days=1)))
+    policy = gs.CheckpointPolicy(every=every, path=tmp_path / "runs")
+    trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[looks], shuffle=False)
+    return trainer.fit(gs.models.LR(data.schema), data)
+
+
+def test_a_run_keeps_its_state_its_sentences_and_its_totals(tmp_path: Path) -> None:
+    looks = Looks()
+    result = trained(tmp_path, looks)
+    assert set(looks.states) == {"running"}
+    assert run_folder.read(result.folder).state == "done"
+    report = json.loads((result.folder / "report.json").read_text())
+    assert (report["restarts"], report["redone_steps"], report["seconds_lost"]) == ({}, 0, 0)
+    assert report["failed_saves"] == 0 and 0 <= report["checkpoint_age_seconds"] < 60
+    assert report["wall_seconds"] >= report["seconds"]
+    log = (result.folder / run_log.LOG).read_text().splitlines()
+    assert (
+        "started from Python" in log[0] and "owns the run (lease 1)" in log[1] and log[-1].endswith("  done")
+    )
+    stamp = log[0].split("  ")[0]
+    assert time.strptime(stamp, "%Y-%m-%d %H:%M:%S %z")
+    metrics = list(run_folder.metrics(result.folder))
+    assert all("checkpoint_age_seconds" in line for line in metrics)
+
+
+def test_checkpoints_are_due_by_wall_time(tmp_path: Path) -> None:
+    """Ten steps that train for next to no time, and wait for a tenth of a second each."""
+    looks = Looks(wait=0.1)
+    trained(tmp_path, looks, gs.Every(seconds=0.3))
+    assert len(looks.checkpoints) >= 3
+
+
+def test_faults_cost_the_time_until_the_next_step(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    health = Health()
+    health.begin(folder)
+    health.enters("training")
+    assert math.isnan(health.checkpoint_age)
+    health.stepped()
+    time.sleep(0.1)
+    health.recovers(
+        "frozen", "shard", 1, reason="shard 1 was silent", action="it is replaced", seconds_before=2.0
+    )
+    health.recovers("frozen", "shard", 1, reason="shard 1 was silent", action="it is replaced")  # once
+    health.redoes(30)
+    record = run_folder.read(folder)
+    assert (record.state, record.standing.what) == ("recovering", "shard 1 was silent; it is replaced")
+    assert record.standing.since is not None and record.standing.answers
+    health.enters("training")
+    assert run_folder.read(folder).state == "recovering"
+    health.stepped()
+    assert run_folder.read(folder).state == "running"
+    (fault,) = run_log.faults(folder)
+    assert (fault.kind, fault.role, fault.number, fault.redone_steps) == ("frozen", "shard", 1, 30)
+    assert fault.seconds_lost >= 2.1
+    health.save_failed("no space left")
+    totals = health.totals()
+    assert (totals["failed_saves"], totals["redone_steps"], totals["faults"]) == (1, 30, 2)
+    run_folder.finish(folder, "done")
+
+
+def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also its thread that saves: a checkpoint is due every second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lease, "LAPSE_SECONDS", 3.0)
+    Path("long.yaml").write_text(CONFIG)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gearshift", "train", "long.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, run_owner.MACHINE: "elsewhere"},
+    )
+    try:
+        until = time.monotonic() + 90
+        while not list(Path("runs").glob("long*/checkpoints/step-*")):
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        folder = next(Path("runs").glob("long-*"))
+        with pytest.raises(gs.UserError, match="still running on"):  # it is on another machine, and lives
+            run_folder.claim(folder)
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(lease, "LAPSE_SECONDS", 0.5)
+        run_folder.claim(folder)
+        run_folder.set_state(folder, "running")
+        close = control.serve(folder, Fake())
+        before = contents(folder)
+        os.kill(process.pid, signal.SIGCONT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert f"was taken over by process {os.getpid()} on " in out.splitlines()[-1]
+    assert contents(folder) == before
+    assert control.ask(folder, "status")["step"] == 812  # the new owner answers
+    close()
+    run_folder.finish(folder, "stopped")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of all files but the heartbeat; a folder that was half written when it froze may go."""
+    files = [path for path in folder.rglob("*") if path.is_file() and ".part" not in str(path)]
+    return {str(path): path.read_bytes() for path in files if not path.is_symlink()}
