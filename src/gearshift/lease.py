@@ -184,7 +184,10 @@ class Heart(threading.Thread):
                 os.utime(self._path, ns=(time.time_ns(), time.time_ns()))
 
     def stop(self) -> None:
+        """No beat comes after this; a file system that hangs is not waited for."""
         self._stopped.set()
+        if threading.current_thread() is not self:
+            self.join(BEAT_SECONDS)
 
 
 class Keeper:

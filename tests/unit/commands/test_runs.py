@@ -28,9 +28,9 @@ def test_a_live_run_shows_its_newest_measurements(shell: Shell) -> None:
     folder = run_folder.create("runs", "apple")
     run_folder.append_metrics(folder, {"step": 10, "time": 100.0, "examples": 1000, "auc_so_far": 0.6})
     run_folder.append_metrics(folder, {"step": 20, "time": 102.0, "examples": 2000, "auc_so_far": 0.61})
-    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["running", "-", "20", "500", ".6100"]
+    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["starting", "-", "20", "500", ".6100"]
     run_folder.append_metrics(folder, {"step": 20, "time": 103.0, "examples": 2000, "valid_auc": 0.7})
-    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["running", "-", "20", "500", ".7000"]
+    assert shell("runs")[1].splitlines()[1].split()[1:6] == ["starting", "-", "20", "500", ".7000"]
 
 
 def test_a_damaged_run_hides_no_other(shell: Shell) -> None:
@@ -43,7 +43,7 @@ def test_a_damaged_run_hides_no_other(shell: Shell) -> None:
     states = {line.split()[0]: line for line in out.splitlines()}
     assert states[broken.name].split()[1] == "damaged"
     assert states[broken.name].endswith("run.json is damaged; the run's checkpoints may still be intact")
-    assert "running" in next(line for name, line in states.items() if name.startswith("apple"))
+    assert "starting" in next(line for name, line in states.items() if name.startswith("apple"))
 
 
 def test_init_into_a_folder_that_is_not_there(shell: Shell) -> None:
