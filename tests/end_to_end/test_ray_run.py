@@ -45,7 +45,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that end with the test, as the run does."""
     found: list[subprocess.Popen[str]] = []
     yield found
-    if run_folder.read(Path("runs/last")).state == "running":
+    if run_folder.read(Path("runs/last")).is_live:
         gearshift("stop")
     for process in found:
         process.kill()

@@ -47,7 +47,7 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
     with started(tmp_path, temporary, EXAMPLES) as (_, folder, own):
         assert len(processes(own, "ray::Process")) == 2
     assert run_folder.read(folder).state == "running"
-    wait_until(lambda: run_folder.read(folder).state != "running")
+    wait_until(lambda: not run_folder.read(folder).is_live)
     assert run_folder.read(folder).state == "done"
     assert json.loads((folder / "report.json").read_text())["examples"] == EXAMPLES
     Ledger.of(folder).assert_exact(EXAMPLES)
