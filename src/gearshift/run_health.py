@@ -26,6 +26,7 @@ STATES: dict[str, State] = {
 class Health:
     def __init__(self) -> None:
         self._folder: Path | None = None
+        self._lease: lease.Lease | None = None
         self._phase = "starting"
         self._stepped_at = time.monotonic()
         self._saved_at: float | None = None
@@ -34,7 +35,7 @@ class Health:
 
     def begin(self, folder: Path, resumed: Path | None = None) -> None:
         """`resumed` is the checkpoint that the run goes on from."""
-        self._folder = folder
+        self._folder, self._lease = folder, lease.held(folder)
         if not self._faults:  # else it was lost before it began
             self._stepped_at = time.monotonic()
         self.failed_saves = run_log.totals(folder).failed_saves
@@ -90,9 +91,8 @@ class Health:
         if self._faults:
             self._recovered()
         self._stepped_at = time.monotonic()
-        mine = self._folder and lease.held(self._folder)
-        if mine and mine.lost:
-            raise lease.Fenced(mine.lost)
+        if self._lease is not None and self._lease.lost:
+            raise lease.Fenced(self._lease.lost)
 
     def _recovered(self) -> None:
         """The faults cost this time together: it is booked on the last of them."""

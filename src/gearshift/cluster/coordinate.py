@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import run_folder
+from gearshift import lease, run_folder
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.saving import ClusterSaver, Vault
@@ -176,6 +176,9 @@ class Engine:
                 )
                 self.staff.heeded_by(self._notice)
                 self.driver.steer(RunSeat(self))
+        except lease.Fenced:
+            self._step_down_if_replaced()
+            raise
         finally:
             self.staff.close()
         self.saver.engine = None
@@ -183,6 +186,12 @@ class Engine:
         if self._run.measures_at_the_end:
             self._take_rows()
         return not self.role.epoch.stopped
+
+    def _step_down_if_replaced(self) -> None:
+        """By another coordinator of this run, which has the processes now: they must not be ended."""
+        owner = lease.current(self.site.folder)
+        if owner is not None and owner.session == self.site.token:
+            self.staff.step_down()
 
     def _notice(self, members: Sequence[To], reason: str) -> None:
         """What is saved now is not lost with them; workers end what they have begun. From any thread."""

@@ -208,7 +208,7 @@ class Cluster(Section):
 class Checkpoints(Section):
     every: MaybeEvery = Field(
         default=Every(seconds=600.0),
-        description="Save after this time (10min), so many steps (500), a share (10%), or none: at the end.",
+        description="Save after this wall time (10min), so many steps (500), a share (10%), or none: at the end.",
     )
     keep: Count = Field(default=3, ge=1, description="How many of the newest are kept, beside best.")
     best: Literal["auc", "logloss"] | None = Field(
