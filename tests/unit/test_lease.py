@@ -112,7 +112,8 @@ def test_a_container_with_the_same_host_name_is_another_machine(folder: Path, st
 
 
 def test_a_frozen_owner_of_another_machine_wakes_up_and_writes_nothing(folder: Path, started: Any) -> None:
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    """It looks before it writes: its next heartbeat, which would tell it too, comes a minute later."""
+    process = started(folder, OWNER.replace("= 0.1,", "= 60.0,"), **{run_owner.MACHINE: "elsewhere"})
     owns(process)
     os.kill(process.pid, signal.SIGSTOP)
     run_folder.claim(folder, command="gearshift train --resume last")
