@@ -1,0 +1,233 @@
+"""python -m tests.operator.case NAME: carries out one case against a real run and prints the result as JSON.
+
+`carry_out` starts it in a process of its own; where that is permitted in a private mount namespace with its own
+/dev/shm, so that disks can be filled and shared memory that is left behind is the run's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from functools import cache
+from math import inf
+from pathlib import Path
+
+from tests.operator import processes, scenarios
+from tests.operator.injection import COMMAND_SECONDS, DISK_MEGABYTES, Injected, inject
+from tests.operator.live_run import START_SECONDS, LiveRun
+from tests.operator.scenarios import FREEZE, START, STOP_AFTER, Case, limit, training_seconds
+from tests.operator.verdict import (
+    Result,
+    accounts,
+    is_done,
+    last_words,
+    leftovers,
+    longest_gap,
+    may_be_told,
+    step_times,
+    told,
+)
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path("/dev/shm")
+NAMESPACE = ("unshare", "--mount", "--propagation", "private")
+EVERY = {case.name: case for case in (*scenarios.matrix(), *scenarios.SHORT)}
+
+
+# ---- from outside ----
+
+
+@cache
+def mounts_permitted() -> bool:
+    try:
+        trial = [*NAMESPACE, "--uts", "mount", "-t", "tmpfs", "none", str(SHARED)]
+        return subprocess.run(trial, capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def carry_out(case: Case, python: str = sys.executable, keep: Path | None = None) -> Result:
+    """The result of one case; whatever happens, nothing of it is left running."""
+    if case.fault in scenarios.NEEDS_MOUNTS and not mounts_permitted():
+        return replace(Result.of(case), outcome="skipped", said="mounting a small disk is not permitted here")
+    marker = secrets.token_hex(8)
+    command = [sys.executable, "-m", "tests.operator.case", case.name, "--python", python, "--marker", marker]
+    command += ["--private"] if mounts_permitted() else []
+    command += ["--keep", str(keep)] if keep else []
+    environment = {
+        key: value for key, value in os.environ.items() if key != "TMPDIR"
+    }  # sockets' paths are short
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*(NAMESPACE if mounts_permitted() else ()), *command],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS + 2 * limit(case) + 200,
+            check=False,
+        )
+        result = Result(**json.loads(done.stdout.splitlines()[-1]))
+    except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
+        said = done.stderr[-2000:] if isinstance(error, (IndexError, ValueError)) else str(error)
+        result = replace(Result.of(case), outcome="harness", failures=["the harness failed"], evidence=said)
+    finally:
+        processes.end_all(marker)
+    return replace(result, seconds=round(time.monotonic() - began, 1))
+
+
+# ---- inside ----
+
+
+def run_case(case: Case, python: str, marker: str, *, private: bool, keep: Path | None = None) -> Result:
+    work, result = Path(tempfile.mkdtemp(prefix="op-")), Result.of(case)
+    if private:
+        _mount("1g", SHARED)
+        (work / "runs").mkdir()
+        _mount(f"{DISK_MEGABYTES}m", work / "runs")
+    run = LiveRun(python, work, marker, case.strategy, training_seconds(case))
+    try:
+        _judge(run, case, result, SHARED if private else None)
+    except AssertionError as error:
+        result.outcome, result.failures = "harness", [*result.failures, f"{error}"]
+    finally:
+        run.close()
+        if result.failures:
+            result.evidence = run.output[-6000:]
+        if keep is not None:
+            shutil.copytree(work, keep / case.name.replace("/", "."), symlinks=True, ignore=_sockets)
+        if private:
+            subprocess.run(["umount", "--lazy", work / "runs"], check=False)
+        shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def _mount(size: str, place: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
+
+
+def _sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(folder) / name).is_socket()]
+
+
+def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> None:
+    run.start()
+    injected = inject(run, case)
+    result.in_time = injected.in_time
+    result.failures += _refused(injected)
+    ended = _wait_for_end(run, case, injected)
+    result.exit_code = run.driver.poll()
+    if ended is None:
+        result.outcome, result.said = "hangs", last_words(run.output)
+        result.failures.append(f"it is not over {limit(case):.0f} s after the fault")
+        return
+    result.failures += _measure(run, case, injected, ended, result)
+    result.said = last_words(run.output)
+    result.failures += [f"left behind: {what}" for what in leftovers(run, shared)]
+    if is_done(run):
+        result.outcome = "done"
+        if case.target != "driver" and result.exit_code not in (0, None):
+            result.failures.append(f"the run is done, and the exit code is {result.exit_code}")
+    else:
+        result.outcome = "told"
+        result.failures += told(run, case, result.exit_code, run.output)
+        if not may_be_told(case):
+            result.failures.append("it should have gone on to its end")
+        injected.undo()
+        result.failures += _resume(run, case)
+    log_may_end = case.target == scenarios.FOLDER
+    result.redone, wrong = accounts(run.folder, run.trained, log_may_end=log_may_end)
+    result.failures += wrong
+
+
+def _refused(injected: Injected) -> list[str]:
+    """Second owners must be refused; what the operator asked for at the moment of the fault must be answered."""
+    failures = []
+    for owner in injected.second_owners:
+        code, said = owner.result(COMMAND_SECONDS)
+        if code != 2 or "Traceback" in said:
+            failures.append(f"a second owner was not refused: exit code {code}: {last_words(said)}")
+    return failures
+
+
+def _answered(injected: Injected) -> list[str]:
+    if injected.command is None:
+        return []
+    code, said = injected.command.result(COMMAND_SECONDS)
+    if code is None or "Traceback" in said:
+        return [f"the command was not answered in a sentence: exit code {code}: {last_words(said)}"]
+    return []
+
+
+def _wait_for_end(run: LiveRun, case: Case, injected: Injected) -> float | None:
+    """When the run was over (epoch seconds); None if it is not in time. The operator stops a trouble without end."""
+    stopped = False
+    driver_is_out = case.target == "driver" and FREEZE[case.fault] in (0.0, inf)
+    while time.time() < injected.at + limit(case):
+        if _is_over(run, driver_is_out):
+            ended = time.time()
+            injected.undo()  # a driver that was frozen for ever may end now
+            return ended if run.wait_for_driver(START) is not None else None
+        if case.fault in scenarios.ENDLESS and not stopped and time.time() > injected.at + STOP_AFTER:
+            run.stop()
+            stopped = True
+        time.sleep(0.1)
+    return None
+
+
+def _is_over(run: LiveRun, driver_is_out: bool) -> bool:
+    if not driver_is_out:
+        return run.driver.poll() is not None
+    return bool(run.record().get("ended"))
+
+
+def _measure(run: LiveRun, case: Case, injected: Injected, ended: float, result: Result) -> list[str]:
+    said = run.record().get("ended")  # the run may have ended before its driver did
+    over = min(ended, said) if isinstance(said, float) and said > injected.at else ended
+    result.to_the_end = round(ended - injected.at, 1)
+    result.without_step = round(longest_gap(step_times(run.folder, run.samples), injected.at, over), 1)
+    failures = _answered(injected)
+    if result.bound is not None and result.without_step > result.bound:
+        failures.append(f"{result.without_step} s without a step; the bound is {result.bound:g} s")
+    return failures
+
+
+def _resume(run: LiveRun, case: Case) -> list[str]:
+    """A run that ended with a sentence can be resumed and goes to its end."""
+    resumed = run.train("--resume", str(run.folder))
+    seconds = START_SECONDS + 2 * training_seconds(case)
+    try:
+        code = resumed.wait(seconds)
+    except subprocess.TimeoutExpired:
+        resumed.send_signal(signal.SIGKILL)
+        return [f"resumed, it is not over after {seconds:.0f} s"]
+    return [] if code == 0 else [f"resumed, it ends with exit code {code}: {last_words(run.output)}"]
+
+
+def main() -> int:
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("name", choices=sorted(EVERY), metavar="NAME")
+    parse.add_argument("--python", default=sys.executable)
+    parse.add_argument("--marker", default=secrets.token_hex(8))
+    parse.add_argument(
+        "--private", action="store_true", help="this process is in a mount namespace of its own"
+    )
+    parse.add_argument("--keep", type=Path, help="copy the work folder here")
+    asked = parse.parse_args()
+    result = run_case(EVERY[asked.name], asked.python, asked.marker, private=asked.private, keep=asked.keep)
+    print(json.dumps(asdict(result)))
+    return 0 if result.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
