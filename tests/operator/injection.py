@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -22,6 +21,7 @@ TROUBLE_SECONDS = 12.0  # of a full disk or a read-only folder that does not las
 DISK_MEGABYTES = 80
 OTHER_STRATEGY = {"sync": "gba", "gba": "easgd", "easgd": "sync"}
 OTHER_WORKERS = {"sync": 2, "gba": 4, "easgd": 4}
+ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$0" "$@"')
 COMMAND_SECONDS = 90.0  # in which a command must be answered or refused
 
 
@@ -36,46 +36,55 @@ class Injected:
     at: float  # epoch seconds
     in_time: bool  # the moment was not over yet
     undo: Callable[[], None] = _nothing  # ends the harm, if it still lasts
-    command: Command | None = None  # what the operator had asked for at that moment
-    second_owners: list[Command] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)  # what was asked for at that moment
 
 
 def inject(run: LiveRun, case: Case) -> Injected:
+    run.wait_for_folder()
+    commands = ready_commands(run, case)  # they take seconds to start
     run.wait_until(lambda now: now.step >= STEPS_BEFORE, START_SECONDS, "the first steps")
     if case.target == scenarios.OWNER:
-        return _second_owners(run, case)
+        return _second_owners(run, case, commands)
     victims = targets(run, case.target) if case.is_signal else []
-    command, still = _wait_for(run, case)
+    still = _wait_for(run, case, commands)
     at = time.time()
     undo = _signal(victims, FREEZE[case.fault]) if case.is_signal else _trouble(run, case)
-    return Injected(at, still(), undo, command)
+    return Injected(at, still(), undo, commands)
+
+
+def ready_commands(run: LiveRun, case: Case) -> list[Command]:
+    """What the operator, or a second one, will ask for at the moment of the fault."""
+    if case.moment == scenarios.SWITCH:
+        return [Command(run, "switch", "last", OTHER_STRATEGY[case.strategy])]
+    if case.moment == scenarios.RESIZE:
+        return [Command(run, "resize", "last", str(OTHER_WORKERS[case.strategy]))]
+    if case.target == scenarios.OWNER:
+        before = ELSEWHERE if case.fault == scenarios.OTHER_HOST else ()
+        count = 3 if case.fault == scenarios.WHILE_RESTARTING else 1
+        return [Command(run, "train", "--resume", str(run.folder), before=before) for _ in range(count)]
+    return []
 
 
 # ---- moments ----
 
 
-def _wait_for(run: LiveRun, case: Case) -> tuple[Command | None, Callable[[], bool]]:
+def _wait_for(run: LiveRun, case: Case, commands: list[Command]) -> Callable[[], bool]:
     """Returns at that moment, with what tells whether it still lasts."""
     match case.moment:
         case scenarios.CHECKPOINT:
-            return None, _during_checkpoint(run)
-        case scenarios.SWITCH:
-            return _during(Command(run, "switch", run.folder.name, OTHER_STRATEGY[case.strategy]))
-        case scenarios.RESIZE:
-            return _during(Command(run, "resize", run.folder.name, str(OTHER_WORKERS[case.strategy])))
+            return _during_checkpoint(run)
+        case scenarios.SWITCH | scenarios.RESIZE:
+            (command,) = commands
+            command.go()
+            time.sleep(0.03)  # it has reached the coordinator, which answers when the change is made
+            return lambda: not command.over
         case scenarios.EVALUATION:
             run.wait_until(lambda now: now.examples >= now.total, START_SECONDS, "the final evaluation")
-            return None, lambda: "ended" not in run.record()
+            return lambda: "ended" not in run.record()
         case scenarios.THE_END:
             run.wait_until(lambda now: now.examples >= 0.7 * now.total, START_SECONDS, "the last steps")
-            return None, lambda: run.samples[-1].examples < run.samples[-1].total
-    return None, lambda: run.driver.poll() is None
-
-
-def _during(command: Command) -> tuple[Command, Callable[[], bool]]:
-    command.go()
-    time.sleep(0.03)  # it has reached the coordinator, which answers when the change is made
-    return command, lambda: not command.over
+            return lambda: run.samples[-1].examples < run.samples[-1].total
+    return lambda: run.driver.poll() is None
 
 
 def _during_checkpoint(run: LiveRun) -> Callable[[], bool]:
@@ -210,16 +219,12 @@ def kill_at_each_start(run: LiveRun, role: str) -> Callable[[], None]:
 # ---- second owners ----
 
 
-def _second_owners(run: LiveRun, case: Case) -> Injected:
+def _second_owners(run: LiveRun, case: Case, owners: list[Command]) -> Injected:
     """They try to take over a run that lives: each must be refused."""
-    count = 3 if case.fault == scenarios.WHILE_RESTARTING else 1
-    elsewhere = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$0" "$@"')
-    before = elsewhere if case.fault == scenarios.OTHER_HOST else ()
-    owners = [Command(run, "train", "--resume", str(run.folder), before=before) for _ in range(count)]
-    at = time.time()
+    victims, at = targets(run, "coordinator"), time.time()
     if case.fault == scenarios.WHILE_RESTARTING:
-        os.kill(targets(run, "coordinator")[0], signal.SIGKILL)
+        processes.send(victims, signal.SIGKILL)
     for owner in owners:
         owner.go()
-        time.sleep(1.5 if count > 1 else 0.0)
-    return Injected(at, run.driver.poll() is None, second_owners=owners)
+        time.sleep(1.0)
+    return Injected(at, run.driver.poll() is None, commands=owners)

@@ -202,6 +202,15 @@ class LiveRun:
                 now = Sample(time.time(), said["step"], said["examples"], said["total"], said["phase"])
                 self.samples.append(now)
 
+    def wait_for_folder(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while self._folder is None or not self.record():
+            assert self.driver.poll() is None and time.monotonic() < end, (
+                f"no run folder: {self.output[-300:]}"
+            )
+            time.sleep(0.1)
+            _ = self.folder
+
     def wait_until(self, true: Callable[[Sample], bool], seconds: float, what: str) -> None:
         """Until a sample says so; an error if the run is over before, or takes too long."""
         end = time.monotonic() + seconds

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -40,6 +41,7 @@ def main() -> int:
     if asked.compare:
         print(side_by_side(read(asked.compare), read(asked.out)))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the case under way ends too
     asked.out.mkdir(parents=True, exist_ok=True)
     results = run_all(cases, asked.python, asked.out, asked.minutes, keep=asked.keep)
     write_tables(results, asked.out)

@@ -1,0 +1,34 @@
+"""A live run is harmed as an operator's night would: it recovers or ends in a sentence, in time, and leaves nothing.
+
+`make test` has the short form, `make test-all` the whole matrix.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.on_ray.fixtures import ON_RAY
+from tests.operator.case import carry_out
+from tests.operator.run import line
+from tests.operator.scenarios import SHORT, Case, limit, matrix
+
+LONGEST = max(map(limit, matrix()))
+pytestmark = [ON_RAY, pytest.mark.timeout(2 * LONGEST + 600)]
+
+
+@pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
+def test_short(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in matrix() if case not in SHORT], ids=lambda case: case.name)
+def test_all(case: Case) -> None:
+    check(case)
+
+
+def check(case: Case) -> None:
+    result = carry_out(case)
+    if result.outcome == "skipped":
+        pytest.skip(result.said)
+    assert result.ok, f"{line(result)}\n{result.evidence}"
