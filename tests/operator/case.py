@@ -132,6 +132,7 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
     result.exit_code = run.driver.poll()
     if ended is None:
         result.outcome, result.said = "hangs", last_words(run.output)
+        result.failures += [f"still there: {one.title[:60]}" for one in processes.marked(run.marker)][:20]
         result.failures.append(f"it is not over {limit(case) + LONGER:.0f} s after the fault")
         return
     result.failures += _measure(run, case, injected, ended, result)
@@ -139,7 +140,8 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
     result.failures += [f"left behind: {what}" for what in leftovers(run, shared)]
     if is_done(run):
         result.outcome = "done"
-        if case.target != "driver" and result.exit_code not in (0, None):
+        expected = -signal.SIGKILL if (case.target, case.fault) == ("driver", "kill -9") else 0
+        if result.exit_code != expected:
             result.failures.append(f"the run is done, and the exit code is {result.exit_code}")
     else:
         result.outcome = "told"
@@ -190,13 +192,15 @@ def _is_over(run: LiveRun, driver_is_out: bool) -> bool:
 def _measure(run: LiveRun, case: Case, injected: Injected, ended: float, result: Result) -> list[str]:
     said = run.record().get("ended")  # the run may have ended before its driver did
     over = min(ended, said) if isinstance(said, float) and said > injected.at else ended
+    hidden = run.folder.with_name("hidden")
+    folder = hidden if hidden.exists() else run.folder
     result.to_the_end = round(ended - injected.at, 1)
     failures = [] if case.target == scenarios.OWNER else _answers(case, injected)
     if result.to_the_end > limit(case):
         failures.append(
             f"it was over {result.to_the_end:.0f} s after the fault; the limit is {limit(case):.0f} s"
         )
-    result.without_step = round(longest_gap(step_times(run.folder, run.samples), injected.at, over), 1)
+    result.without_step = round(longest_gap(step_times(folder, run.samples), injected.at, over), 1)
     if result.bound is not None and result.without_step > result.bound:
         failures.append(f"{result.without_step} s without a step; the bound is {result.bound:g} s")
     return failures

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -63,27 +64,25 @@ class Sample:
 
 
 class Command:
-    """A command line that is ready to be carried out at once."""
+    """A command line that is ready to be carried out at once. It prints into a file: a pipe may outlive it."""
 
     def __init__(self, run: LiveRun, *arguments: str, before: tuple[str, ...] = ()) -> None:
         command = [*before, run.python, "-c", _READY, *arguments]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command,
-            cwd=run.work,
-            env=run.environment,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n", f"{command} did not start"
+        handle, name = tempfile.mkstemp(".txt", "command-", run.work)
+        self._printed = Path(name)
+        with os.fdopen(handle, "w") as out:
+            self._process = subprocess.Popen(
+                command, cwd=run.work, env=run.environment, stdin=subprocess.PIPE, stdout=out, stderr=out
+            )
+        end = time.monotonic() + START_SECONDS
+        while not self._printed.read_text().startswith("ready"):
+            assert not self.over and time.monotonic() < end, f"{command}: {self._printed.read_text()}"
+            time.sleep(0.05)
 
     def go(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        self._process.stdin.write(b"\n")
+        self._process.stdin.close()
 
     @property
     def over(self) -> bool:
@@ -92,12 +91,12 @@ class Command:
     def result(self, seconds: float) -> tuple[int | None, str]:
         """Exit code and words; no code if it is not over by then, in which case it is killed."""
         try:
-            said, _ = self._process.communicate(timeout=seconds)
+            code: int | None = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            said, _ = self._process.communicate()
-            return None, said
-        return self._process.returncode, said
+            self._process.wait()
+            code = None
+        return code, self._printed.read_text(errors="replace").removeprefix("ready\n")
 
 
 class LiveRun:
