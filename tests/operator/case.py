@@ -135,6 +135,7 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
         result.failures += [f"still there: {one.title[:60]}" for one in processes.marked(run.marker)][:20]
         result.failures.append(f"it is not over {limit(case) + LONGER:.0f} s after the fault")
         return
+    result.failures += _not_replaced(case, injected)
     result.failures += _measure(run, case, injected, ended, result)
     result.said = last_words(run.output)
     result.failures += [f"left behind: {what}" for what in leftovers(run, shared)]
@@ -172,6 +173,7 @@ def _wait_for_end(run: LiveRun, case: Case, injected: Injected) -> float | None:
     stopped = False
     driver_is_out = case.target == "driver" and FREEZE[case.fault] in (0.0, inf)
     while time.time() < injected.at + limit(case) + LONGER:
+        injected.look_at_victims()
         if _is_over(run, driver_is_out):
             ended = time.time()
             injected.undo()  # a driver that was frozen for ever may end now
@@ -181,6 +183,17 @@ def _wait_for_end(run: LiveRun, case: Case, injected: Injected) -> float | None:
             stopped = True
         time.sleep(0.1)
     return None
+
+
+def _not_replaced(case: Case, injected: Injected) -> list[str]:
+    """A process that is frozen for ever is ended and another started, if the run lasts long enough to see it."""
+    for_ever = FREEZE.get(case.fault) == inf and case.target in scenarios.REPLACEABLE
+    if for_ever and injected.frozen_for > scenarios.REPLACED_AFTER:
+        bound = scenarios.REPLACED_AFTER
+        return [
+            f"what was frozen was still there {injected.frozen_for:.0f} s later; the bound is {bound:g} s"
+        ]
+    return []
 
 
 def _is_over(run: LiveRun, driver_is_out: bool) -> bool:

@@ -36,7 +36,13 @@ class Injected:
     at: float  # epoch seconds
     in_time: bool  # the moment was not over yet
     undo: Callable[[], None] = _nothing  # ends the harm, if it still lasts
+    victims: list[int] = field(default_factory=list)  # processes that got a signal
     commands: list[Command] = field(default_factory=list)  # what was asked for at that moment
+    frozen_for: float = 0.0  # seconds after which one of the victims was still seen frozen
+
+    def look_at_victims(self) -> None:
+        if any(processes.state(pid) == "T" for pid in self.victims):
+            self.frozen_for = time.time() - self.at
 
 
 def inject(run: LiveRun, case: Case) -> Injected:
@@ -49,7 +55,7 @@ def inject(run: LiveRun, case: Case) -> Injected:
     still = _wait_for(run, case, commands)
     at = time.time()
     undo = _signal(victims, FREEZE[case.fault]) if case.is_signal else _trouble(run, case)
-    return Injected(at, still(), undo, commands)
+    return Injected(at, still(), undo, victims, commands)
 
 
 def ready_commands(run: LiveRun, case: Case) -> list[Command]:

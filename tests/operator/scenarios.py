@@ -19,7 +19,7 @@ from math import inf
 from typing import Literal
 
 PATIENCE = 6.0  # seconds, cluster.patience of every run here
-START = 30.0  # seconds until a process is up again and has loaded its state
+START = 20.0  # seconds until a process is up again and has loaded its state
 SLACK = 10.0  # seconds that a loaded machine may add
 EVALUATE = 20.0  # seconds of the final evaluation, the last save and the end of all processes
 
@@ -191,6 +191,10 @@ def training_seconds(case: Case) -> float:
     return {"SIGSTOP 30 s": 50.0, "SIGSTOP for ever": 40.0}.get(case.fault, 22.0)
 
 
+REPLACED_AFTER = (
+    2 * PATIENCE + SLACK
+)  # seconds, at most, after which a process that is frozen for ever is ended
+REPLACEABLE = ("worker", "two workers", "shard", "both shards", "coordinator")
 STOP_AFTER = 45.0  # seconds of an endless trouble after which the operator stops the run
 
 
