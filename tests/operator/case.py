@@ -127,7 +127,7 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
     run.start()
     injected = inject(run, case)
     result.in_time = injected.in_time
-    result.failures += _answers(case, injected) if case.target == scenarios.OWNER else []
+    result.failures += _answers(case, injected, result) if case.target == scenarios.OWNER else []
     ended = _wait_for_end(run, case, injected)
     result.exit_code = run.driver.poll()
     if ended is None:
@@ -156,11 +156,13 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
     result.failures += wrong
 
 
-def _answers(case: Case, injected: Injected) -> list[str]:
+def _answers(case: Case, injected: Injected, result: Result) -> list[str]:
     """Second owners must be refused; any other command must be answered in a sentence, whatever it is."""
     failures = []
     for command in injected.commands:
         code, said = command.result(COMMAND_SECONDS)
+        assert "--help" not in said, f"the harness gave a wrong command: {said}"
+        result.answers.append(f"{code}: {last_words(said)}")
         if case.target == scenarios.OWNER and code != 2:
             failures.append(f"a second owner was not refused: exit code {code}: {last_words(said)}")
         elif code is None or "Traceback" in said:
@@ -208,7 +210,7 @@ def _measure(run: LiveRun, case: Case, injected: Injected, ended: float, result:
     hidden = run.folder.with_name("hidden")
     folder = hidden if hidden.exists() else run.folder
     result.to_the_end = round(ended - injected.at, 1)
-    failures = [] if case.target == scenarios.OWNER else _answers(case, injected)
+    failures = [] if case.target == scenarios.OWNER else _answers(case, injected, result)
     if result.to_the_end > limit(case):
         failures.append(
             f"it was over {result.to_the_end:.0f} s after the fault; the limit is {limit(case):.0f} s"

@@ -63,7 +63,7 @@ def ready_commands(run: LiveRun, case: Case) -> list[Command]:
     if case.moment == scenarios.SWITCH:
         return [Command(run, "switch", "last", OTHER_STRATEGY[case.strategy])]
     if case.moment == scenarios.RESIZE:
-        return [Command(run, "resize", "last", str(OTHER_WORKERS[case.strategy]))]
+        return [Command(run, "resize", "last", "--workers", str(OTHER_WORKERS[case.strategy]))]
     if case.target == scenarios.OWNER:
         before = ELSEWHERE if case.fault == scenarios.OTHER_HOST else ()
         count = 3 if case.fault == scenarios.WHILE_RESTARTING else 1

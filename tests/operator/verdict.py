@@ -39,6 +39,7 @@ class Result:
     redone: int = 0  # steps
     in_time: bool = True  # the fault came while the moment lasted
     seconds: float = 0.0  # that the case took
+    answers: list[str] = field(default_factory=list)  # to what was asked at the moment of the fault
     failures: list[str] = field(default_factory=list)
     evidence: str = ""  # the end of what it printed, if something failed
 
