@@ -138,7 +138,7 @@ def _judge(run: LiveRun, case: Case, result: Result, shared: Path | None) -> Non
     result.failures += _not_replaced(case, injected)
     result.failures += _measure(run, case, injected, ended, result)
     result.said = last_words(run.output)
-    result.failures += [f"left behind: {what}" for what in leftovers(run, shared)]
+    result.failures += [f"left behind: {what}" for what in leftovers(run, case, shared)]
     if is_done(run):
         result.outcome = "done"
         expected = -signal.SIGKILL if (case.target, case.fault) == ("driver", "kill -9") else 0

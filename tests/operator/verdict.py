@@ -116,19 +116,24 @@ def accounts(folder: Path, examples: int, *, log_may_end: bool) -> tuple[int, li
 # ---- leftovers ----
 
 
-def leftovers(run: LiveRun, shared: Path | None) -> list[str]:
-    """What is still there of a run that is over, after some time."""
+def leftovers(run: LiveRun, case: Case, shared: Path | None) -> list[str]:
+    """What is still there of a run that is over, after some time. It cannot tidy up a folder that it cannot write."""
     end = time.monotonic() + LEFT_SECONDS
-    while (left := _left(run, shared)) and time.monotonic() < end:
+    while (left := _outside(run, shared) + _in_folder(run, case)) and time.monotonic() < end:
         time.sleep(0.2)
     return left
 
 
-def _left(run: LiveRun, shared: Path | None) -> list[str]:
+def _outside(run: LiveRun, shared: Path | None) -> list[str]:
     found = [f"process {one.pid} {one.title[:60]}" for one in processes.marked(run.marker)]
     found += [f"temporary {path.name}" for path in run.temporary.iterdir()]
-    found += [f"shared memory {path.name}" for path in shared.iterdir()] if shared else []
-    found += [f"in the run folder: {name}" for name in CONTROL if (run.folder / name).exists()]
+    return found + ([f"shared memory {path.name}" for path in shared.iterdir()] if shared else [])
+
+
+def _in_folder(run: LiveRun, case: Case) -> list[str]:
+    if case.fault in scenarios.ENDLESS:
+        return []
+    found = [f"in the run folder: {name}" for name in CONTROL if (run.folder / name).exists()]
     found += [f"half a checkpoint {path.name}" for path in run.folder.glob("checkpoints/.*.part")]
     if run.record().get("state") in ("running", "recovering", "starting", "saving"):
         found.append(f"the state `{run.record()['state']}` in run.json")
