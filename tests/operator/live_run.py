@@ -27,6 +27,7 @@ WORKERS, SHARDS, BATCH, STEP_SECONDS = 3, 2, 128, 0.2
 RATE = WORKERS * BATCH / STEP_SECONDS  # examples/s at best
 START_SECONDS = 180.0  # until the first step, at most
 SAMPLE_SECONDS = 0.1
+PACE = Path(__file__).parent / "pace"  # what makes a step take STEP_SECONDS
 CONFIG = """\
 name: op
 data: {{synthetic: {{examples: {examples}, days: 2}}}}
@@ -35,7 +36,6 @@ strategy: {{name: {strategy}}}
 train: {{global_batch: {batch_of_all}, batch: {batch}, eval_every: none, baseline: false}}
 cluster:
   {{engine: ray, address: local, workers: {workers}, shards: {shards}, threads: 1, patience: {patience:g}s,
-   inject: {{step: {step:g}}},
    resources: {{coordinator_cpus: 0.1, shard_cpus: 0.1, worker_cpus: 0.1}}}}
 checkpoint: {{every: 5s, keep: 2}}
 """
@@ -110,9 +110,13 @@ class LiveRun:
         self.temporary = work / "t"
         self.temporary.mkdir()
         self.environment = {**os.environ, processes.VARIABLE: marker, "TMPDIR": str(self.temporary)}
-        for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "PYTHONPATH", "RAY_ADDRESS"):
+        for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_ADDRESS"):
             self.environment.pop(name, None)
-        self.environment["PYTHONUNBUFFERED"] = "1"
+        self.environment |= {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(PACE),
+            "OPERATOR_PACE": str(STEP_SECONDS),
+        }
         self.samples: list[Sample] = []
         self._folder: Path | None = None
         self._over = threading.Event()
@@ -124,7 +128,6 @@ class LiveRun:
             workers=WORKERS,
             shards=SHARDS,
             patience=PATIENCE,
-            step=STEP_SECONDS,
         )
         (work / "op.yaml").write_text(text)
 
