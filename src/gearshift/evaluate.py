@@ -1,16 +1,18 @@
-"""Measures a model on data: whole, by slice and by day. Creates no row and changes nothing."""
+"""Measures a model on data: whole, and by slice. Creates no row and changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset
 from gearshift.learner import Learner
-from gearshift.metrics import Measures, grouped_auc
+from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
 
 BATCH = 8192
 
@@ -21,8 +23,29 @@ class Evaluation:
 
     measures: Measures
     tasks: tuple[Measures, ...]
-    grouped_auc: float | None
+    grouped_auc: float | None  # of the first task; `grouped` has it for every task, with the number of groups
     mean_rate: float
+    grouped: tuple[Grouped | None, ...] = ()
+
+    @property
+    def calibration_table(self) -> CalibrationTable:
+        """Predicted, observed and count for each tenth of the examples by prediction; `tasks[i]` has its own."""
+        return self.measures.calibration_table
+
+    def task_figures(self, task: int) -> dict[str, Any]:
+        """All figures of a task, as they stand in report.json."""
+        return figures_of(Measured(self.tasks[task], self.grouped[task] if self.grouped else None))
+
+
+def figures_of(measured: Measured) -> dict[str, Any]:
+    """Plain values for JSON, None where a figure is not defined."""
+    found = measured.grouped
+    return {
+        **measured.measures.as_dict(),
+        "grouped_auc": found.auc if found is not None and math.isfinite(found.auc) else None,
+        "grouped_auc_groups": None if found is None else [found.counted, found.groups],
+        "calibration_table": [row.as_dict() for row in measured.measures.calibration_table],
+    }
 
 
 def predictions(learner: Learner, dataset: Dataset) -> Iterator[tuple[Batch, Floats]]:
@@ -31,20 +54,25 @@ def predictions(learner: Learner, dataset: Dataset) -> Iterator[tuple[Batch, Flo
         yield batch, learner.predict(learner.find(batch))
 
 
+def collect(
+    predicted: Iterable[tuple[Batch, Floats]], tasks: int, keys: Callable[[Batch], Any] | None = None
+) -> list[Collected]:
+    """The predictions of each task; `keys` gives the slice of each example of a batch."""
+    found = [Collected() for _ in range(tasks)]
+    for batch, probabilities_BT in predicted:
+        slices = None if keys is None else keys(batch)
+        for t, collected in enumerate(found):
+            scores_B = probabilities_BT[:, t]
+            collected.update(batch.labels_BT[:, t], scores_B, batch.weights_B, batch.groups_B, slices)
+    return found
+
+
 def evaluate(learner: Learner, dataset: Dataset) -> Evaluation:
-    tasks = tuple(Measures() for _ in dataset.schema.labels)
-    groups, labels, scores = [], [], []
-    for batch, probabilities_BT in predictions(learner, dataset):
-        for t, measures in enumerate(tasks):
-            measures.update(batch.labels_BT[:, t], probabilities_BT[:, t], batch.weights_B)
-        if batch.groups_B is not None:
-            groups.append(batch.groups_B)
-            labels.append(batch.labels_BT[:, 0])
-            scores.append(probabilities_BT[:, 0])
-    grouped = None
-    if groups:
-        grouped = grouped_auc(np.concatenate(labels), np.concatenate(scores), np.concatenate(groups))
-    return Evaluation(tasks[0], tasks, grouped, tasks[0].mean_label)
+    found = [c.whole() for c in collect(predictions(learner, dataset), len(dataset.schema.labels))]
+    tasks = tuple(measured.measures for measured in found)
+    grouped = tuple(measured.grouped for measured in found)
+    first = grouped[0]
+    return Evaluation(tasks[0], tasks, None if first is None else first.auc, tasks[0].mean_label, grouped)
 
 
 def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats:

@@ -10,6 +10,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from gearshift.data.schema import Schema
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.training import Training
@@ -51,12 +52,11 @@ def report(
         "measured_examples": measures.examples,
         **{k: v for k, v in measures.as_dict().items() if k not in ("examples", "positives")},
         "grouped_auc": valid.grouped_auc if valid else None,
-        "tasks": {
-            label.task: m.as_dict() for label, m in zip(learner.schema.labels, valid.tasks, strict=True)
-        }
-        if valid
-        else {},
-        "test": test.measures.as_dict() | {"grouped_auc": test.grouped_auc} if test else None,
+        "grouped_auc_weighted_by": "examples of the group",
+        "calibration_table": [row.as_dict() for row in measures.calibration_table],
+        "task_names": [label.task for label in learner.schema.labels],
+        "tasks": _tasks(learner.schema, valid) if valid else {},
+        "test": test.task_figures(0) | {"tasks": _tasks(learner.schema, test)} if test else None,
         "progressive": progress.measures.as_dict(),
         "progressive_by_day": {day_name(d): m.as_dict() for d, m in progress.days.measures.items()},
         "best_step": progress.best_step if training.plan.keep_best and valid else steps,
@@ -71,6 +71,11 @@ def report(
         "skipped_lines": len(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """The figures of every task, by its name."""
+    return {label.task: evaluation.task_figures(i) for i, label in enumerate(schema.labels)}
 
 
 def _injected(training: Training) -> dict[str, Any] | None:
@@ -135,14 +140,7 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
     if f.get("plain_steps"):
         steps = f"{f['plain_steps']:,} step{'' if f['plain_steps'] == 1 else 's'}"
         done += f"; vr_* reduced nothing in {steps}, of too few gradients"
-    where = "valid " if f["measured_on"] == "valid" else "so far"
-    lines = [done, *_losses(f), f"{where} {_score_text(f)}{_baseline_text(f['baselines'])}"]
-    if f["measured_on"] == "valid":
-        lines.append(
-            f"so far {_score_text(f['progressive'])}     (each training example, before it was trained)"
-        )
-    if f["test"]:
-        lines.append(f"test   {_score_text(f['test'])}")
+    lines = [done, *_losses(f), *_scores(f)]
     if f["best_step"] != f["global_steps"]:
         lines.append(
             f"best   step {f['best_step']:,} of {f['global_steps']:,}: the best of {f['evaluations']} evaluations "
@@ -153,6 +151,27 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
             f"data   {f['skipped_lines']:,} bad line(s) were skipped; they are listed in {folder}/bad_lines.txt"
         )
     lines.append(f"saved  {folder}/checkpoints/best")
+    return lines
+
+
+def _scores(f: dict[str, Any]) -> list[str]:
+    """A line for each part of the data and each task."""
+    names = f.get("task_names") or list(f["tasks"])
+    width = max(map(len, names), default=0)
+    tasks = [f"{name.ljust(width)}  " if len(names) > 1 else "" for name in names] or [""]
+
+    def others(figures: dict[str, Any]) -> list[str]:
+        found = [figures["tasks"][name] for name in names[1:]] if figures.get("tasks") else []
+        return [f"       {task}{_score_text(own)}" for task, own in zip(tasks[1:], found, strict=False)]
+
+    before = (
+        f"so far {tasks[0]}{_score_text(f['progressive'])}     (each training example, before it was trained)"
+    )
+    if f["measured_on"] != "valid":
+        return [before]
+    lines = [f"valid  {tasks[0]}{_score_text(f)}{_baseline_text(f['baselines'])}", *others(f), before]
+    if test := f["test"]:
+        lines += [f"test   {tasks[0]}{_score_text(test)}", *others(test)]
     return lines
 
 
@@ -178,7 +197,7 @@ def _losses(f: dict[str, Any]) -> list[str]:
 def _score_text(f: dict[str, Any]) -> str:
     parts = [f"AUC {short(f['auc'])}"]
     parts += [f"+- {short(1.96 * f['auc_se'])}"] if f.get("auc_se") else []
-    parts += [f" gAUC {short(f['grouped_auc'])}"] if f.get("grouped_auc") else []
+    parts += [f" gAUC {short(f['grouped_auc'])} (weighted by examples)"] if f.get("grouped_auc") else []
     parts += [f" logloss {short(f['logloss'])}", f" NE {short(f['normalized_entropy'], 3)}"]
     parts += [f" calibration {f['calibration']:.3f}" if f["calibration"] is not None else ""]
     return " ".join(parts)

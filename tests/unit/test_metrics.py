@@ -1,5 +1,6 @@
 """Measures against their definitions, written out as loops over all pairs, and where they are not defined."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 
 from gearshift.metrics import (
     AucHistogram,
+    Collected,
     Measures,
     Slices,
     auc,
+    calibration_table,
     day_name,
     entropy,
+    grouped,
     grouped_auc,
     logloss,
     paired_auc_difference,
@@ -310,3 +314,103 @@ def test_entropy_of_a_rate() -> None:
 def test_histograms_of_different_bins_do_not_merge() -> None:
     with pytest.raises(AssertionError):
         AucHistogram(16).merge(AucHistogram(32))
+
+
+def close_predictions(n: int = 2_000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, scores that a histogram can hardly tell apart, and groups."""
+    draw = np.random.default_rng(3)
+    scores = (0.3 + 2e-5 * draw.random(n)).astype(np.float32)
+    labels = (draw.random(n) < 0.2 + 0.5 * (scores > np.median(scores))).astype(np.float32)
+    return labels, scores, draw.integers(0, 40, n)
+
+
+def collected(limit: int, *columns: np.ndarray | None) -> Collected:
+    found = Collected(limit)
+    for part in range(4):
+        found.update(*(None if c is None else c[part::4] for c in columns))
+    return found
+
+
+def test_collected_predictions_give_the_exact_auc_and_beyond_the_limit_a_bound() -> None:
+    labels, scores, _ = close_predictions()
+    exact = collected(10_000, labels, scores).whole().measures
+    assert exact.auc == pytest.approx(auc(labels, scores), abs=1e-12)
+    assert exact.auc_bound == exact.as_dict()["auc_bound"] == 0.0
+    clicks, others = delong_by_pairs(labels, scores)
+    se = math.sqrt(clicks.var() / len(clicks) + others.var() / len(others))
+    assert exact.auc_se == pytest.approx(se, rel=1e-3)
+    rough = collected(1_000, labels, scores).whole().measures
+    assert rough.auc_bound > 0.01  # almost all are in one bin
+    assert 1e-4 < abs(rough.auc - exact.auc) <= rough.auc_bound
+    exact.update([1], [0.9])
+    assert exact.auc_bound > 0  # the exact figures were those of fewer examples
+
+
+def test_collected_slices_have_every_figure_of_their_examples_alone() -> None:
+    labels, scores, groups = close_predictions()
+    weights = np.random.default_rng(4).integers(1, 4, len(labels)).astype(np.float32)
+    keys = np.where(groups % 3 == 0, "DE", "AT")
+    found = collected(1_000, labels, scores, weights, groups, keys)  # the groups need all of them
+    assert found.whole().grouped == grouped(labels, scores, groups, weights)
+    for key, measured in found.slices().items():
+        own = keys == key
+        assert measured.measures.auc == pytest.approx(auc(labels[own], scores[own], weights[own]))
+        assert measured.grouped == grouped(labels[own], scores[own], groups[own], weights[own])
+        rows = calibration_table(labels[own], scores[own], weights[own])
+        assert measured.measures.calibration_table == pytest.approx(rows)
+
+
+def test_grouped_says_how_many_groups_count() -> None:
+    found = grouped([0, 1, 1, 1], [0.1, 0.4, 0.3, 0.2], ["a", "a", "b", "c"])
+    assert (found.auc, found.counted, found.groups) == (1.0, 1, 3)
+
+
+def test_calibration_rows_are_tenths_of_the_examples() -> None:
+    draw = np.random.default_rng(5)
+    truth = draw.random(20_000)
+    labels, scores = (draw.random(20_000) < truth).astype(float), 0.5 + 0.8 * (truth - 0.5)
+    rows = calibration_table(labels, scores)
+    assert [row.count for row in rows] == [2_000] * 10
+    assert rows[0].ratio > 1.5 and rows[-1].ratio < 0.95  # what a ratio of all of them would hide
+    total = sum(row.predicted * row.count for row in rows) / sum(row.observed * row.count for row in rows)
+    assert total == pytest.approx(1.0, abs=0.02)
+    for row, chosen in zip(rows, np.split(np.argsort(scores), 10), strict=True):
+        assert row.predicted == pytest.approx(scores[chosen].mean())
+        assert row.observed == pytest.approx(labels[chosen].mean())
+        assert (row.low, row.high) == (scores[chosen].min(), scores[chosen].max())
+
+
+def test_calibration_of_the_histogram_is_nearly_the_exact_one_and_can_be_merged() -> None:
+    draw = np.random.default_rng(6)
+    scores = draw.beta(1, 30, 30_000)
+    labels, weights = (draw.random(30_000) < scores).astype(float), draw.integers(1, 3, 30_000)
+    halves = Measures(), Measures()
+    for at, half in enumerate(halves):
+        half.update(labels[at::2], scores[at::2], weights[at::2])
+    halves[0].merge(halves[1])
+    rows, exact = halves[0].calibration_table, calibration_table(labels, scores, weights)
+    assert len(rows) == len(exact) == 10
+    for row, true in zip(rows, exact, strict=True):
+        assert row.predicted == pytest.approx(true.predicted, rel=1e-3)
+        assert row.observed == pytest.approx(true.observed, rel=0.01)
+        assert row.observed_se == pytest.approx(true.observed_se, rel=0.01)
+        assert row.count == pytest.approx(true.count, rel=0.01)
+
+
+@given(EXAMPLES)
+def test_calibration_keeps_ties_together_and_loses_nothing(rows: np.ndarray) -> None:
+    labels, scores, weights, _ = rows
+    table = calibration_table(labels, scores, weights)
+    assert len(table) <= min(10, len(set(scores)))
+    assert sum(row.count for row in table) == pytest.approx(weights.sum())
+    assert sum(row.count * row.observed for row in table) == pytest.approx((weights * labels).sum())
+    assert all(a.high < b.low for a, b in itertools.pairwise(table))
+
+
+def test_calibration_of_one_constant_is_one_row_and_of_nothing_none() -> None:
+    (row,) = calibration_table([0, 1, 0, 0], [0.5] * 4)
+    assert (row.predicted, row.observed, row.count, row.ratio) == (0.5, 0.25, 4, 2.0)
+    assert calibration_table([], []) == calibration_table([1.0], [math.nan]) == ()
+    broken = Measures()
+    broken.update([1.0], [math.nan])
+    assert broken.calibration_table == Measures().calibration_table == ()

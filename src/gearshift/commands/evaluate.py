@@ -6,8 +6,9 @@ A model of several tasks gives a block for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,8 @@ from gearshift.errors import UserError
 
 if TYPE_CHECKING:
     from gearshift.data.batch import Batch
-    from gearshift.metrics import Measures, Slices
+    from gearshift.metrics import Collected, Measured, Measures
 
-MOST_SLICES = 1000
 SHOWN_SLICES = 30
 ALL = "all"
 DAY_SECONDS = 86_400
@@ -54,57 +54,24 @@ def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     return (arguments[:2], arguments[2:]) if two else (arguments[:1], arguments[1:])
 
 
-@dataclass
-class Tally:
-    """What is counted of one task."""
-
-    task: str
-    whole: Measures
-    slices: Slices
-    columns: list[tuple[Any, Any, Any]] = field(default_factory=list)  # labels, scores, groups
-
-    def update(self, batch: Batch, at: int, scores_B: Any, keys: Any) -> None:
-        labels_B = batch.labels_BT[:, at]
-        self.whole.update(labels_B, scores_B, batch.weights_B)
-        if keys is not None:
-            self.slices.update(keys, labels_B, scores_B, batch.weights_B)
-        if batch.groups_B is not None:
-            self.columns.append((labels_B, scores_B, batch.groups_B))
-
-    @property
-    def grouped_auc(self) -> float | None:
-        import numpy as np
-
-        from gearshift.metrics import grouped_auc
-
-        if not self.columns:
-            return None
-        return grouped_auc(*(np.concatenate(column) for column in zip(*self.columns, strict=True)))
-
-
 def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, Any]]:
+    from gearshift.evaluate import collect
+
     by_day = by == "day" and opened.schema.time is not None
     schema = opened.schema if by is None or by_day else keeping(opened.schema, by)
     dataset = open_files(paths, schema, opened.config) if paths else own_data(opened, schema)
-    tallies = _tallies(opened, dataset, by, by_day=by_day)
+    keys = None if by is None else _days if by_day else partial(_texts, column=by)
+    tasks = [label.task for label in schema.labels]
+    collected = collect(opened.predictions(dataset, corrected=False), len(tasks), keys)
     figures: list[dict[str, Any]] = []
-    for tally in tallies:
-        if len(tallies) > 1:
-            terminal.say(f"{'' if tally is tallies[0] else chr(10)}task {tally.task}")
-        figures += _tell(tally, by, by_day=by_day)
+    for task, found in zip(tasks, collected, strict=True):
+        if len(tasks) > 1:
+            terminal.say(f"{'' if task is tasks[0] else chr(10)}task {task}")
+        named = _named(found, by_day=by_day)
+        _tell(named, by, schema.group)
+        figures += [{"task": task, "slice": name, **_figures(measured)} for name, measured in named]
     tell_skipped(dataset)
     return figures
-
-
-def _tallies(opened: Opened, dataset: Any, by: str | None, *, by_day: bool) -> list[Tally]:
-    from gearshift.metrics import Measures, Slices
-
-    tallies = [Tally(label.task, Measures(), Slices(MOST_SLICES)) for label in opened.schema.labels]
-    for batch, probabilities_BT in opened.predictions(dataset, corrected=False):
-        keys = None if by is None else _days(batch) if by_day else _texts(batch, by)
-        for at, tally in enumerate(tallies):
-            tally.update(batch, at, probabilities_BT[:, at], keys)
-    return tallies
 
 
 def _days(batch: Batch) -> Any:
@@ -120,37 +87,76 @@ def _texts(batch: Batch, column: str) -> list[str]:
     return texts
 
 
-def _tell(tally: Tally, by: str | None, *, by_day: bool) -> list[dict[str, Any]]:
+def _named(collected: Collected, *, by_day: bool) -> list[tuple[str, Measured]]:
+    """All examples first, then the slices: days in order, others by size."""
     from gearshift.metrics import day_name
 
-    found = tally.slices.measures.items()
     name = day_name if by_day else str
-    named = [(ALL, tally.whole)]
-    named += sorted(
-        ((name(key), measures) for key, measures in found),
-        key=lambda item: item[0] if by_day else -item[1].examples,
-    )
-    grouped = tally.grouped_auc
-    _print_slices(by or "", named[: SHOWN_SLICES + 1], grouped)
+    slices = [(name(key), measured) for key, measured in collected.slices().items()]
+    slices.sort(key=lambda item: item[0] if by_day else -item[1].measures.examples)
+    return [(ALL, collected.whole()), *slices]
+
+
+def _tell(named: list[tuple[str, Measured]], by: str | None, group: str | None) -> None:
+    _print_slices(by or "", named[: SHOWN_SLICES + 1])
     if len(named) > SHOWN_SLICES + 1:
         terminal.say(f"... and {len(named) - SHOWN_SLICES - 1} more (all of them: --json FILE)")
-    figures = [{"task": tally.task, "slice": slice, **_figures(measures)} for slice, measures in named]
-    figures[0]["grouped_auc"] = grouped
-    return figures
+    _, whole = named[0]
+    for remark in (_approximation(whole), _weighting(whole, group)):
+        if remark:
+            terminal.say(remark)
+    _print_calibration(whole)
 
 
-def _figures(measures: Measures) -> dict[str, Any]:
-    return {**measures.as_dict(), "mean_label": measures.mean_label}
+def _approximation(measured: Measured) -> str:
+    bound = measured.measures.auc_bound
+    if not bound > 0:
+        return ""
+    return f"AUC: approximate, of too many examples to keep; the exact one is within {bound:.1g} of it."
 
 
-def _print_slices(by: str, rows: Iterable[tuple[str, Measures]], grouped: float | None = None) -> None:
-    """`grouped`: the grouped AUC of the first row, where there are groups."""
+def _weighting(measured: Measured, group: str | None) -> str:
+    found = measured.grouped
+    if found is None:
+        return ""
+    return (
+        f"gAUC: mean of the AUCs within each `{group}`, weighted by its examples; {terminal.count(found.counted)} of "
+        f"{terminal.count(found.groups)} have both clicks and non-clicks and count."
+    )
+
+
+def _print_calibration(measured: Measured) -> None:
+    rows = measured.measures.calibration_table
+    if not rows:
+        return
+    terminal.say("\nCalibration, for each tenth of the examples by prediction")
+    weighted = sum(row.count for row in rows) != measured.measures.examples
+    heads = ["predicted", "observed", "ratio", "weight" if weighted else "examples"]
+    written = [
+        [
+            terminal.figure(row.predicted),
+            _with_error(row.observed, row.observed_se),
+            terminal.figure(row.ratio, 3),
+            terminal.count(row.count),
+        ]
+        for row in rows
+    ]
+    terminal.say(terminal.table(heads, written, right="rlrr"))
+
+
+def _figures(measured: Measured) -> dict[str, Any]:
+    from gearshift.evaluate import figures_of
+
+    return {**figures_of(measured), "mean_label": measured.measures.mean_label}
+
+
+def _print_slices(by: str, rows: Sequence[tuple[str, Measured]]) -> None:
     heads = [by, "examples", "CTR", "AUC", "logloss", "NE", "calibration"]
-    written = [[name, *_cells(measures)] for name, measures in rows]
-    if grouped is not None:
-        cells = [terminal.figure(grouped), *("" for _ in written[1:])]
-        for line, cell in zip([heads, *written], ["gAUC", *cells], strict=True):
-            line.insert(4, cell)
+    written = [[name, *_cells(measured.measures)] for name, measured in rows]
+    if any(measured.grouped for _, measured in rows):
+        heads.insert(4, "gAUC")
+        for line, (_, measured) in zip(written, rows, strict=True):
+            line.insert(4, terminal.figure(measured.grouped.auc if measured.grouped else None))
     terminal.say(terminal.table(heads, written, right="lrrlrrrr"[: len(heads)]))
 
 
@@ -215,15 +221,15 @@ class Pair:
     def tell(self, first: str, second: str) -> list[dict[str, Any]]:
         import numpy as np
 
-        from gearshift.metrics import Measures, paired_auc_difference
+        from gearshift.metrics import Collected, paired_auc_difference
 
-        measures = Measures(), Measures()
+        both = Collected(), Collected()
         for labels, scores_a, scores_b, weights in self.kept:
-            measures[0].update(labels, scores_a, weights)
-            measures[1].update(labels, scores_b, weights)
+            both[0].update(labels, scores_a, weights)
+            both[1].update(labels, scores_b, weights)
         labels, a, b = (np.concatenate(column) for column in list(zip(*self.kept, strict=True))[:3])
         found = paired_auc_difference(labels, a, b)
-        named = list(zip((first, second), measures, strict=True))
+        named = [(name, collected.whole()) for name, collected in zip((first, second), both, strict=True)]
         _print_slices("run", named)
         low, high = found.interval
         signed = [f"{value:+.4f}".replace("0.", ".", 1) for value in (-found.difference, -high, -low)]

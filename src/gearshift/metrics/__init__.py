@@ -3,15 +3,24 @@
     exact.py      functions on whole arrays
     streaming.py  `Measures` takes batches as they come, in constant memory
     slices.py     the same, apart for each country or day
+    collected.py  keeps the predictions of an evaluation, for exact figures and the grouped AUC
+    calibration.py  predicted and observed, for each tenth of the examples
 
 Knows numpy only: no torch, no model, no run. A label is 1 for a click and 0 for none; one in between counts as
 both, in proportion. Where a figure is not defined (no examples, only one class, weights that are all zero, a
 score that is not a number) it is nan.
 """
 
+from gearshift.metrics.calibration import CalibrationRow as CalibrationRow
+from gearshift.metrics.calibration import CalibrationTable as CalibrationTable
+from gearshift.metrics.calibration import calibration_table as calibration_table
+from gearshift.metrics.collected import Collected as Collected
+from gearshift.metrics.collected import Measured as Measured
 from gearshift.metrics.exact import Difference as Difference
+from gearshift.metrics.exact import Grouped as Grouped
 from gearshift.metrics.exact import auc as auc
 from gearshift.metrics.exact import entropy as entropy
+from gearshift.metrics.exact import grouped as grouped
 from gearshift.metrics.exact import grouped_auc as grouped_auc
 from gearshift.metrics.exact import logloss as logloss
 from gearshift.metrics.exact import paired_auc_difference as paired_auc_difference

@@ -1,8 +1,9 @@
-"""What the exact and the streaming measures share: checked columns, logarithms, the AUC of ordered bins."""
+"""What the exact and the streaming measures share: checked columns, logarithms, AUC and error of ordered bins."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,3 +44,28 @@ def auc_of_bins(clicks: Doubles, others: Doubles) -> float:
     if not pairs > 0:
         return math.nan
     return float((clicks * (np.cumsum(others) - others / 2)).sum() / pairs)
+
+
+def auc_se_of_bins(
+    clicks: Doubles, others: Doubles, clicks_squared: Doubles, others_squared: Doubles
+) -> float:
+    """DeLong's standard error of the same AUC; `_squared` are the sums of the squared weights."""
+    total_clicks, total_others = clicks.sum(), others.sum()
+    if not (total_clicks > 0 and total_others > 0):
+        return math.nan
+    won = (np.cumsum(others) - others / 2) / total_others  # by a click in this bin
+    lost = 1.0 - (np.cumsum(clicks) - clicks / 2) / total_clicks  # by a non-click in this bin
+    value = (won * clicks).sum() / total_clicks
+    of_clicks = (clicks_squared * (won - value) ** 2).sum() / total_clicks**2
+    of_others = (others_squared * (lost - value) ** 2).sum() / total_others**2
+    return math.sqrt(of_clicks + of_others)
+
+
+def run_starts(ordered: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each run of equal values begins."""
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return np.concatenate([np.zeros(min(1, len(ordered)), np.int64), changes])
+
+
+def sum_runs(values: Doubles, starts: NDArray[np.int64]) -> Doubles:
+    return np.add.reduceat(values, starts) if len(starts) else np.zeros(0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ratio
+from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ratio, run_starts, sum_runs
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> float:
@@ -22,34 +21,56 @@ def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
     if np.isnan(score).any():
         return math.nan
     order = np.argsort(score, kind="stable")
-    runs = _run_starts(score[order])
+    runs = run_starts(score[order])
     clicks, others = _split(label[order], weight[order])
-    return auc_of_bins(_sum_runs(clicks, runs), _sum_runs(others, runs))
+    return auc_of_bins(sum_runs(clicks, runs), sum_runs(others, runs))
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The mean of the groups' own AUCs, weighted by their examples (by the sum of their weights, where they have some).
+
+    A group with clicks only, or with none, has no AUC and does not count.
+    """
+
+    auc: float
+    counted: int  # groups that have both classes
+    groups: int
 
 
 def grouped_auc(
     labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None
 ) -> float:
     """The mean of the groups' own AUCs, weighted by their examples, over groups that have both classes."""
+    return grouped(labels, scores, groups, weights).auc
+
+
+def grouped(
+    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None
+) -> Grouped:
+    """The same with the number of groups.
+
+    >>> grouped([0, 1, 0, 1, 1], [0.1, 0.4, 0.8, 0.2, 0.5], ["a", "a", "b", "b", "c"])
+    Grouped(auc=0.5, counted=2, groups=3)
+    """
     label, score, weight = columns(labels, scores, weights)
     group = np.asarray(groups)
     if not len(label) or np.isnan(score).any():
-        return math.nan
+        return Grouped(math.nan, 0, len(np.unique(group)))
     order = np.lexsort((score, group))
     label, score, weight, group = label[order], score[order], weight[order], group[order]
-    starts = _run_starts(group)
+    starts = run_starts(group)
     clicks, others = _split(label, weight)
-    ties = np.union1d(starts, _run_starts(score))  # where the group or the score changes
-    tied_clicks, tied_others = _sum_runs(clicks, ties), _sum_runs(others, ties)
+    ties = np.union1d(starts, run_starts(score))  # where the group or the score changes
+    tied_clicks, tied_others = sum_runs(clicks, ties), sum_runs(others, ties)
     of_group = np.searchsorted(ties, starts)
     before = np.cumsum(tied_others) - tied_others
     before -= np.repeat(before[of_group], np.diff(np.append(of_group, len(ties))))
-    won = _sum_runs(tied_clicks * (before + tied_others / 2), of_group)
-    pairs = _sum_runs(clicks, starts) * _sum_runs(others, starts)
-    size = np.where(pairs > 0, _sum_runs(weight, starts), 0.0)
-    if not size.any():
-        return math.nan
-    return float(np.sum(size * won / np.where(pairs > 0, pairs, 1.0)) / size.sum())
+    won = sum_runs(tied_clicks * (before + tied_others / 2), of_group)
+    pairs = sum_runs(clicks, starts) * sum_runs(others, starts)
+    size = np.where(pairs > 0, sum_runs(weight, starts), 0.0)
+    mean = ratio(np.sum(size * won / np.where(pairs > 0, pairs, 1.0)), size.sum())
+    return Grouped(mean, int((pairs > 0).sum()), len(starts))
 
 
 def logloss(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> float:
@@ -104,13 +125,3 @@ def _placements(clicked: NDArray[np.bool_], scores: Doubles) -> tuple[Doubles, D
 
 def _split(label: Doubles, weight: Doubles) -> tuple[Doubles, Doubles]:
     return label * weight, (1.0 - label) * weight
-
-
-def _run_starts(ordered: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each run of equal values begins."""
-    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return np.concatenate([np.zeros(min(1, len(ordered)), np.int64), changes])
-
-
-def _sum_runs(values: Doubles, starts: NDArray[np.int64]) -> Doubles:
-    return np.add.reduceat(values, starts) if len(starts) else np.zeros(0)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gearshift.metrics.arithmetic import columns
 from gearshift.metrics.streaming import Measures
@@ -20,6 +20,7 @@ class Slices:
     def __init__(self, limit: int = 1000, bins: int = 2**12) -> None:
         self._limit, self._bins = limit, bins
         self._of: dict[Any, Measures] = {}
+        self._numbers: dict[Any, int] = {}
 
     def update(
         self,
@@ -27,20 +28,28 @@ class Slices:
         labels: ArrayLike,
         probabilities: ArrayLike,
         weights: ArrayLike | None = None,
-    ) -> None:
+    ) -> NDArray[np.int32]:
+        """Returns for each example which of `measures` it went to."""
         label, probability, weight = columns(labels, probabilities, weights)
         values, place = np.unique(np.asarray(keys), return_inverse=True)
         order = np.argsort(place, kind="stable")
         ends = np.cumsum(np.bincount(place, minlength=len(values)))
+        number_B = np.empty(len(label), np.int32)
         for value, positions in zip(values.tolist(), np.split(order, ends[:-1]), strict=True):
             chosen = None if weights is None else weight[positions]
-            self._measures(value).update(label[positions], probability[positions], chosen)
+            key = self._key(value)
+            self._of.setdefault(key, Measures(self._bins)).update(
+                label[positions], probability[positions], chosen
+            )
+            number_B[positions] = self._numbers.setdefault(key, len(self._numbers))
+        return number_B
 
     @classmethod
     def of(cls, measures: dict[Any, Measures]) -> Slices:
         """Goes on with measures from a checkpoint."""
         slices = cls()
         slices._of = dict(measures)
+        slices._numbers = {key: number for number, key in enumerate(measures)}
         return slices
 
     @property
@@ -48,10 +57,8 @@ class Slices:
         """By key, in the order of their first appearance."""
         return dict(self._of)
 
-    def _measures(self, key: Hashable) -> Measures:
-        if key not in self._of and len(self._of) >= self._limit:
-            key = self.OTHER
-        return self._of.setdefault(key, Measures(self._bins))
+    def _key(self, value: Hashable) -> Hashable:
+        return value if value in self._of or len(self._of) < self._limit else self.OTHER
 
 
 def day_name(day: int | str) -> str:

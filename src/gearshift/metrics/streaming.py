@@ -1,16 +1,28 @@
 """Measures of batches as they come, in constant memory; two of them can be merged.
 
-The AUC comes from a histogram over the logit of the prediction and says how far it can be off.
+The AUC comes from a histogram over the logit of the prediction and says how far it can be off; whoever has all the
+predictions at hand can put the exact one in its place (`take_exact`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ratio
+from gearshift.metrics.arithmetic import (
+    Doubles,
+    auc_of_bins,
+    auc_se_of_bins,
+    columns,
+    logs,
+    ratio,
+    run_starts,
+    sum_runs,
+)
+from gearshift.metrics.calibration import CalibrationTable, table_of_bins
 from gearshift.metrics.exact import entropy
 
 
@@ -68,16 +80,24 @@ class AucHistogram:
     def se(self) -> float:
         """DeLong's standard error of the AUC, from the bins."""
         others, clicks = np.split(self.weights, 2)
-        total_clicks, total_others = clicks.sum(), others.sum()
-        if not (total_clicks > 0 and total_others > 0):
-            return math.nan
-        won = (np.cumsum(others) - others / 2) / total_others  # by a click in this bin
-        lost = 1.0 - (np.cumsum(clicks) - clicks / 2) / total_clicks  # by a non-click in this bin
-        value = (won * clicks).sum() / total_clicks
-        squared_others, squared_clicks = np.split(self.squares, 2)
-        of_clicks = (squared_clicks * (won - value) ** 2).sum() / total_clicks**2
-        of_others = (squared_others * (lost - value) ** 2).sum() / total_others**2
-        return math.sqrt(of_clicks + of_others)
+        others_squared, clicks_squared = np.split(self.squares, 2)
+        return auc_se_of_bins(clicks, others, clicks_squared, others_squared)
+
+    def calibration_table(self) -> CalibrationTable:
+        """With the middle of its bin for each prediction: off by 0.03 % of it with 2^16 bins."""
+        others, clicks = np.split(self.weights, 2)
+        squares = np.sum(np.split(self.squares, 2), axis=0)
+        logits = (np.arange(self.bins) + 0.5) * (2 * self.LIMIT / self.bins) - self.LIMIT
+        return table_of_bins(1.0 / (1.0 + np.exp(-logits)), clicks, clicks + others, squares)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What only all the predictions together give exactly."""
+
+    auc: float
+    auc_se: float
+    calibration_table: CalibrationTable
 
 
 class Measures:
@@ -93,8 +113,10 @@ class Measures:
         self._histogram = AucHistogram(bins)
         # sums of 1, w, w*label, w*prediction, w*loss, w^2, w^2*loss, w^2*loss^2
         self._sums = np.zeros(8)
+        self._exact: Exact | None = None
 
     def update(self, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> None:
+        self._exact = None
         label, probability, weight = columns(labels, probabilities, weights)
         log_p, log_q = logs(probability)
         loss = -(label * log_p + (1.0 - label) * log_q)
@@ -107,8 +129,19 @@ class Measures:
 
     def merge(self, other: Measures) -> None:
         """As if all that `other` has seen had been seen here too. Sums may differ in the last digits."""
+        self._exact = None
         self._histogram.merge(other._histogram)
         self._sums = self._sums + other._sums
+
+    def take_exact(
+        self, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
+        """AUC and calibration table are from now on those of these predictions: all that were seen here, at once."""
+        label, probability, weight = columns(labels, probabilities, weights)
+        assert len(label) == self.examples, "all that were seen"
+        if not math.isnan(self.logloss):
+            order = np.argsort(probability, kind="stable")
+            self._exact = _exact(label[order], probability[order], weight[order])
 
     @property
     def examples(self) -> int:
@@ -125,16 +158,20 @@ class Measures:
 
     @property
     def auc(self) -> float:
+        if self._exact is not None:
+            return self._exact.auc
         return math.nan if math.isnan(self.logloss) else self._histogram.auc()
 
     @property
     def auc_se(self) -> float:
+        if self._exact is not None:
+            return self._exact.auc_se
         return math.nan if math.isnan(self.logloss) else self._histogram.se()
 
     @property
     def auc_bound(self) -> float:
-        """How far the histogram's AUC may be from the exact one."""
-        return self._histogram.bound()
+        """How far `auc` may be from the exact one: 0 where it is exact."""
+        return 0.0 if self._exact is not None else self._histogram.bound()
 
     @property
     def logloss(self) -> float:
@@ -157,11 +194,19 @@ class Measures:
         """Mean prediction over mean label."""
         return ratio(self._sums[3], self._sums[2])
 
+    @property
+    def calibration_table(self) -> CalibrationTable:
+        """Predicted and observed for each tenth of the examples, from low to high predictions."""
+        if self._exact is not None:
+            return self._exact.calibration_table
+        return () if math.isnan(self.logloss) else self._histogram.calibration_table()
+
     def as_dict(self) -> dict[str, float | int | None]:
         """All figures by name; None where one is not defined, as JSON knows no nan."""
         names = (
             "auc",
             "auc_se",
+            "auc_bound",
             "logloss",
             "logloss_se",
             "normalized_entropy",
@@ -189,6 +234,20 @@ class Measures:
         if "squares" in state:
             histogram.squares = state["squares"].copy()
         return measures
+
+
+def _exact(label: Doubles, ordered: Doubles, weight: Doubles) -> Exact:
+    """Of examples in the order of their prediction."""
+    starts = run_starts(ordered)
+    clicks, others = sum_runs(label * weight, starts), sum_runs((1.0 - label) * weight, starts)
+    squared = weight * weight
+    clicks_squared = sum_runs(label * squared, starts)
+    others_squared = sum_runs((1.0 - label) * squared, starts)
+    return Exact(
+        auc_of_bins(clicks, others),
+        auc_se_of_bins(clicks, others, clicks_squared, others_squared),
+        table_of_bins(ordered[starts], clicks, clicks + others, clicks_squared + others_squared),
+    )
 
 
 def _is_hard(label: Doubles) -> bool:

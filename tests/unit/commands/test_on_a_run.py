@@ -216,14 +216,60 @@ def test_evaluate_shows_the_weighted_rate_the_grouped_auc_and_every_task(gearshi
     assert list(found) == ["click", "buy"]
     table = arrow_csv.read_csv("later.csv")
     weights = table["w"].to_numpy()
-    lines = out.splitlines()
-    assert [line for line in lines if line.startswith("task")] == ["task click", "task buy"]
-    for at, (task, entry) in enumerate(found.items()):
+    assert [line for line in out.splitlines() if line.startswith("task")] == ["task click", "task buy"]
+    blocks = [block.splitlines() for block in out.split("task ")[1:]]
+    for block, (task, entry) in zip(blocks, found.items(), strict=True):
         rate = (table[task].to_numpy() * weights).sum() / weights.sum()
         assert entry["mean_label"] == pytest.approx(rate)
-        assert f" {100 * rate:.1f} % " in lines[2 + 4 * at]
+        assert block[0] == task and "gAUC" in block[1] and f" {100 * rate:.1f} % " in block[2]
         assert 0 < entry["grouped_auc"] < 1
-        assert "gAUC" in lines[1 + 4 * at]
+        counted, groups = entry["grouped_auc_groups"]
+        assert block[3] == (
+            f"gAUC: mean of the AUCs within each `user`, weighted by its examples; {counted} of {groups} have both "
+            "clicks and non-clicks and count."
+        )
+        rows = entry["calibration_table"]
+        assert block[5] == "Calibration, for each tenth of the examples by prediction"
+        assert block[6].split() == ["predicted", "observed", "ratio", "weight"]
+        assert [line.split()[-1] for line in block[7 : 7 + len(rows)]] == [
+            f"{row['count']:.0f}" for row in rows
+        ]
+        assert sum(row["count"] for row in rows) == weights.sum()
+
+
+def test_evaluate_by_slice_fills_in_the_grouped_auc(gearshift: Shell) -> None:
+    code, _, _ = gearshift("evaluate", "last", "later.csv", "--by", "w", "--json", "slices.json")
+    assert code == 0
+    for entry in json.loads(Path("slices.json").read_text()):
+        assert (
+            0 < entry["grouped_auc"] < 1 and entry["auc_bound"] == 0 and len(entry["calibration_table"]) > 1
+        )
+
+
+def test_evaluate_is_exact_on_the_predictions(gearshift: Shell) -> None:
+    import numpy as np
+
+    from gearshift import load
+    from gearshift.metrics import auc
+
+    gearshift("evaluate", "last", "later.csv", "--json", "e.json")
+    table, scores = arrow_csv.read_csv("later.csv"), load("runs/last").predict("later.csv")
+    for at, entry in enumerate(json.loads(Path("e.json").read_text())):
+        exact = auc(table[entry["task"]].to_numpy(), np.float32(scores[:, at]), table["w"].to_numpy())
+        assert entry["auc"] == pytest.approx(exact, abs=1e-12)
+
+
+def test_closing_lines_and_report_have_both_tasks(gearshift: Shell) -> None:
+    _, out, _ = gearshift("train", "shop.yaml", "checkpoint.path=both")
+    lines = out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("valid  click  AUC ."))
+    assert "gAUC" in lines[at] and "(weighted by examples)" in lines[at]
+    assert lines[at + 1].startswith("       buy    AUC .")
+    assert lines[at + 2].startswith("so far click  AUC .")
+    report = json.loads(Path("both/last/report.json").read_text())
+    assert report["calibration_table"] == report["tasks"]["click"]["calibration_table"]
+    assert {"predicted", "observed", "count"} <= report["tasks"]["buy"]["calibration_table"][0].keys()
+    assert report["tasks"]["buy"]["grouped_auc"] > 0
 
 
 def test_two_runs_are_compared_task_by_task(gearshift: Shell) -> None:
