@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,6 +35,10 @@ JsonFile = Annotated[
 ]
 Settings = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file's (docs/config.md).")
+]
+MissingColumns = Annotated[
+    Literal["fail", "as_missing"],
+    typer.Option(help="What a feature column means that the data lack: an error, or missing values."),
 ]
 By = Annotated[str | None, typer.Option("--by", metavar="COLUMN", help="Also per value of this column.")]
 
@@ -95,11 +99,12 @@ def evaluate(
     runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]...")],
     by: By = None,
     json: JsonFile = None,
+    missing_columns: MissingColumns = "fail",
 ) -> None:
     """Measure a model on data (or the run's own test data); two runs: compare them on the same examples."""
     from gearshift.commands.evaluate import evaluate
 
-    evaluate(runs_and_data, by=by, json_file=json)
+    evaluate(runs_and_data, by=by, json_file=json, missing_columns=missing_columns)
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -110,11 +115,12 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column through too.")
     ] = None,
+    missing_columns: MissingColumns = "fail",
 ) -> None:
     """Write a probability for each example; the data needs no label."""
     from gearshift.commands.predict import predict
 
-    predict(run, data, output, keep=keep or [])
+    predict(run, data, output, keep=keep or [], missing_columns=missing_columns)
 
 
 @app.command(rich_help_panel=ON_A_RUN)

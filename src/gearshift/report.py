@@ -156,7 +156,7 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
 
 def _scores(f: dict[str, Any]) -> list[str]:
     """A line for each part of the data and each task."""
-    names = f.get("task_names") or list(f["tasks"])
+    names = f.get("task_names") or list(f.get("tasks", ()))
     width = max(map(len, names), default=0)
     tasks = [f"{name.ljust(width)}  " if len(names) > 1 else "" for name in names] or [""]
 
@@ -164,11 +164,11 @@ def _scores(f: dict[str, Any]) -> list[str]:
         found = [figures["tasks"][name] for name in names[1:]] if figures.get("tasks") else []
         return [f"       {task}{_score_text(own)}" for task, own in zip(tasks[1:], found, strict=False)]
 
+    if f["measured_on"] != "valid":
+        return [f"so far {tasks[0]}{_score_text(f)}"]
     before = (
         f"so far {tasks[0]}{_score_text(f['progressive'])}     (each training example, before it was trained)"
     )
-    if f["measured_on"] != "valid":
-        return [before]
     lines = [f"valid  {tasks[0]}{_score_text(f)}{_baseline_text(f['baselines'])}", *others(f), before]
     if test := f["test"]:
         lines += [f"test   {tasks[0]}{_score_text(test)}", *others(test)]

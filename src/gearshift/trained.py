@@ -16,9 +16,10 @@ from torch import nn
 from gearshift import checkpoint, models
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
+from gearshift.data.examples import MissingColumnsMode
 from gearshift.data.schema import Schema
 from gearshift.embedding.store import RowSGD
-from gearshift.errors import UserError
+from gearshift.errors import MissingColumns, UserError, warn
 from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predictions
 from gearshift.learner import Learner, describe, without_state
 from gearshift.optim.first_order import SGD
@@ -29,6 +30,7 @@ class TrainedModel:
     def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
         """A `learner` to be loaded is loaded when somebody wants something of it."""
         self._learner, self.facts = learner, facts
+        self._warned: set[str] = set()
 
     @property
     def learner(self) -> Learner:
@@ -40,28 +42,48 @@ class TrainedModel:
     def schema(self) -> Schema:
         return self.learner.schema
 
-    def dataset(self, data: Any) -> Dataset:
+    def dataset(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Dataset:
         """Data as this model reads them: a Dataset, a path, or anything that `gs.read` takes."""
-        return self._open(data, labelled=True)
+        return self._open(data, missing_columns, labelled=True)
 
-    def _open(self, data: Any, *, labelled: bool) -> Dataset:
-        if isinstance(data, Dataset):
-            return data.with_schema(self.schema)
-        return read(data, self.schema, labelled=labelled)
+    def _open(self, data: Any, missing_columns: MissingColumnsMode, *, labelled: bool) -> Dataset:
+        """Warns of columns that are absent or written differently than in training, once each."""
+        try:
+            if not isinstance(data, Dataset):
+                dataset = read(data, self.schema, labelled=labelled, missing_columns=missing_columns)
+            elif missing_columns == "fail":
+                dataset = data.with_schema(self.schema)
+            else:
+                raise UserError("give missing_columns to gs.read, which has opened this Dataset already")
+        except MissingColumns as error:
+            raise error.with_option('missing_columns="as_missing"') from None
+        for column, sentence in dataset.remarks(self.schema).items():
+            if column not in self._warned:
+                self._warned.add(column)
+                warn(sentence)
+        return dataset
 
-    def predict(self, data: Any) -> Floats:
-        """Probabilities, one per example ([n], or [n, tasks] for several tasks)."""
-        found = [p for _, p in self.predict_batches(data)]
+    def predict(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Floats:
+        """Probabilities, one per example ([n], or [n, tasks] for several tasks).
+
+        A feature column that the data lack is an error; with `missing_columns="as_missing"` such a feature is
+        missing in every example.
+        """
+        found = [p for _, p in self.predict_batches(data, missing_columns=missing_columns)]
         scores = np.concatenate(found) if found else np.zeros((0, len(self.schema.labels)), np.float32)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict_batches(self, data: Any) -> Iterator[tuple[Batch, Floats]]:
+    def predict_batches(
+        self, data: Any, *, missing_columns: MissingColumnsMode = "fail"
+    ) -> Iterator[tuple[Batch, Floats]]:
         """The same, batch by batch, for data of any size; [B, T] each."""
-        for batch, probabilities_BT in predictions(self.learner, self._open(data, labelled=False)):
+        dataset = self._open(data, missing_columns, labelled=False)
+        for batch, probabilities_BT in predictions(self.learner, dataset):
             yield batch, correct_for_sampling(probabilities_BT, self.schema.negatives_kept)
 
-    def evaluate(self, data: Any) -> Evaluation:
-        return evaluate(self.learner, self.dataset(data))
+    def evaluate(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Evaluation:
+        """Measures on labelled data; a group column that the data lack means no grouped AUC with `as_missing`."""
+        return evaluate(self.learner, self._open(data, missing_columns, labelled=True))
 
     def save(self, path: str | Path) -> Path:
         """Writes a folder that `gs.load` opens, on any machine, without the training code."""

@@ -21,11 +21,13 @@ from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
+from gearshift.data.forms import observed_forms
 from gearshift.data.schema import Schema
+from gearshift.data.skew import differences
 from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
-from gearshift.errors import UserError
+from gearshift.errors import UserError, warn
 from gearshift.learner import Learner, is_of_rows
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import Adam, DenseOptimizer
@@ -148,6 +150,8 @@ class Trainer:
         if self.cluster is not None:
             return self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
+        for sentence in run.messages:
+            warn(sentence)
         run.start(self._open_folder(saved))
         return run
 
@@ -171,6 +175,7 @@ class Trainer:
 
         `schema` is what another process has learned from the data; with `rows_elsewhere` others hold the rows.
         """
+        is_first = schema is None  # no other process has looked at the data
         saved = None
         if resume is not None:
             saved = Checkpoint.open(_last_of(resume), lambda file: not (rows_elsewhere and is_of_rows(file)))
@@ -191,8 +196,15 @@ class Trainer:
                 self._shuffled(train) if saved is None else saved.facts["plan"]["train.shuffle"] == "True"
             )
         plan = replace(self.plan, shuffle=shuffle)
-        training = Training(plan, self._learner(model, train), train, valid, baseline)
+        known = train.schema
+        if is_first and saved is None:
+            known = replace(known, forms=observed_forms(train.examples))
+        training = Training(plan, self._learner(model, known), train, valid, baseline)
         run = Run(training, self.checkpoint, self.callbacks, test)
+        if is_first:
+            parts = [train if saved is not None else None, valid, test]
+            for sentence in _remarks(known, parts, init_from):
+                run.tell(sentence)
         if saved is not None:
             run.restore(saved)
         elif init_from is not None:
@@ -222,10 +234,10 @@ class Trainer:
         """By default a log with a time is read once in its order; anything else is shuffled."""
         return self.plan.epochs > 1 or train.schema.time is None
 
-    def _learner(self, model: nn.Module, train: Dataset) -> Learner:
+    def _learner(self, model: nn.Module, schema: Schema) -> Learner:
         return Learner(
             model,
-            train.schema,
+            schema,
             rows=self.rows,
             optimizer=self.optimizer,
             max_norm=self.clip_norm,
@@ -248,6 +260,15 @@ class Trainer:
             threads=self.threads,
             prefix="baseline-",
         )
+
+
+def _remarks(known: Schema, parts: Sequence[Dataset | None], init_from: str | Path | None) -> list[str]:
+    """Columns of other data, or of the run to start from, that the model would read differently than its own."""
+    found = [sentence for part in parts if part is not None for sentence in part.remarks(known).values()]
+    if init_from is not None:
+        before = Schema.from_dict(Checkpoint.open(resolve(Path(init_from))).facts["schema"])
+        found += differences(before.forms, known.forms, "the training data").values()
+    return list(dict.fromkeys(found))
 
 
 def _check_optimizer(optimizer: object) -> None:

@@ -28,6 +28,7 @@ from gearshift.errors import UserError
 
 if TYPE_CHECKING:
     from gearshift.data.batch import Batch
+    from gearshift.data.examples import MissingColumnsMode
     from gearshift.metrics import Collected, Measured, Measures
 
 SHOWN_SLICES = 30
@@ -35,15 +36,21 @@ ALL = "all"
 DAY_SECONDS = 86_400
 
 
-def evaluate(arguments: list[str], *, by: str | None, json_file: Path | None) -> None:
+def evaluate(
+    arguments: list[str],
+    *,
+    by: str | None,
+    json_file: Path | None,
+    missing_columns: MissingColumnsMode = "fail",
+) -> None:
     check_writable(json_file)
     models, data = _sorted_arguments(arguments)
     if len(models) == 2:
         if by is not None:
             raise UserError("--by slices one run; compare two runs without it")
-        figures = compare(open_model(models[0]), open_model(models[1]), data)
+        figures = compare(open_model(models[0]), open_model(models[1]), data, missing_columns)
     else:
-        figures = measure(open_model(models[0]), data, by)
+        figures = measure(open_model(models[0]), data, by, missing_columns)
     if json_file is not None:
         run_folder.write_json(json_file, figures)
 
@@ -54,12 +61,17 @@ def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     return (arguments[:2], arguments[2:]) if two else (arguments[:1], arguments[1:])
 
 
-def measure(opened: Opened, paths: list[str], by: str | None) -> list[dict[str, Any]]:
+def measure(
+    opened: Opened, paths: list[str], by: str | None, missing_columns: MissingColumnsMode = "fail"
+) -> list[dict[str, Any]]:
     from gearshift.evaluate import collect
 
     by_day = by == "day" and opened.schema.time is not None
     schema = opened.schema if by is None or by_day else keeping(opened.schema, by)
-    dataset = open_files(paths, schema, opened.config) if paths else own_data(opened, schema)
+    if paths:
+        dataset = open_files(paths, schema, opened.config, missing_columns=missing_columns)
+    else:
+        dataset = own_data(opened, schema)
     keys = None if by is None else _days if by_day else partial(_texts, column=by)
     tasks = [label.task for label in schema.labels]
     collected = collect(opened.predictions(dataset, corrected=False), len(tasks), keys)
@@ -177,7 +189,9 @@ def _with_error(value: float | None, error: float | None) -> str:
     return terminal.figure(value) + interval
 
 
-def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, Any]]:
+def compare(
+    first: Opened, second: Opened, paths: list[str], missing_columns: MissingColumnsMode = "fail"
+) -> list[dict[str, Any]]:
     """Both models on the same examples; the difference has a smaller interval than either AUC."""
     if not paths:
         raise UserError("name the data to compare on: gearshift evaluate RUN RUN DATA")
@@ -190,9 +204,13 @@ def compare(first: Opened, second: Opened, paths: list[str]) -> list[dict[str, A
             "they have no task in common"
         )
     why_all = "two runs are compared on the same examples"
-    both = [
-        opened.predictions(open_files(paths, opened.schema, opened.config, why_all=why_all), corrected=False)
+    datasets = [
+        open_files(paths, opened.schema, opened.config, why_all=why_all, missing_columns=missing_columns)
         for opened in (first, second)
+    ]
+    both = [
+        opened.predictions(dataset, corrected=False)
+        for opened, dataset in zip((first, second), datasets, strict=True)
     ]
     pairs = [Pair(task, tasks.index(task), others.index(task)) for task in shared]
     for (batch, a_BT), (_, b_BT) in zip(*both, strict=True):

@@ -14,12 +14,13 @@ from gearshift.commands import terminal
 from gearshift.config import Config, load_config
 from gearshift.config.files import exists, hint
 from gearshift.data.schema import Schema
-from gearshift.errors import UserError
+from gearshift.errors import MissingColumns, UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gearshift.data.batch import Batch
+    from gearshift.data.examples import MissingColumnsMode
 
 MANIFEST = "manifest.json"
 
@@ -93,27 +94,49 @@ def open_files(
     *,
     labelled: bool = True,
     why_all: str | None = None,
+    missing_columns: MissingColumnsMode = "fail",
 ) -> Any:
-    """Data that the user names, read like those the model was trained on.
+    """Data that the user names, read like those the model was trained on; tells on stderr where they differ.
 
     `why_all` says why no line may be left out, whatever the run's own config allows.
     """
     from gearshift.data.bad_lines import BadLines
-    from gearshift.data.dataset import CsvFormat, read
 
     for path in paths:
         if not exists(path):
             raise UserError(f"no such file: {path}{hint(path)}")
     source = paths[0] if len(paths) == 1 else list(paths)
     all_lines = BadLines(advice=f"Fix the line, or remove it: {why_all}" if why_all else None)
-    if config is None or config.data.synthetic is not None:
-        return read(source, schema, bad_lines=all_lines, labelled=labelled)
+    settings: dict[str, Any] = (
+        {"bad_lines": all_lines} if config is None else _settings(config, all_lines, why_all)
+    )
+    dataset = _read(source, schema, **settings, labelled=labelled, missing_columns=missing_columns)
+    for sentence in dataset.remarks(schema).values():
+        terminal.warn(sentence)
+    return dataset
+
+
+def _settings(config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
+    from gearshift.data.dataset import CsvFormat
+
     data = config.data
-    bad_lines = all_lines if why_all else data.bad_lines.skip
-    csv = CsvFormat(**data.csv.settings())
-    # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
-    form = "auto" if data.format == "prepared" else data.format
-    return read(source, schema, format=form, csv=csv, bad_lines=bad_lines, labelled=labelled)
+    if data.synthetic is not None:
+        return {"bad_lines": all_lines}
+    return {
+        # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
+        "format": "auto" if data.format == "prepared" else data.format,
+        "csv": CsvFormat(**data.csv.settings()),
+        "bad_lines": all_lines if why_all else data.bad_lines.skip,
+    }
+
+
+def _read(source: Any, schema: Schema, **settings: Any) -> Any:
+    from gearshift.data.dataset import read
+
+    try:
+        return read(source, schema, **settings)
+    except MissingColumns as error:
+        raise error.with_option("--missing-columns as_missing") from None
 
 
 def tell_skipped(*datasets: Any) -> None:

@@ -16,15 +16,26 @@ from gearshift.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gearshift.data.examples import MissingColumnsMode
+
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
 
 
-def predict(run: str, paths: list[str], output: Path, *, keep: list[str]) -> None:
+def predict(
+    run: str,
+    paths: list[str],
+    output: Path,
+    *,
+    keep: list[str],
+    missing_columns: MissingColumnsMode = "fail",
+) -> None:
     check_output(output, paths)
     opened = open_model(run)
     schema = dataclasses.replace(keeping(opened.schema, *keep), time=None, group=None, weight=None)
     why_all = "each example gets a score"
-    dataset = open_files(paths, schema, opened.config, labelled=False, why_all=why_all)
+    dataset = open_files(
+        paths, schema, opened.config, labelled=False, why_all=why_all, missing_columns=missing_columns
+    )
     names = score_names(opened, schema.keep)
     count = 0
     with writing(output) as writer:

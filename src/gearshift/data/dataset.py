@@ -12,10 +12,12 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from threading import Lock
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gearshift import names
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
@@ -23,6 +25,7 @@ from gearshift.data.examples import (
     Examples,
     HeadExamples,
     MemoryExamples,
+    MissingColumnsMode,
     RawExamples,
     count_examples,
     locate,
@@ -50,6 +53,7 @@ def read(
     csv: CsvFormat = CsvFormat(),
     bad_lines: int | BadLines = 0,
     labelled: bool = True,
+    missing_columns: MissingColumnsMode = "fail",
 ) -> Dataset:
     """Examples of files, of a DataFrame or of an Arrow table, read as `schema` says.
 
@@ -57,9 +61,12 @@ def read(
     .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
     pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines`
     lines that cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the
-    label columns may be absent and are not looked at. Which words of a text mean "missing" is `csv.null` where it
+    label columns may be absent and are not looked at. `missing_columns="as_missing"` lets feature columns be absent as
+    well: such a feature is missing in every example. Which words of a text mean "missing" is `csv.null` where it
     is stated, otherwise `schema.null`, where `infer_schema` puts those that it finds.
     """
+    if missing_columns not in get_args(MissingColumnsMode):
+        raise names.unknown("missing_columns", missing_columns, get_args(MissingColumnsMode))
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
     if isinstance(source, ClickLog):
@@ -75,7 +82,7 @@ def read(
     if schema is None:
         schema = _stated(builtin_schema(found, raw.columns), found)
     lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
-    return Dataset(RawExamples(raw, schema, lines, labelled=labelled))
+    return Dataset(RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns))
 
 
 def _stated(schema: Schema | None, kind: str) -> Schema:
@@ -161,6 +168,12 @@ class Dataset:
 
     def with_schema(self, schema: Schema) -> Dataset:
         return Dataset(self.examples.with_schema(schema))
+
+    def remarks(self, trained: Schema) -> dict[str, str]:
+        """A sentence for each column that is absent, or written differently than in the training data of a model."""
+        from gearshift.data.skew import remarks
+
+        return remarks(self.examples, trained.forms)
 
     def head(self, n: int) -> Dataset:
         return Dataset(HeadExamples(self.examples, n))

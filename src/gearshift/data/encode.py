@@ -21,7 +21,7 @@ from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
 from gearshift.data.nesting import check_nesting
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
-from gearshift.errors import UserError
+from gearshift.errors import MissingColumns
 
 TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
 ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
@@ -229,11 +229,14 @@ def check_columns(schema: Schema, present: tuple[str, ...], where: str, *, label
     """Every column that the schema names must exist."""
     from difflib import get_close_matches
 
-    for name in wanted_columns(schema, labelled=labelled):
-        if name not in present:
-            near = get_close_matches(name, present, 1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(present[:40])}."
-            raise UserError(f"{where} has no column `{name}`. {hint}")
+    missing = [name for name in wanted_columns(schema, labelled=labelled) if name not in present]
+    if not missing:
+        return
+    near = get_close_matches(missing[0], present, 1) if len(missing) == 1 else []
+    hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(present[:40])}."
+    names = ", ".join(f"`{name}`" for name in missing)
+    features = tuple(f.name for f in schema.features if f.name in missing)
+    raise MissingColumns(f"{where} has no column{'s' * (len(missing) > 1)} {names}. {hint}", features)
 
 
 def wanted_columns(schema: Schema, *, labelled: bool = True) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from gearshift.data.bad_lines import BadLines
@@ -23,6 +24,9 @@ from gearshift.data.encode import Encoder, RawBlock, check_columns, wanted_colum
 from gearshift.data.files import DataFile
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
+
+MissingColumnsMode = Literal["fail", "as_missing"]
+ROLES = ("time", "group", "weight")
 
 
 class Examples(Protocol):
@@ -114,17 +118,39 @@ class RawExamples:
     """A raw source read through a schema."""
 
     def __init__(
-        self, source: RawSource, schema: Schema, bad_lines: BadLines, *, labelled: bool = True
+        self,
+        source: RawSource,
+        schema: Schema,
+        bad_lines: BadLines,
+        *,
+        labelled: bool = True,
+        missing_columns: MissingColumnsMode = "fail",
     ) -> None:
-        where = source.files[0].path if source.files else "the table"
-        check_columns(schema, source.columns, where, labelled=labelled)
+        """`missing_columns="as_missing"`: a feature whose column is not there is missing in every example."""
         self.source = source
-        self.schema = schema
         self.bad_lines = bad_lines
         self.labelled = labelled
+        self.missing_columns: MissingColumnsMode = missing_columns
+        self.where = source.files[0].path if source.files else "the table"
+        dropped = () if labelled and missing_columns == "fail" else ("time", "group")
+        self.schema = schema = _without_roles(schema, source.columns, dropped if labelled else ROLES)
+        self.absent = self._absent()
+        check_columns(schema, (*source.columns, *self.absent), self.where, labelled=labelled)
         self.seekable = source.seekable
         self._marks = Marks(None)
         self.wanted = wanted_columns(schema, labelled=labelled)
+
+    def _absent(self) -> tuple[str, ...]:
+        """The features that count as missing in every example."""
+        absent = tuple(f.name for f in self.schema.features if f.name not in self.source.columns)
+        if self.missing_columns == "fail":
+            return ()
+        if absent and len(absent) == len(self.schema.features):
+            raise UserError(
+                f"{self.where} has none of the features' columns ({', '.join(absent[:10])}). "
+                f"It has: {', '.join(self.source.columns[:40])}."
+            )
+        return absent
 
     def count(self) -> int | None:
         return self.source.count() if self.bad_lines.allowed == 0 else None
@@ -133,9 +159,16 @@ class RawExamples:
         return self.source.estimate()
 
     def raw_blocks(self, mark: Any) -> Iterator[tuple[RawBlock, Any]]:
-        if mark is None:
-            return self.source.blocks(self.wanted, self.bad_lines)
-        return self.source.blocks(self.wanted, self.bad_lines, mark)
+        wanted = [name for name in self.wanted if name not in self.absent]
+        start = () if mark is None else (mark,)
+        for block, behind in self.source.blocks(wanted, self.bad_lines, *start):
+            yield self._filled(block), behind
+
+    def _filled(self, block: RawBlock) -> RawBlock:
+        if not self.absent:
+            return block
+        nothing = pa.nulls(block.size, pa.string())
+        return replace(block, columns={**block.columns, **dict.fromkeys(self.absent, nothing)})
 
     def blocks(self, first: int) -> Iterator[Batch]:
         encoder = Encoder(self.schema, self.bad_lines, labelled=self.labelled)
@@ -152,8 +185,9 @@ class RawExamples:
             if behind is not None:
                 self._marks.add(position, behind)
         if position == 0:
-            where = self.source.files[0].path if self.source.files else "the table"
-            raise UserError(f"{where} has no examples" + (", only a header." if self.source.files else "."))
+            raise UserError(
+                f"{self.where} has no examples" + (", only a header." if self.source.files else ".")
+            )
 
     def locate(self, first: int, count: int) -> str:
         """File and lines of these examples (of their first block), for messages; reads them again."""
@@ -195,7 +229,13 @@ class RawExamples:
         return self._marks.before(first)
 
     def with_schema(self, schema: Schema) -> RawExamples:
-        return RawExamples(self.source, schema, self.bad_lines, labelled=self.labelled)
+        return RawExamples(
+            self.source,
+            schema,
+            self.bad_lines,
+            labelled=self.labelled,
+            missing_columns=self.missing_columns,
+        )
 
     def time_range(self) -> tuple[int, int] | None:
         if self.schema.time is None:
@@ -209,6 +249,12 @@ class RawExamples:
         ignored = [name for name in self.source.columns if name not in self.wanted]
         what = _files_and_size(files) if files else f"a table of {self.source.estimate():,} examples"
         return what, f"Ignored columns: {', '.join(ignored)}" if ignored else ""
+
+
+def _without_roles(schema: Schema, present: Sequence[str], roles: Sequence[str]) -> Schema:
+    """A model's inputs are its features; a time or group that is not there need not be read."""
+    gone: dict[str, Any] = {role: None for role in roles if getattr(schema, role) not in (None, *present)}
+    return replace(schema, **gone) if gone else schema
 
 
 def in_words(first: int, count: int) -> str:

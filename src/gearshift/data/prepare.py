@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock
 from gearshift.data.examples import Examples, RawExamples
+from gearshift.data.forms import observed_forms
 from gearshift.data.schema import Schema, Vector
 from gearshift.errors import UserError
 
@@ -122,7 +123,7 @@ def _write_parts(examples: Examples, folder: Path) -> dict[str, Any]:
         "examples": sum(file["examples"] for file in files),
         "time_range": [min(times), max(times)] if times else None,
         "files": files,
-        "schema": examples.schema.to_dict(),
+        "schema": replace(examples.schema, forms=observed_forms(examples)).to_dict(),
     }
 
 

@@ -199,7 +199,7 @@ def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
     missing += [name for name in asked.keep if name not in prepared.keep]
     if missing:
         raise UserError(f"{folder}: column `{missing[0]}` is not in it; prepare the data again.")
-    return replace(asked, features=tuple(features))
+    return replace(asked, features=tuple(features), forms=asked.forms or prepared.forms)
 
 
 def _with_learned(asked: Feature, prepared: Feature) -> Feature:

@@ -102,6 +102,16 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How the values of a column were written in the training data, as far as a sample shows (`data/forms.py`)."""
+
+    column: str
+    kind: str  # text, integers, floats, booleans, times, ...
+    values: int  # looked at; missing ones do not count
+    spellings: tuple[tuple[str, int], ...] = ()  # how many of them were written so: ("padded:3", 312)
+
+
+@dataclass(frozen=True)
 class Schema:
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
@@ -111,6 +121,7 @@ class Schema:
     negatives_kept: float = 1.0
     keep: tuple[str, ...] = ()  # columns copied through by `predict`
     null: tuple[str, ...] = ("",)  # what a text file writes for a missing value
+    forms: tuple[Form, ...] = ()  # of the columns of the training data, once a model is trained
 
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:
@@ -169,6 +180,7 @@ class Schema:
         known["labels"] = tuple(Label(**label) for label in plain["labels"])
         known["keep"] = tuple(plain["keep"])
         known["null"] = tuple(plain.get("null", ("",)))  # not in what older versions wrote
+        known["forms"] = tuple(_form_from_dict(form) for form in plain.get("forms", ()))  # nor this
         return Schema(**known)
 
 
@@ -180,6 +192,10 @@ TYPE_NAMES: dict[type, str] = {
     Sequence: "sequence",
     Vector: "vector",
 }
+
+
+def _form_from_dict(plain: dict[str, Any]) -> Form:
+    return Form(**{**plain, "spellings": tuple((name, count) for name, count in plain["spellings"])})
 
 
 def _feature_from_dict(plain: dict[str, Any]) -> Feature:

@@ -216,7 +216,7 @@ def test_tasks_weights_and_data_without_labels(tmp_path: Path) -> None:
     schema = Schema((Numeric("x"),), (Label("click"), Label("buy", "yes", "buy")))
     assert read(path, schema).read(0, 9).labels_BT.tolist() == [[1, 0], [0, 1]]
     path.write_text("x\n3\n4\n")
-    with pytest.raises(UserError, match="has no column `click`"):
+    with pytest.raises(UserError, match="has no columns `click`, `buy`"):
         read(path, schema)
     batch = read(path, schema, labelled=False).read(0, 9)
     assert np.isnan(batch.labels_BT).all()

@@ -1,0 +1,130 @@
+"""Are columns written as they were in training? If not, a model takes their values for others, without an error.
+
+A file that went through pandas or a spreadsheet can have lost its leading zeros ("007" is 7), gained a ".0" (an id
+beside missing values), or have True where there was 1. The two samples are compared by their spellings (`forms.py`):
+one that training had is gone, and one that training did not have is there. Integers with other numbers of digits are no
+sign by themselves: ids grow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gearshift.data.examples import Examples
+from gearshift.data.forms import TEXT, observed_forms, raw_examples
+from gearshift.data.schema import Form
+
+RARE = 1e-3  # what a sample lacks with less than this chance is gone
+EXACT_DIGITS = 15  # integers with more digits may be rounded when they are floats
+NUMBERS = ("integers", "floats")
+
+
+def remarks(examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
+    """A sentence for each column of the data that is absent, or that the model would misread, with the fix."""
+    source = raw_examples(examples)
+    if source is None:
+        return {}
+    found = {
+        name: f"{source.where} has no column `{name}`: it counts as missing in every example."
+        for name in source.absent
+    }
+    return found | differences(trained, observed_forms(examples), source.where) if trained else found
+
+
+def differences(trained: tuple[Form, ...], given: tuple[Form, ...], where: str) -> dict[str, str]:
+    """A sentence for each column that is written otherwise in `given`."""
+    before = {form.column: form for form in trained}
+    pairs = [(before[form.column], form) for form in given if form.column in before]
+    found = {now.column: difference(was, now, where) for was, now in pairs}
+    return {column: sentence for column, sentence in found.items() if sentence is not None}
+
+
+def difference(was: Form, now: Form, where: str) -> str | None:
+    """How a column changed and what to do; None if its values still mean what they did."""
+    if not was.spellings and not now.spellings:
+        kinds = {was.kind, now.kind}
+        if "times" not in kinds or not kinds & set(NUMBERS):
+            return None
+        return _sentence(now, where, was.kind, now.kind, f"give it as {was.kind}; times count in seconds")
+    if _rounded(was, now):
+        fix = f'keep it whole, in pandas with dtype={{"{now.column}": "Int64"}}'
+        return _sentence(now, where, f"{was.kind} of many digits", f"{now.kind}; floats round them", fix)
+    if (changed := _changed(was, now)) is None:
+        return None
+    lost, new = changed
+    return _sentence(now, where, _example(was, lost), _example(now, new), _fix(was, now, lost, new))
+
+
+def _changed(was: Form, now: Form) -> tuple[str, str] | None:
+    """(a spelling that is gone, one that is there instead): the most frequent ones."""
+    before, after = dict(was.spellings), dict(now.spellings)
+    gone, new = _missing(was, now), _missing(now, was)
+    padded = [name for name in before if _family(name) == "padded"]
+    if padded and now.kind in NUMBERS and now.values:  # no number has leading zeros
+        gone, new = padded, new or list(after) or ["integer:1"]
+    pairs = [(x, y) for x in gone for y in new if _family(x) != _family(y) or _family(x) == "time"]
+    return max(pairs, key=lambda pair: (before[pair[0]], after.get(pair[1], 0)), default=None)
+
+
+def _missing(there: Form, here: Form) -> list[str]:
+    """Spellings of one sample of which it is no chance that the other has none."""
+    known = {name for name, _ in here.spellings}
+    families = {_family(name) for name in known}
+    of_family: Counter[str] = Counter()
+    for name, count in there.spellings:
+        of_family[_family(name)] += count
+    found = []
+    for name, count in there.spellings:
+        seen = count if _family(name) in families else of_family[_family(name)]
+        certain = here.kind != TEXT and here.values > 0  # numbers and booleans are written in one way only
+        if name not in known and (certain or (1.0 - seen / there.values) ** here.values < RARE):
+            found.append(name)
+    return found
+
+
+def _rounded(was: Form, now: Form) -> bool:
+    if (was.kind == "floats") == (now.kind == "floats"):
+        return False
+    names = [name for name, _ in (*was.spellings, *now.spellings) if _family(name) == "integer"]
+    return any(int(name.partition(":")[2]) > EXACT_DIGITS for name in names)
+
+
+def _family(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _example(form: Form, name: str) -> str:
+    """`text like 007`"""
+    family, _, rest = name.partition(":")
+    if family == "time":
+        text = rest.replace("9999-99-99", "2026-11-01").replace("99:99", "10:30").replace("9", "0")
+    elif family == "padded":
+        text = "7".rjust(int(rest), "0")
+    elif family == "integer":
+        text = "7.0" if form.kind == "floats" else "1234567890123456789"[: int(rest)]
+    else:
+        text = {"whole": "7.0"}.get(family, family)
+    return f"{form.kind} like {text}"
+
+
+def _fix(was: Form, now: Form, lost: str, new: str) -> str:
+    column, family = now.column, _family(lost)
+    if family == "padded":
+        return f'read it as text, in pandas with dtype={{"{column}": str}}'
+    if family == "integer":
+        to = ".astype(int)" if _family(new) in ("true", "True", "TRUE") else '.astype("Int64")'
+        return f"give it as whole numbers, in pandas with df[{column!r}]{to}"
+    if lost == "True" and now.kind == "booleans":
+        return f"give it as text, in pandas with df[{column!r}].astype(str)"
+    if was.kind == "booleans":
+        return f"give it as booleans, in pandas with df[{column!r}].astype(bool)"
+    if was.kind == "times":
+        return f"give it as times, in pandas with pd.to_datetime(df[{column!r}])"
+    return f"write it as in training, {_example(was, lost).removeprefix(was.kind + ' ')}"
+
+
+def _sentence(now: Form, where: str, before: str, here: str, fix: str) -> str:
+    return (
+        f"column `{now.column}` of {where} is written differently than in training ({before} there, {here} here), so "
+        f"the model does not recognize its values: {fix}"
+    )
