@@ -339,3 +339,64 @@ def test_predict_does_not_overwrite_its_data(gearshift: Shell) -> None:
     code, _, err = gearshift("predict", "last", "later.csv", "-o", "later.csv")
     assert code == 2 and "it is the data itself" in err
     assert Path("later.csv").read_bytes() == before
+
+
+CODES = """\
+data: {train: codes.csv, label: click, split: {by: end, valid: 20%}}
+features: [{name: code, type: categorical}, {name: device, type: categorical}]
+model: {name: lr}
+train: {global_batch: 128, baseline: false}
+"""
+
+
+def write_codes(path: str, *, pad: str) -> None:
+    draw = random.Random(7)
+    rows = [f"{draw.randrange(2)},{draw.randrange(400):{pad}},{draw.randrange(1, 9)}" for _ in range(ROWS)]
+    Path(path).write_text("\n".join(["click,code,device", *rows]) + "\n")
+
+
+@pytest.fixture
+def codes(gearshift: Shell) -> Shell:
+    """A run on a column with leading zeros; short.csv has the same column without them."""
+    if not Path("codes.yaml").exists():
+        Path("codes.yaml").write_text(CODES)
+        write_codes("codes.csv", pad="04d")
+        write_codes("short.csv", pad="d")
+        for name in ("codes.yaml", "prepared_codes/config.yaml"):
+            assert (
+                gearshift("train", name, "checkpoint.path=coded", f"name={Path(name).parts[0][:4]}")[0] == 0
+            )
+            if name == "codes.yaml":
+                assert gearshift("prepare", "codes.yaml", "prepared_codes")[0] == 0
+    return gearshift
+
+
+SKEW = (
+    "column `code` of short.csv is written differently than in training (text like 0007 there, text like 123 here), so "
+    'the model does not recognize its values: read it as text, in pandas with dtype={"code": str}\n'
+)
+
+
+@pytest.mark.parametrize("name", ["code", "prep"])  # trained on the file, and on what `prepare` made of it
+def test_predict_and_evaluate_tell_of_lost_leading_zeros(codes: Shell, name: str) -> None:
+    run = str(next(path for path in Path("coded").glob(f"{name}-*")))
+    for command in (["predict", run, "short.csv", "-o", "s.csv"], ["evaluate", run, "short.csv"]):
+        code, out, err = codes(*command)
+        assert (code, err) == (0, SKEW) and out
+    assert codes("predict", run, "codes.csv", "-o", "s.csv")[2] == ""
+
+
+def test_a_missing_column_is_refused_with_the_option_or_read_as_missing(codes: Shell) -> None:
+    lines = [line.rpartition(",")[0] for line in Path("codes.csv").read_text().splitlines()]
+    Path("cut.csv").write_text("\n".join(lines) + "\n")
+    run = str(next(path for path in Path("coded").glob("code-*")))
+    refused = (
+        "cut.csv has no column `device`. It has: click, code. To read columns that are not there as missing "
+        "values: --missing-columns as_missing\n"
+    )
+    for command in (["predict", run, "cut.csv", "-o", "cut_scores.csv"], ["evaluate", run, "cut.csv"]):
+        assert codes(*command) == (2, "", refused)
+        code, out, err = codes(*command, "--missing-columns", "as_missing")
+        assert (code, err) == (0, "cut.csv has no column `device`: it counts as missing in every example.\n")
+        assert out
+    assert arrow_csv.read_csv("cut_scores.csv").num_rows == ROWS
