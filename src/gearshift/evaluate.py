@@ -44,6 +44,7 @@ def figures_of(measured: Measured) -> dict[str, Any]:
         **measured.measures.as_dict(),
         "grouped_auc": found.auc if found is not None and math.isfinite(found.auc) else None,
         "grouped_auc_groups": None if found is None else [found.counted, found.groups],
+        "grouped_auc_one_in": None if found is None else found.one_in,
         "calibration_table": [row.as_dict() for row in measured.measures.calibration_table],
     }
 

@@ -350,7 +350,7 @@ def test_collected_slices_have_every_figure_of_their_examples_alone() -> None:
     labels, scores, groups = close_predictions()
     weights = np.random.default_rng(4).integers(1, 4, len(labels)).astype(np.float32)
     keys = np.where(groups % 3 == 0, "DE", "AT")
-    found = collected(1_000, labels, scores, weights, groups, keys)  # the groups need all of them
+    found = collected(10_000, labels, scores, weights, groups, keys)
     assert found.whole().grouped == grouped(labels, scores, groups, weights)
     for key, measured in found.slices().items():
         own = keys == key
@@ -358,6 +358,21 @@ def test_collected_slices_have_every_figure_of_their_examples_alone() -> None:
         assert measured.grouped == grouped(labels[own], scores[own], groups[own], weights[own])
         rows = calibration_table(labels[own], scores[own], weights[own])
         assert measured.measures.calibration_table == pytest.approx(rows)
+
+
+def test_beyond_the_limit_the_grouped_auc_is_that_of_some_of_the_groups() -> None:
+    labels, scores, groups = close_predictions(8_000)
+    keys = np.where(groups % 2 == 0, "DE", "AT")
+    found = collected(3_000, labels, scores, None, groups, keys)
+    whole = found.whole()
+    assert whole.measures.examples == 8_000 and whole.measures.auc_bound > 0
+    assert whole.grouped is not None and whole.grouped.one_in >= 4
+    assert 0 < whole.grouped.groups <= 20
+    assert whole.grouped.auc == pytest.approx(grouped_auc(labels, scores, groups), abs=0.05)
+    parts = [measured.grouped for measured in found.slices().values()]
+    assert sum(part.groups for part in parts if part is not None) == whole.grouped.groups
+    alone = collected(1_000, labels, scores, None, np.zeros(8_000, np.int64)).whole()
+    assert alone.grouped is None  # one group, too large to keep
 
 
 def test_grouped_says_how_many_groups_count() -> None:

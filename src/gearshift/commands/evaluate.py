@@ -131,9 +131,10 @@ def _weighting(measured: Measured, group: str | None) -> str:
     found = measured.grouped
     if found is None:
         return ""
+    sample = f" (a sample, one in {found.one_in}, as there are too many examples)" if found.one_in > 1 else ""
     return (
         f"gAUC: mean of the AUCs within each `{group}`, weighted by its examples; {terminal.count(found.counted)} of "
-        f"{terminal.count(found.groups)} have both clicks and non-clicks and count."
+        f"{terminal.count(found.groups)} have both clicks and non-clicks and count{sample}."
     )
 
 

@@ -29,7 +29,7 @@ from gearshift.data.schema import Bag, Categorical, Feature, Form, Sequence, Vec
 SAMPLE_EXAMPLES = 10_000
 TEXT = "text"
 
-_LIKELY = "^([+-]?[0-9]|[TtFf])"  # how a text begins that has a spelling
+_LIKELY = r"^([+-]?[0-9]+(\.0*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|true|True|TRUE|false|False|FALSE)$"  # may have a spelling
 _PADDED = re.compile(r"[+-]?0[0-9]+")
 _INTEGER = re.compile(r"-?[0-9]+")
 _WHOLE = re.compile(r"-?[0-9]+\.0*")

@@ -4,6 +4,7 @@
     streaming.py  `Measures` takes batches as they come, in constant memory
     slices.py     the same, apart for each country or day
     collected.py  keeps the predictions of an evaluation, for exact figures and the grouped AUC
+    all_predictions.py  the exact figures of one sort
     calibration.py  predicted and observed, for each tenth of the examples
 
 Knows numpy only: no torch, no model, no run. A label is 1 for a click and 0 for none; one in between counts as

@@ -67,5 +67,10 @@ def run_starts(ordered: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(min(1, len(ordered)), np.int64), changes])
 
 
-def sum_runs(values: Doubles, starts: NDArray[np.int64]) -> Doubles:
+def sum_runs(values: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
     return np.add.reduceat(values, starts) if len(starts) else np.zeros(0)
+
+
+def is_hard(label: NDArray[Any]) -> bool:
+    """Whether every label is 0 or 1."""
+    return bool(((label == 0.0) | (label == 1.0)).all())

@@ -65,7 +65,8 @@ def table_of_bins(
     `squares` are the sums of the squared weights.
     """
     filled = weights > 0
-    predictions, clicks, weights, squares = (x[filled] for x in (predictions, clicks, weights, squares))
+    if not filled.all():
+        predictions, clicks, weights, squares = (x[filled] for x in (predictions, clicks, weights, squares))
     if not len(weights) or np.isnan(predictions).any():
         return ()
     middle = np.cumsum(weights) - weights / 2

@@ -1,14 +1,14 @@
 """Predictions of one task, kept until all have come: exact figures, also by slice, and the grouped AUC.
 
-An example takes 8 to 24 bytes, and a few times as much while the figures are computed. Beyond `EXACT_EXAMPLES` nothing
-is kept, and AUC and calibration come from the histograms of `Measures`, which say how far they can be off. Where the
-examples have groups all are kept in any case, since a grouped AUC needs them.
+An example takes 8 to 24 bytes, and up to 100 while the figures are computed. Beyond `EXACT_EXAMPLES`, AUC and
+calibration come from the histograms of `Measures`, which say how far they can be off. Of examples with groups, every
+second group is then let go, as often as it takes: the grouped AUC is that of the others, a random sample of the groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from gearshift.metrics.exact import Grouped, grouped
 from gearshift.metrics.slices import Slices
 from gearshift.metrics.streaming import Measures
 
-EXACT_EXAMPLES = 10_000_000
+EXACT_EXAMPLES = 5_000_000
+SPARSEST_SAMPLE = 2**16  # one in so many; a group that is too large even then cannot be kept
 Column = NDArray[Any] | None
 
 
@@ -36,24 +37,43 @@ class Collected:
     def __init__(self, limit: int = EXACT_EXAMPLES, slices: int = 1000) -> None:
         self._limit = limit
         self._measures, self._slices = Measures(), Slices(slices)
+        self._count = 0  # of examples kept
         self._kept: list[tuple[Column, ...]] | None = []  # labels, scores, weights, groups, slices
+        self._one_in = 1  # of the groups
 
     def update(
         self,
         labels: ArrayLike,
         scores: ArrayLike,
         weights: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        groups: NDArray[np.int64] | None = None,
         keys: Iterable[Any] | None = None,
     ) -> None:
-        """`keys` name the slice of each example."""
+        """`groups` are ids; `keys` name the slice of each example."""
         self._measures.update(labels, scores, weights)
         numbers = None if keys is None else self._slices.update(keys, labels, scores, weights)
-        if self._kept is not None and (groups is not None or self._measures.examples <= self._limit):
-            # copies: views would keep all that a batch has
-            self._kept.append((_floats(labels), _floats(scores), _floats(weights), _copy(groups), numbers))
-        else:
+        if self._kept is None:
+            return
+        # copies: views would keep all that a batch has
+        new = _floats(labels), _floats(scores), _floats(weights), _ids(groups), numbers
+        self._kept.append(new if self._one_in == 1 else self._thinned(new))
+        self._count += len(_present(self._kept[-1][0]))
+        while self._kept is not None and self._count > self._limit:
+            self._thin_out()
+
+    def _thin_out(self) -> None:
+        """Lets every second group go; all of them if that is of no use."""
+        self._one_in *= 2
+        if self._kept is None or self._columns()[3] is None or self._one_in > SPARSEST_SAMPLE:
             self._kept = None
+            return
+        self._kept = [self._thinned(self._columns())]
+        self._count = len(_present(self._kept[0][0]))
+
+    def _thinned(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        mixed = (_present(columns[3]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
+        chosen = mixed % np.uint64(self._one_in) == 0
+        return tuple(None if column is None else column[chosen] for column in columns)
 
     def whole(self) -> Measured:
         return self._measured(self._measures, slice(None))
@@ -80,10 +100,11 @@ class Collected:
             None if column is None else column[chosen] for column in self._columns()
         )
         assert labels is not None and scores is not None
-        measures.take_exact(labels, scores, weights)
+        if self._one_in == 1:
+            measures.take_exact(labels, scores, weights)
         if groups is None:
             return Measured(measures, None)
-        return Measured(measures, grouped(labels, scores, groups, weights))
+        return Measured(measures, replace(grouped(labels, scores, groups, weights), one_in=self._one_in))
 
     def _columns(self) -> tuple[Column, ...]:
         """Each as one array; what the batches were cut into is let go."""
@@ -98,5 +119,10 @@ def _floats(values: ArrayLike | None) -> Column:
     return None if values is None else np.array(values, np.float32)
 
 
-def _copy(values: ArrayLike | None) -> Column:
-    return None if values is None else np.array(values)
+def _ids(values: ArrayLike | None) -> Column:
+    return None if values is None else np.array(values).astype(np.uint64)
+
+
+def _present(column: Column) -> NDArray[Any]:
+    assert column is not None
+    return column

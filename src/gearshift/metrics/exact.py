@@ -36,6 +36,7 @@ class Grouped:
     auc: float
     counted: int  # groups that have both classes
     groups: int
+    one_in: int = 1  # of how many groups one was looked at, where there were too many examples to keep
 
 
 def grouped_auc(
@@ -51,7 +52,7 @@ def grouped(
     """The same with the number of groups.
 
     >>> grouped([0, 1, 0, 1, 1], [0.1, 0.4, 0.8, 0.2, 0.5], ["a", "a", "b", "b", "c"])
-    Grouped(auc=0.5, counted=2, groups=3)
+    Grouped(auc=0.5, counted=2, groups=3, one_in=1)
     """
     label, score, weight = columns(labels, scores, weights)
     group = np.asarray(groups)

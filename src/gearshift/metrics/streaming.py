@@ -7,21 +7,12 @@ predictions at hand can put the exact one in its place (`take_exact`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gearshift.metrics.arithmetic import (
-    Doubles,
-    auc_of_bins,
-    auc_se_of_bins,
-    columns,
-    logs,
-    ratio,
-    run_starts,
-    sum_runs,
-)
+from gearshift.metrics.all_predictions import Exact, exact
+from gearshift.metrics.arithmetic import Doubles, auc_of_bins, auc_se_of_bins, columns, is_hard, logs, ratio
 from gearshift.metrics.calibration import CalibrationTable, table_of_bins
 from gearshift.metrics.exact import entropy
 
@@ -47,7 +38,7 @@ class AucHistogram:
         bin_B = np.clip(place, 0, self.bins - 1).astype(np.int64)
         if weights is not None and self.squares is self.weights:
             self.squares = self.weights.copy()
-        if weights is None and _is_hard(labels):
+        if weights is None and is_hard(labels):
             self._add(bin_B + (labels > 0) * self.bins, 1.0, 1.0)
         else:
             weight = 1.0 if weights is None else weights
@@ -91,15 +82,6 @@ class AucHistogram:
         return table_of_bins(1.0 / (1.0 + np.exp(-logits)), clicks, clicks + others, squares)
 
 
-@dataclass(frozen=True)
-class Exact:
-    """What only all the predictions together give exactly."""
-
-    auc: float
-    auc_se: float
-    calibration_table: CalibrationTable
-
-
 class Measures:
     """Takes predictions batch by batch; its figures can be read at any time. About 0.2 ms per 4096 examples.
 
@@ -134,14 +116,15 @@ class Measures:
         self._sums = self._sums + other._sums
 
     def take_exact(
-        self, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None
+        self,
+        labels: NDArray[np.float32],
+        probabilities: NDArray[np.float32],
+        weights: NDArray[np.float32] | None = None,
     ) -> None:
         """AUC and calibration table are from now on those of these predictions: all that were seen here, at once."""
-        label, probability, weight = columns(labels, probabilities, weights)
-        assert len(label) == self.examples, "all that were seen"
+        assert len(labels) == self.examples, "all that were seen"
         if not math.isnan(self.logloss):
-            order = np.argsort(probability, kind="stable")
-            self._exact = _exact(label[order], probability[order], weight[order])
+            self._exact = exact(labels, probabilities, weights)
 
     @property
     def examples(self) -> int:
@@ -234,21 +217,3 @@ class Measures:
         if "squares" in state:
             histogram.squares = state["squares"].copy()
         return measures
-
-
-def _exact(label: Doubles, ordered: Doubles, weight: Doubles) -> Exact:
-    """Of examples in the order of their prediction."""
-    starts = run_starts(ordered)
-    clicks, others = sum_runs(label * weight, starts), sum_runs((1.0 - label) * weight, starts)
-    squared = weight * weight
-    clicks_squared = sum_runs(label * squared, starts)
-    others_squared = sum_runs((1.0 - label) * squared, starts)
-    return Exact(
-        auc_of_bins(clicks, others),
-        auc_se_of_bins(clicks, others, clicks_squared, others_squared),
-        table_of_bins(ordered[starts], clicks, clicks + others, clicks_squared + others_squared),
-    )
-
-
-def _is_hard(label: Doubles) -> bool:
-    return bool(((label == 0.0) | (label == 1.0)).all())
