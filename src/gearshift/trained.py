@@ -14,9 +14,9 @@ import numpy as np
 from torch import nn
 
 from gearshift import checkpoint, models
+from gearshift.data.absent import MissingColumnsMode
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
-from gearshift.data.examples import MissingColumnsMode
 from gearshift.data.schema import Schema
 from gearshift.embedding.store import RowSGD
 from gearshift.errors import MissingColumns, UserError, warn

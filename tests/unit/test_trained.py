@@ -1,6 +1,7 @@
 """A trained model and data that are not quite as in training: warnings with the fix, and columns that are absent."""
 
 import random
+import re
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import gearshift as gs
 from gearshift.data.schema import Schema
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "measures.md"
 SCHEMA = Schema(
     (gs.Categorical("zip"), gs.Categorical("device"), gs.Numeric("price")), (gs.Label("click"),), group="user"
 )
@@ -32,7 +34,7 @@ def log(n: int = 1_500, seed: int = 1) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> gs.Result:
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("work") / "runs"
     model = gs.models.DeepFM(SCHEMA, dim=4, hidden=[8])
     trainer = gs.Trainer(global_batch=128, epochs=3, checkpoint=gs.CheckpointPolicy(path=str(folder)))
     return trainer.fit(model, gs.read(log(), SCHEMA), gs.read(log(seed=2), SCHEMA))
@@ -141,3 +143,14 @@ def test_an_evaluation_has_a_calibration_table(result: gs.Result) -> None:
     assert found.calibration_table == found.tasks[0].calibration_table
     assert found.grouped[0] is not None and found.grouped[0].auc == found.grouped_auc
     assert result.report["calibration_table"] and result.report["tasks"]["click"]["calibration_table"]
+
+
+def test_the_example_of_the_document(
+    result: gs.Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(result.folder.parent.parent)
+    log(400, seed=5).to_csv("clicks-tomorrow.csv", index=False)
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S)
+    exec(example, {"gs": gs})
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert len(first.split()) == 2 and len(rows) == 10 and all(len(row.split()) == 3 for row in rows)

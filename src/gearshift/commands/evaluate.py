@@ -27,8 +27,8 @@ from gearshift.commands.train import check_writable
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:
+    from gearshift.data.absent import MissingColumnsMode
     from gearshift.data.batch import Batch
-    from gearshift.data.examples import MissingColumnsMode
     from gearshift.metrics import Collected, Measured, Measures
 
 SHOWN_SLICES = 30
@@ -72,6 +72,8 @@ def measure(
         dataset = open_files(paths, schema, opened.config, missing_columns=missing_columns)
     else:
         dataset = own_data(opened, schema)
+    if by_day and dataset.schema.time is None:
+        raise UserError(f"--by day: the data have no column `{schema.time}`")
     keys = None if by is None else _days if by_day else partial(_texts, column=by)
     tasks = [label.task for label in schema.labels]
     collected = collect(opened.predictions(dataset, corrected=False), len(tasks), keys)

@@ -19,8 +19,8 @@ from gearshift.errors import MissingColumns, UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gearshift.data.absent import MissingColumnsMode
     from gearshift.data.batch import Batch
-    from gearshift.data.examples import MissingColumnsMode
 
 MANIFEST = "manifest.json"
 

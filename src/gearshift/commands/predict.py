@@ -16,7 +16,7 @@ from gearshift.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gearshift.data.examples import MissingColumnsMode
+    from gearshift.data.absent import MissingColumnsMode
 
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import names
+from gearshift.data.absent import MissingColumnsMode
 from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
@@ -25,7 +26,6 @@ from gearshift.data.examples import (
     Examples,
     HeadExamples,
     MemoryExamples,
-    MissingColumnsMode,
     RawExamples,
     count_examples,
     locate,

@@ -12,21 +12,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gearshift.data.absent import MissingColumnsMode, absent_features, without_roles
 from gearshift.data.bad_lines import BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock, check_columns, wanted_columns
 from gearshift.data.files import DataFile
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
-
-MissingColumnsMode = Literal["fail", "as_missing"]
-ROLES = ("time", "group", "weight")
 
 
 class Examples(Protocol):
@@ -132,25 +130,16 @@ class RawExamples:
         self.labelled = labelled
         self.missing_columns: MissingColumnsMode = missing_columns
         self.where = source.files[0].path if source.files else "the table"
-        dropped = () if labelled and missing_columns == "fail" else ("time", "group")
-        self.schema = schema = _without_roles(schema, source.columns, dropped if labelled else ROLES)
-        self.absent = self._absent()
+        self.schema = schema = without_roles(
+            schema, source.columns, labelled=labelled, missing_columns=missing_columns
+        )
+        self.absent: tuple[str, ...] = ()
+        if missing_columns == "as_missing":
+            self.absent = absent_features(schema, source.columns, self.where)
         check_columns(schema, (*source.columns, *self.absent), self.where, labelled=labelled)
         self.seekable = source.seekable
         self._marks = Marks(None)
         self.wanted = wanted_columns(schema, labelled=labelled)
-
-    def _absent(self) -> tuple[str, ...]:
-        """The features that count as missing in every example."""
-        absent = tuple(f.name for f in self.schema.features if f.name not in self.source.columns)
-        if self.missing_columns == "fail":
-            return ()
-        if absent and len(absent) == len(self.schema.features):
-            raise UserError(
-                f"{self.where} has none of the features' columns ({', '.join(absent[:10])}). "
-                f"It has: {', '.join(self.source.columns[:40])}."
-            )
-        return absent
 
     def count(self) -> int | None:
         return self.source.count() if self.bad_lines.allowed == 0 else None
@@ -249,12 +238,6 @@ class RawExamples:
         ignored = [name for name in self.source.columns if name not in self.wanted]
         what = _files_and_size(files) if files else f"a table of {self.source.estimate():,} examples"
         return what, f"Ignored columns: {', '.join(ignored)}" if ignored else ""
-
-
-def _without_roles(schema: Schema, present: Sequence[str], roles: Sequence[str]) -> Schema:
-    """A model's inputs are its features; a time or group that is not there need not be read."""
-    gone: dict[str, Any] = {role: None for role in roles if getattr(schema, role) not in (None, *present)}
-    return replace(schema, **gone) if gone else schema
 
 
 def in_words(first: int, count: int) -> str:

@@ -246,6 +246,17 @@ def test_evaluate_by_slice_fills_in_the_grouped_auc(gearshift: Shell) -> None:
         )
 
 
+def test_evaluate_by_day_needs_the_time(gearshift: Shell) -> None:
+    table = arrow_csv.read_csv("later.csv").drop_columns(["ts", "user"])
+    arrow_csv.write_csv(table, "timeless.csv")
+    option = ("--missing-columns", "as_missing")
+    code, out, err = gearshift("evaluate", "last", "timeless.csv", *option)
+    assert code == 0 and "gAUC" not in out
+    assert err == "timeless.csv has no column `user`: it counts as missing in every example.\n"
+    code, _, err = gearshift("evaluate", "last", "timeless.csv", "--by", "day", *option)
+    assert code == 2 and err.endswith("--by day: the data have no column `ts`\n")
+
+
 def test_evaluate_is_exact_on_the_predictions(gearshift: Shell) -> None:
     import numpy as np
 
