@@ -429,3 +429,15 @@ def test_calibration_of_one_constant_is_one_row_and_of_nothing_none() -> None:
     broken = Measures()
     broken.update([1.0], [math.nan])
     assert broken.calibration_table == Measures().calibration_table == ()
+
+
+def test_a_paired_difference_counts_weights_as_the_aucs_do() -> None:
+    draw = np.random.default_rng(8)
+    labels = (draw.random(500) < 0.3).astype(float)
+    a, b = labels * 0.2 + draw.random(500), labels * 0.1 + draw.random(500)
+    weights = draw.integers(1, 5, 500).astype(float)
+    found = paired_auc_difference(labels, a, b, weights)
+    assert found.difference == pytest.approx(auc(labels, a, weights) - auc(labels, b, weights))
+    plain, ones = (paired_auc_difference(labels, a, b, w) for w in (None, np.full(500, 3.0)))
+    assert (ones.difference, ones.se) == pytest.approx((plain.difference, plain.se))
+    assert found.se > plain.se  # fewer examples carry it

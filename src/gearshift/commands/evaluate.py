@@ -248,8 +248,11 @@ class Pair:
         for labels, scores_a, scores_b, weights in self.kept:
             both[0].update(labels, scores_a, weights)
             both[1].update(labels, scores_b, weights)
-        labels, a, b = (np.concatenate(column) for column in list(zip(*self.kept, strict=True))[:3])
-        found = paired_auc_difference(labels, a, b)
+        joined: list[Any] = [
+            None if column[0] is None else np.concatenate(column) for column in zip(*self.kept, strict=True)
+        ]
+        labels, a, b, weights = joined
+        found = paired_auc_difference(labels, a, b, weights)
         named = [(name, collected.whole()) for name, collected in zip((first, second), both, strict=True)]
         _print_slices("run", named)
         low, high = found.interval

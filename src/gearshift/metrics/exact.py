@@ -100,28 +100,39 @@ class Difference:
         return self.difference - 1.959964 * self.se, self.difference + 1.959964 * self.se
 
 
-def paired_auc_difference(labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
+def paired_auc_difference(
+    labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, weights: ArrayLike | None = None
+) -> Difference:
     """AUC of a minus AUC of b (DeLong, DeLong, Clarke-Pearson 1988): what both find hard cancels."""
-    label, a, _ = columns(labels, scores_a, None)
+    label, a, weight = columns(labels, scores_a, weights)
     _, b, _ = columns(labels, scores_b, None)
-    clicked = label > 0.5
-    if clicked.sum() < 2 or (~clicked).sum() < 2 or np.isnan(a).any() or np.isnan(b).any():
+    clicked = (label > 0.5) & (weight > 0)
+    other = (label <= 0.5) & (weight > 0)
+    if clicked.sum() < 2 or other.sum() < 2 or np.isnan(a).any() or np.isnan(b).any():
         return Difference(math.nan, math.nan)
-    clicks_a, others_a = _placements(clicked, a)
-    clicks_b, others_b = _placements(clicked, b)
-    clicks, others = clicks_a - clicks_b, others_a - others_b
-    variance = clicks.var(ddof=1) / len(clicks) + others.var(ddof=1) / len(others)
-    return Difference(float(clicks.mean()), math.sqrt(variance))
+    of_clicks = _shares_below(a, clicked, other, weight) - _shares_below(b, clicked, other, weight)
+    of_others = _shares_below(b, other, clicked, weight) - _shares_below(a, other, clicked, weight)
+    difference, variance = _mean_and_variance(of_clicks, weight[clicked])
+    return Difference(difference, math.sqrt(variance + _mean_and_variance(of_others, weight[other])[1]))
 
 
-def _placements(clicked: NDArray[np.bool_], scores: Doubles) -> tuple[Doubles, Doubles]:
-    """For each click the share of non-clicks below it; for each non-click the share of clicks above it."""
-    clicks, others = np.sort(scores[clicked]), np.sort(scores[~clicked])
+def _shares_below(
+    scores: Doubles, these: NDArray[np.bool_], among: NDArray[np.bool_], weight: Doubles
+) -> Doubles:
+    """For each of `these` the share of the weight of `among` that scores below it, ties counting half."""
+    order = np.argsort(scores[among], kind="stable")
+    ordered, below = scores[among][order], np.concatenate([[0.0], np.cumsum(weight[among][order])])
+    left = np.searchsorted(ordered, scores[these], "left")
+    right = np.searchsorted(ordered, scores[these], "right")
+    return np.asarray((below[left] + below[right]) / (2.0 * below[-1]))
 
-    def share_below(x: Doubles, among: Doubles) -> Doubles:
-        return (np.searchsorted(among, x, "left") + np.searchsorted(among, x, "right")) / (2.0 * len(among))
 
-    return share_below(scores[clicked], others), 1.0 - share_below(scores[~clicked], clicks)
+def _mean_and_variance(values: Doubles, weight: Doubles) -> tuple[float, float]:
+    """The weighted mean, and the variance of that mean."""
+    total, count = weight.sum(), len(weight)
+    mean = float(weight @ values / total)
+    spread = float((weight**2 @ (values - mean) ** 2) / total**2)
+    return mean, spread * count / (count - 1)
 
 
 def _split(label: Doubles, weight: Doubles) -> tuple[Doubles, Doubles]:

@@ -292,6 +292,14 @@ def test_two_runs_are_compared_task_by_task(gearshift: Shell) -> None:
     assert figures[2]["auc_difference"] == figures[5]["auc_difference"] == 0
 
 
+def test_the_difference_of_two_runs_is_that_of_their_aucs_also_with_weights(gearshift: Shell) -> None:
+    gearshift("train", "shop.yaml", "checkpoint.path=second", "train.seed=7")
+    code, _, err = gearshift("evaluate", "last", "second/last", "later.csv", "--json", "pair.json")
+    assert code == 0, err
+    first, second, pair = json.loads(Path("pair.json").read_text())[:3]
+    assert pair["auc_difference"] == pytest.approx(second["auc"] - first["auc"])
+
+
 def test_prepare_is_there_with_all_its_parts_or_not_at_all(
     gearshift: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
