@@ -1,4 +1,4 @@
-// Python's view of feature_hash.h, text_lines.h and text_columns.h: arrays in, arrays out, the GIL released.
+// Python's view of feature_hash.h, json_lines.h, text_lines.h, text_columns.h and utf8.h: arrays in, arrays out, the GIL released.
 //
 // A text column crosses as (data, spans): a byte buffer and a uint32 array [n, 2] of (start, size), which may be a
 // strided view of [records, slots, 2]. Every array is taken as it is (.noconvert()): an output that would have to
@@ -11,9 +11,11 @@
 #include <stdexcept>
 
 #include "feature_hash.h"
+#include "json_lines.h"
 #include "text_columns.h"
 #include "text_lines.h"
 #include "text_times.h"
+#include "utf8.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -63,20 +65,36 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> to_numpy(std::vector<int64_t>&& val
 }
 
 nb::tuple split(const WritableBytes& data, size_t size, const std::string& delimiter, const std::string& quote,
-                const Dense<const int32_t>& slots, int wanted, bool rest_in_last, bool trim, bool last,
+                const Dense<const int32_t>& slots, int wanted, bool rest_in_last, bool trim, bool last, size_t quoted_lines, bool doubt_quotes,
                 const nb::ndarray<uint32_t, nb::shape<-1, -1, 2>, nb::c_contig, nb::device::cpu>& spans,
                 const Dense<uint32_t>& lines) {
     if (size + kPadding > data.shape(0) || size > UINT32_MAX) throw std::invalid_argument("the buffer needs 64 bytes of padding");
     if (spans.shape(1) != static_cast<size_t>(wanted) || spans.shape(0) != lines.shape(0)) throw std::invalid_argument("spans and lines differ");
-    LineFormat format{one_char(delimiter), one_char(quote), static_cast<int32_t>(slots.shape(0)), rest_in_last, trim, slots.data(), wanted};
+    LineFormat format{one_char(delimiter), one_char(quote), static_cast<int32_t>(slots.shape(0)), rest_in_last, trim, slots.data(), wanted, quoted_lines, doubt_quotes};
     SplitResult result;
     {
         nb::gil_scoped_release release;
         result = split_lines(chars(data), size, format, last, lines.shape(0), reinterpret_cast<Span*>(spans.data()), lines.data());
     }
     nb::list bad;
-    for (const BadRecord& record : result.bad) bad.append(nb::make_tuple(record.line, record.columns));
-    return nb::make_tuple(result.records, result.consumed, result.lines, bad);
+    for (const BadRecord& record : result.bad) bad.append(nb::make_tuple(record.line, record.problem, record.opened, record.closed));
+    return nb::make_tuple(result.records, result.consumed, result.lines, bad, result.long_records);
+}
+
+nb::tuple json_lines(const WritableBytes& data, size_t size, const std::vector<std::string>& paths, bool last,
+                     const nb::ndarray<uint32_t, nb::shape<-1, -1, 2>, nb::c_contig, nb::device::cpu>& spans,
+                     const Dense<uint32_t>& lines) {
+    if (size > data.shape(0) || size > UINT32_MAX) throw std::invalid_argument("the buffer is too small");
+    if (spans.shape(1) != paths.size() || spans.shape(0) != lines.shape(0)) throw std::invalid_argument("spans and lines differ");
+    JsonResult result;
+    {
+        nb::gil_scoped_release release;
+        result = split_json(chars(data), size, paths, last, lines.shape(0), reinterpret_cast<Span*>(spans.data()), lines.data());
+    }
+    nb::list bad, nesting;
+    for (const BadJson& line : result.bad) bad.append(nb::make_tuple(line.line, line.character, line.reason));
+    for (const uint8_t kind : result.nesting) nesting.append(static_cast<int>(kind));
+    return nb::make_tuple(result.records, result.consumed, result.lines, bad, nesting);
 }
 
 nb::tuple libfm(const Bytes& data, size_t size, bool last, const WritableBytes& out) {
@@ -89,12 +107,12 @@ nb::tuple libfm(const Bytes& data, size_t size, bool last, const WritableBytes& 
     return nb::make_tuple(result.written, result.consumed, result.bad);
 }
 
-nb::tuple parts(const Bytes& data, const Spans& spans, const std::string& separator, size_t max_len, bool keep_last, uint64_t seed) {
+nb::tuple parts(const Bytes& data, const Spans& spans, const std::string& separator, size_t max_len, bool keep_last, uint64_t seed, bool json) {
     if (separator.empty()) throw std::invalid_argument("an empty separator");
     RaggedIds result;
     {
         nb::gil_scoped_release release;
-        result = hash_parts(text_column(data, spans), separator, max_len, keep_last ? KeepParts::last : KeepParts::first, seed);
+        result = hash_parts(text_column(data, spans), separator, max_len, keep_last ? KeepParts::last : KeepParts::first, seed, json);
     }
     return nb::make_tuple(to_numpy(std::move(result.ids)), to_numpy(std::move(result.offsets)));
 }
@@ -124,13 +142,22 @@ void bind_text(nb::module_& m) {
     m.def("table_seed", [](const std::string& table) { return table_seed(table); }, "table"_a);
 
     m.def("split_lines", &split, "data"_a.noconvert(), "size"_a, "delimiter"_a, "quote"_a, "slots"_a.noconvert(), "wanted"_a,
-          "rest_in_last"_a, "trim"_a, "last"_a, "spans"_a.noconvert(), "lines"_a.noconvert());
+          "rest_in_last"_a, "trim"_a, "last"_a, "quoted_lines"_a, "doubt_quotes"_a, "spans"_a.noconvert(), "lines"_a.noconvert());
+    m.def("split_json", &json_lines, "data"_a.noconvert(), "size"_a, "paths"_a, "last"_a, "spans"_a.noconvert(), "lines"_a.noconvert());
+    m.def("json_paths", [](const WritableBytes& data, size_t size) {
+        if (size > data.shape(0)) throw std::invalid_argument("the buffer is too small");
+        return json_paths(chars(data), size);
+    }, "data"_a.noconvert(), "size"_a);
+    m.def("find_not_utf8", [](const Bytes& data, size_t size, bool last) {
+        if (size > data.shape(0)) throw std::invalid_argument("the buffer is too small");
+        return find_not_utf8(chars(data), size, last);
+    }, "data"_a.noconvert(), "size"_a, "last"_a, Release());
     m.def("strip_libfm", &libfm, "data"_a.noconvert(), "size"_a, "last"_a, "out"_a.noconvert());
 
     m.def("hash_text", [](const Bytes& data, const Spans& spans, uint64_t seed, const Vector<int64_t>& out) {
         hash_column(text_column(data, spans), seed, strided(out, spans.shape(0)));
     }, "data"_a.noconvert(), "spans"_a.noconvert(), "seed"_a, "out"_a.noconvert(), Release());
-    m.def("hash_parts", &parts, "data"_a.noconvert(), "spans"_a.noconvert(), "separator"_a, "max_len"_a, "keep_last"_a, "seed"_a);
+    m.def("hash_parts", &parts, "data"_a.noconvert(), "spans"_a.noconvert(), "separator"_a, "max_len"_a, "keep_last"_a, "seed"_a, "json"_a = false);
     m.def("hash_numbers", &hash_numbers<int64_t>, "values"_a.noconvert(), "seed"_a, "out"_a.noconvert(), Release());
     m.def("hash_numbers", &hash_numbers<uint64_t>, "values"_a.noconvert(), "seed"_a, "out"_a.noconvert(), Release());
     m.def("hash_numbers", &hash_numbers<double>, "values"_a.noconvert(), "seed"_a, "out"_a.noconvert(), Release());
@@ -140,11 +167,11 @@ void bind_text(nb::module_& m) {
         return parse_floats(text_column(data, spans), begin, one_char(decimal), strided(out, spans.shape(0)));
     }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "decimal"_a, "out"_a.noconvert(), Release());
     m.def("parse_vectors", [](const Bytes& data, const Spans& spans, size_t begin, const std::string& separator, const std::string& decimal,
-                              const nb::ndarray<float, nb::ndim<2>, nb::device::cpu>& out) {
+                              const nb::ndarray<float, nb::ndim<2>, nb::device::cpu>& out, bool json) {
         if (separator.empty()) throw std::invalid_argument("an empty separator");
         if (out.shape(0) != spans.shape(0) || (out.shape(0) > 0 && out.shape(1) > 1 && out.stride(1) != 1)) throw std::invalid_argument("output of another shape");
-        return parse_vectors(text_column(data, spans), begin, separator, out.shape(1), one_char(decimal), {out.data(), static_cast<size_t>(out.stride(0))});
-    }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "separator"_a, "decimal"_a, "out"_a.noconvert(), Release());
+        return parse_vectors(text_column(data, spans), begin, separator, out.shape(1), one_char(decimal), {out.data(), static_cast<size_t>(out.stride(0))}, json);
+    }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "separator"_a, "decimal"_a, "out"_a.noconvert(), "json"_a = false, Release());
     m.def("parse_labels", [](const Bytes& data, const Spans& spans, size_t begin, const std::string& positive, const Vector<float>& out) {
         return parse_labels(text_column(data, spans), begin, positive, strided(out, spans.shape(0)));
     }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "positive"_a, "out"_a.noconvert(), Release());

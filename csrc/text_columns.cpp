@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "feature_hash.h"
+#include "json_lines.h"
 #include "text_times.h"
 
 namespace gearshift {
@@ -73,20 +74,36 @@ bool is_enclosed(std::string_view text, char open, char close) {
     return text.size() >= 2 && text.front() == open && text.back() == close;
 }
 
-// Calls `part` for each part that is not empty.
-template <typename Part>
-void for_each_part(std::string_view text, std::string_view separator, Part part) {
-    const bool is_list = is_enclosed(text, '[', ']');  // as JSON and Python print it: ['a', 'b']
-    if (is_list) text = text.substr(1, text.size() - 2);
-    while (!text.empty()) {
-        const size_t cut = separator.size() == 1 ? text.find(separator.front()) : text.find(separator);
-        std::string_view piece = trimmed(text.substr(0, cut));
-        if (is_list && (is_enclosed(piece, '\'', '\'') || is_enclosed(piece, '"', '"'))) piece = piece.substr(1, piece.size() - 2);
-        if (!piece.empty()) part(piece);
-        if (cut == std::string_view::npos) return;
-        text.remove_prefix(cut + separator.size());
+// Cuts values into parts. With `json` a list is JSON whatever the separator.
+class PartCutter {
+  public:
+    PartCutter(std::string_view separator, bool json) : separator_(separator), json_(json) {}
+
+    // Calls `part` for each part that is not empty.
+    template <typename Part>
+    void each(std::string_view text, Part part) {
+        if (json_ && text.starts_with('[') && json_items(text, items_, unescaped_)) {
+            for (std::string_view item : items_) part(item);
+            return;
+        }
+        const bool is_list = is_enclosed(text, '[', ']');  // as JSON and Python print it: ['a', 'b']
+        if (is_list) text = text.substr(1, text.size() - 2);
+        while (!text.empty()) {
+            const size_t cut = separator_.size() == 1 ? text.find(separator_.front()) : text.find(separator_);
+            std::string_view piece = trimmed(text.substr(0, cut));
+            if (is_list && (is_enclosed(piece, '\'', '\'') || is_enclosed(piece, '"', '"'))) piece = piece.substr(1, piece.size() - 2);
+            if (!piece.empty()) part(piece);
+            if (cut == std::string_view::npos) return;
+            text.remove_prefix(cut + separator_.size());
+        }
     }
-}
+
+  private:
+    std::string_view separator_;
+    bool json_;
+    std::vector<std::string_view> items_;
+    std::string unescaped_;
+};
 
 bool is_bit_set(const uint8_t* bits, size_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
@@ -96,13 +113,14 @@ void hash_column(const TextColumn& column, uint64_t seed, Strided<int64_t> out) 
     for (size_t i = 0; i < column.size; ++i) out[i] = feature_id(column[i], seed);
 }
 
-RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed) {
+RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed, bool json) {
     RaggedIds out;
+    PartCutter parts(separator, json);
     out.offsets.reserve(column.size + 1);
     out.offsets.push_back(0);
     for (size_t i = 0; i < column.size; ++i) {
         const size_t begin = out.ids.size();
-        for_each_part(column[i], separator, [&](std::string_view part) { out.ids.push_back(feature_id(part, seed)); });
+        parts.each(column[i], [&](std::string_view part) { out.ids.push_back(feature_id(part, seed)); });
         const size_t length = out.ids.size() - begin;
         if (length > max_len) {
             const auto first = out.ids.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -121,11 +139,12 @@ size_t parse_floats(const TextColumn& column, size_t begin, char decimal, Stride
 }
 
 size_t parse_vectors(const TextColumn& column, size_t begin, std::string_view separator, size_t width, char decimal,
-                     Strided<float> out) {
+                     Strided<float> out, bool json) {
+    PartCutter parts(separator, json);
     for (size_t i = begin; i < column.size; ++i) {
         size_t count = 0;
         bool good = true;
-        for_each_part(column[i], separator, [&](std::string_view part) {
+        parts.each(column[i], [&](std::string_view part) {
             double value = 0;
             good = good && parse_double(part, decimal, value) && count < width;
             if (good) (&out[i])[count++] = static_cast<float>(value);

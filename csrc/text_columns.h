@@ -44,15 +44,17 @@ enum class KeepParts { first, last };
 void hash_column(const TextColumn& column, uint64_t seed, Strided<int64_t> out);
 
 // Values cut at `separator` (not empty). Spaces around a part do not count, nor do empty parts, nor the brackets and
-// quotes of a printed list; at most `max_len` parts of a value survive.
-RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed);
+// quotes of a printed list; at most `max_len` parts of a value survive. With `json` a list is JSON and has its own
+// separators.
+RaggedIds hash_parts(const TextColumn& column, std::string_view separator, size_t max_len, KeepParts keep, uint64_t seed,
+                     bool json = false);
 
 // Missing, and words for it (nan, NULL, NA, \N, ?, -), give NaN; infinities are refused.
 size_t parse_floats(const TextColumn& column, size_t begin, char decimal, Strided<double> out);
 
 // `width` floats per value, joined by `separator`.
 size_t parse_vectors(const TextColumn& column, size_t begin, std::string_view separator, size_t width, char decimal,
-                     Strided<float> out);
+                     Strided<float> out, bool json = false);
 
 // 1 for `positive`, 0 for any other value; without `positive`: 1 and true against 0, -1 and false.
 size_t parse_labels(const TextColumn& column, size_t begin, std::string_view positive, Strided<float> out);

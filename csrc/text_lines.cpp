@@ -60,26 +60,30 @@ class Separators {
 };
 
 struct QuotedField {
-    size_t close;     // position of the closing quote; the buffer's size if there is none
+    size_t close;     // position of the closing quote; the buffer's size if it was not found
     size_t newlines;  // inside the quotes
     bool escaped;     // holds a doubled quote
 };
 
-QuotedField find_close(const char* data, size_t open, size_t size, char quote) {
+// Gives up behind `most_lines` lines, so a quote that never closes costs little.
+QuotedField find_close(const char* data, size_t open, size_t size, char quote, size_t most_lines) {
     QuotedField field{size, 0, false};
     size_t at = open + 1;
-    while (at < size) {
-        const void* hit = std::memchr(data + at, quote, size - at);
-        const size_t found = hit ? static_cast<size_t>(static_cast<const char*>(hit) - data) : size;
-        for (const char* p = data + at; (p = static_cast<const char*>(std::memchr(p, '\n', data + found - p))); ++p) ++field.newlines;
-        if (found == size) break;
-        if (found + 1 < size && data[found + 1] == quote) {
-            field.escaped = true;
-            at = found + 2;
-            continue;
+    for (size_t window = at; window < size; window += 64) {
+        for (uint64_t mask = match_mask(data + window, quote, '\n'); mask; mask &= mask - 1) {
+            const size_t found = window + static_cast<size_t>(std::countr_zero(mask));
+            if (found >= size) return field;
+            if (found < at) continue;  // the second half of a doubled quote
+            if (data[found] == '\n') {
+                if (++field.newlines >= most_lines) return field;
+            } else if (found + 1 < size && data[found + 1] == quote) {
+                field.escaped = true;
+                at = found + 2;
+            } else {
+                field.close = found;
+                return field;
+            }
         }
-        field.close = found;
-        break;
     }
     return field;
 }
@@ -100,6 +104,11 @@ Span resolve_quotes(char* data, size_t begin, size_t end, char quote) {
 
 // Walks over the records of one buffer. A record is written only when it is whole, so an unfinished one stays
 // as it was read.
+//
+// A quote that is open at the end of its line may be a stray one. The record is believed only if everything about it
+// fits: the quote closes within `quoted_lines` lines, directly before a separator, and the record has the right number
+// of columns. Otherwise the record's first line alone is bad and reading goes on with the next line: however many
+// stray quotes there are, each costs the line it stands in and hides no other.
 class RecordSplitter {
   public:
     RecordSplitter(char* data, size_t size, const LineFormat& format, bool last)
@@ -109,12 +118,15 @@ class RecordSplitter {
     SplitResult run(size_t max_records, Span* spans, uint32_t* lines) {
         while (at_ < size_ && result_.records < max_records) {
             if (skip_blank_line()) continue;
-            const size_t first_line = line_;
             const Ending ending = read_record(spans + result_.records * static_cast<size_t>(format_.wanted));
-            if (ending == Ending::unfinished) { line_ = first_line; break; }
-            if (ending == Ending::open_quote) report(first_line, BadRecord::kOpenQuote);
-            else if (columns_ != format_.columns) report(first_line, columns_);
-            else lines[result_.records++] = static_cast<uint32_t>(first_line);
+            if (ending == Ending::unfinished) break;
+            if (ending == Ending::broken_quote) {
+                skip_line();
+                continue;
+            }
+            if (columns_ != format_.columns) report(columns_);
+            else keep(lines);
+            line_ += newlines_ + 1;
             at_ = next_;
         }
         result_.consumed = at_;
@@ -123,11 +135,30 @@ class RecordSplitter {
     }
 
   private:
-    enum class Ending { whole, unfinished, open_quote };
+    enum class Ending { whole, unfinished, broken_quote };
 
     struct Deferred { Span* span; size_t begin, end; };  // a field with quotes to resolve
 
-    void report(size_t line, int32_t columns) { result_.bad.push_back({static_cast<uint32_t>(line), columns}); }
+    void keep(uint32_t* lines) {
+        if (newlines_) result_.long_records.insert(result_.long_records.end(), {static_cast<uint32_t>(result_.records), static_cast<uint32_t>(newlines_ + 1)});
+        lines[result_.records++] = static_cast<uint32_t>(line_);
+    }
+
+    void report(int32_t problem) {
+        result_.bad.push_back({static_cast<uint32_t>(line_), problem, static_cast<uint32_t>(line_ + opened_), static_cast<uint32_t>(line_ + newlines_)});
+    }
+
+    Ending broken(int32_t problem) {
+        report(problem);
+        return Ending::broken_quote;
+    }
+
+    void skip_line() {
+        const void* end = std::memchr(data_ + at_, '\n', size_ - at_);
+        at_ = end ? static_cast<size_t>(static_cast<const char*>(end) - data_) + 1 : size_;
+        ++line_;
+        separators_.seek(at_);
+    }
 
     bool skip_blank_line() {
         size_t end = at_;
@@ -139,21 +170,26 @@ class RecordSplitter {
         return true;
     }
 
-    // Reads one record from at_ on; sets next_ and columns_.
+    // Reads one record from at_ on; sets next_, columns_ and newlines_.
     Ending read_record(Span* spans) {
         deferred_.clear();
         columns_ = 0;
+        newlines_ = opened_ = 0;
         for (size_t begin = at_;; ++begin) {
             size_t text_begin = begin, text_end = 0;
-            bool quoted = false, escaped = false;
+            bool quoted = false, escaped = false, crosses_lines = false;
             if (trim_)
                 while (begin < size_ && data_[begin] == ' ') text_begin = ++begin;
             if (format_.quote && begin < size_ && data_[begin] == format_.quote) {
-                const QuotedField field = find_close(data_, begin, size_, format_.quote);
-                line_ += field.newlines;
+                const QuotedField field = find_close(data_, begin, size_, format_.quote, format_.quoted_lines);
+                crosses_lines = field.newlines > 0;
+                if (crosses_lines) opened_ = newlines_;
+                newlines_ += field.newlines;
                 if (field.close == size_) {
-                    next_ = size_;
-                    return last_ ? Ending::open_quote : Ending::unfinished;
+                    if (field.newlines >= format_.quoted_lines) return broken(BadRecord::kTooManyLines);
+                    if (!last_) return Ending::unfinished;
+                    opened_ = newlines_ - field.newlines;
+                    return broken(BadRecord::kOpenQuote);
                 }
                 quoted = true;
                 text_begin = begin + 1;
@@ -170,18 +206,37 @@ class RecordSplitter {
             if (trim_)
                 while (stop > begin && data_[stop - 1] == ' ') --stop;
             if (!quoted) text_end = stop;
-            else if (text_end + 1 != stop) { escaped = true; text_end = stop; }  // text after the closing quote
+            else if (text_end + 1 != stop) {  // text after the closing quote
+                if (crosses_lines) return broken(BadRecord::kTextAfterQuote);
+                escaped = true;
+                text_end = stop;
+            }
             store(spans, text_begin, text_end, escaped);
             ++columns_;
             begin = end;
             if (line_ends) {
                 next_ = end == size_ ? size_ : end + 1;
-                line_ += end != size_;
                 break;
             }
         }
+        if (newlines_ && columns_ != format_.columns) return broken(columns_);
+        if (newlines_ && format_.doubt_quotes && is_whole_on_each_line()) return broken(BadRecord::kWholeLines);
         for (const Deferred& d : deferred_) *d.span = resolve_quotes(data_, d.begin, d.end, format_.quote);
         return Ending::whole;
+    }
+
+    // Has every line of the record from at_ to next_ all columns by itself? Then its quotes are two stray ones. With
+    // one or two columns that may well be chance.
+    bool is_whole_on_each_line() const {
+        if (format_.columns < 3) return false;
+        int32_t columns = 1;
+        for (size_t at = at_; at < next_; ++at) {
+            if (data_[at] == format_.delimiter) ++columns;
+            if (data_[at] != '\n' && at + 1 < next_) continue;
+            if (columns != format_.columns) return false;
+            columns = 1;
+        }
+        return true;
     }
 
     void store(Span* spans, size_t begin, size_t end, bool escaped) {
@@ -199,7 +254,8 @@ class RecordSplitter {
     Separators separators_;
     SplitResult result_;
     std::vector<Deferred> deferred_;
-    size_t at_ = 0, next_ = 0, line_ = 0;
+    size_t at_ = 0, next_ = 0, line_ = 0;  // line_: lines before the record
+    size_t newlines_ = 0, opened_ = 0;     // of the record: inside its quotes; before its last quoted field of several lines
     int32_t columns_ = 0;
 };
 

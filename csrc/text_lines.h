@@ -2,6 +2,7 @@
 //
 // RFC 4180 quoting: a quote counts at the start of a field only; "" inside is one quote; a quoted field may hold
 // separators and newlines. CRLF, blank lines and a missing last newline are fine. Every record knows its line.
+// A bad record is always one line: behind it reading goes on with the next line, also if a quote was left open.
 // Nothing is converted or copied here; escaped quotes are resolved in place once their record is complete.
 #pragma once
 
@@ -18,8 +19,13 @@ struct Span {
 
 struct BadRecord {
     uint32_t line;     // lines before it in the buffer
-    int32_t columns;   // how many it has; kOpenQuote: a quote that never closes
-    static constexpr int32_t kOpenQuote = -1;
+    int32_t problem;   // how many columns it has, or what is wrong with a quote:
+    uint32_t opened;   // lines before the one where that quote opens
+    uint32_t closed;   // lines before the one where the record would end
+    static constexpr int32_t kOpenQuote = -1;       // never closes
+    static constexpr int32_t kTooManyLines = -2;    // does not close within `quoted_lines` lines
+    static constexpr int32_t kTextAfterQuote = -3;  // closes on another line, in the middle of a value
+    static constexpr int32_t kWholeLines = -4;      // closes on another line, but each line is a record by itself
 };
 
 struct LineFormat {
@@ -30,12 +36,15 @@ struct LineFormat {
     bool trim = false;           // spaces around a value do not count
     const int32_t* slots = nullptr;  // [columns]: the slot a column is stored in, or -1
     int32_t wanted = 0;          // slots per record
+    size_t quoted_lines = 8;     // how many lines a quoted value may span
+    bool doubt_quotes = false;   // refuse kWholeLines
 };
 
 struct SplitResult {
     size_t records = 0;   // spans and lines that were written
     size_t consumed = 0;  // bytes of the buffer behind which the next call starts
     size_t lines = 0;     // newlines in these bytes
+    std::vector<uint32_t> long_records;  // (record, lines) of each that spans several
     std::vector<BadRecord> bad;
 };
 

@@ -24,17 +24,30 @@ def split_lines(
     rest_in_last: bool,
     trim: bool,
     last: bool,
+    quoted_lines: int,
+    doubt_quotes: bool,
     spans: Spans,
     lines: NDArray[np.uint32],
-) -> tuple[int, int, int, list[tuple[int, int]]]:
-    """(records, bytes consumed, lines consumed, [(line, columns or -1 for an open quote)])."""
+) -> tuple[int, int, int, list[tuple[int, int, int, int]], list[int]]:
+    """(records, bytes consumed, lines consumed, bad records as in text_lines.h, [record, lines, ...])."""
+
+def split_json(
+    data: Bytes, size: int, paths: list[str], last: bool, spans: Spans, lines: NDArray[np.uint32]
+) -> tuple[int, int, int, list[tuple[int, int, str]], list[int]]:
+    """(records, bytes, lines consumed, [(line, character, reason)], nesting of each path as in json_lines.h)."""
+
+def json_paths(data: Bytes, size: int) -> list[str]:
+    """The paths of all values in JSON lines; may change the buffer."""
+
+def find_not_utf8(data: Bytes, size: int, last: bool) -> int:
+    """The offset of the first byte that is not UTF-8, or -1."""
 
 def strip_libfm(data: Bytes, size: int, last: bool, out: Bytes) -> tuple[int, int, int]:
     """(bytes written, bytes consumed, offset of the first value that is not 1 or -1)."""
 
 def hash_text(data: Bytes, spans: Spans, seed: int, out: NDArray[np.int64]) -> None: ...
 def hash_parts(
-    data: Bytes, spans: Spans, separator: str, max_len: int, keep_last: bool, seed: int
+    data: Bytes, spans: Spans, separator: str, max_len: int, keep_last: bool, seed: int, json: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(ids, offsets)."""
 
@@ -43,7 +56,13 @@ def hash_numbers(values: NDArray[Any], seed: int, out: NDArray[np.int64]) -> Non
 
 def parse_floats(data: Bytes, spans: Spans, begin: int, decimal: str, out: NDArray[np.float64]) -> int: ...
 def parse_vectors(
-    data: Bytes, spans: Spans, begin: int, separator: str, decimal: str, out: NDArray[np.float32]
+    data: Bytes,
+    spans: Spans,
+    begin: int,
+    separator: str,
+    decimal: str,
+    out: NDArray[np.float32],
+    json: bool = False,
 ) -> int: ...
 def parse_labels(data: Bytes, spans: Spans, begin: int, positive: str, out: NDArray[np.float32]) -> int: ...
 def parse_times(data: Bytes, spans: Spans, begin: int, out: NDArray[np.int64]) -> int: ...

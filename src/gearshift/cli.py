@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TextIO
 
 import typer
 
 from gearshift.commands.sections import Sections
-from gearshift.errors import UserError
+from gearshift.errors import DataWarning, UserError
 
 app = typer.Typer(
     name="gearshift",
@@ -64,16 +65,19 @@ def demo(
 
 @app.command(rich_help_panel=EVERYDAY)
 def init(
-    data: Annotated[Path, typer.Argument(metavar="FILE", help="A click log: CSV, TSV, libfm or Parquet.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A click log: CSV, TSV, JSON lines, libfm or Parquet.")
+    ],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
     label: Annotated[str | None, typer.Option(help="The label column, if the guess is wrong.")] = None,
     time: Annotated[str | None, typer.Option(help="The time column, if the guess is wrong.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of text that is not UTF-8, such as latin-1.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
 ) -> None:
     """Look at a file and write a config with every guess explained."""
     from gearshift.commands.init import init
 
-    init(data, output, label=label, time=time, force=force)
+    init(data, output, label=label, time=time, encoding=encoding, force=force)
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -450,9 +454,26 @@ def main() -> None:
     """The `gearshift` command."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
+    warnings.showwarning = _show_warning
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What the data are like is a sentence for the user; any other warning is for developers, with its place."""
+    if issubclass(category, DataWarning):
+        text = f"{message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(text)
 
 
 def _interrupt(number: int, _: object) -> None:

@@ -30,3 +30,7 @@ def warn(sentence: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gearshift."):
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, stacklevel=level)
+
+
+class DataWarning(UserWarning):
+    """Something about the data that the user should know and that does not stop the work."""

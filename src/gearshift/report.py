@@ -10,6 +10,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from gearshift.data.bad_lines import lines_lost
 from gearshift.data.schema import Schema
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
@@ -68,7 +69,7 @@ def report(
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
-        "skipped_lines": len(training.train.skipped),
+        "skipped_lines": lines_lost(training.train.skipped),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 

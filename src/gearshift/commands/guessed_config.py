@@ -77,7 +77,7 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
     lines = [f"train: {dump_flow(str(data))}", _split_line(extent)]
     if found.format != "parquet":
         lines.append(f"format: {found.format}")
-    if found.format == "csv":
+    if _csv_settings(found.csv) and found.format in ("csv", "jsonl"):
         lines.append(
             _commented(f"csv: {dump_flow(_csv_settings(found.csv))}", _missing_words(found.csv.null))
         )
@@ -93,7 +93,7 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
 
 def _csv_settings(csv: Any) -> dict[str, Any]:
     """What was found out, so that the next file is read in the same way."""
-    keys = ("delimiter", "header", "columns", "null", "quote", "trim", "decimal")
+    keys = ("delimiter", "header", "columns", "null", "quote", "trim", "decimal", "quoted_lines", "encoding")
     found = {key: getattr(csv, key) for key in keys if getattr(csv, key) is not None}
     usual = {"null": ("",), "quote": '"', "trim": False, "decimal": "."}
     chosen = {key: value for key, value in found.items() if value != usual.get(key)}

@@ -13,7 +13,15 @@ from gearshift.config.load import DATA_ENDINGS
 from gearshift.errors import UserError
 
 
-def init(data: Path, output: Path | None, *, label: str | None, time: str | None, force: bool) -> None:
+def init(
+    data: Path,
+    output: Path | None,
+    *,
+    label: str | None,
+    time: str | None,
+    encoding: str | None = None,
+    force: bool,
+) -> None:
     target = output or Path(f"{stem(data)}.yaml")
     if not exists(str(data)):
         raise UserError(f"no such file: {data}{hint(str(data))}")
@@ -21,10 +29,10 @@ def init(data: Path, output: Path | None, *, label: str | None, time: str | None
     if target.exists() and not force:
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 
-    from gearshift.data.dataset import read
+    from gearshift.data.dataset import CsvFormat, read
     from gearshift.data.infer import infer
 
-    found = infer(str(data), label=label, time=time)
+    found = infer(str(data), label=label, time=time, csv=CsvFormat(encoding=encoding))
     dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
     text = written(found, data, stem(data), Extent(dataset.estimate(), dataset.time_range()))
     run_folder.write_text(target, text)  # before a word is said: who reads along may stop reading

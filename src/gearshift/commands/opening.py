@@ -108,7 +108,7 @@ def open_files(
     source = paths[0] if len(paths) == 1 else list(paths)
     all_lines = BadLines(advice=f"Fix the line, or remove it: {why_all}" if why_all else None)
     settings: dict[str, Any] = (
-        {"bad_lines": all_lines} if config is None else _settings(config, all_lines, why_all)
+        {"bad_lines": all_lines} if config is None else _settings(source, config, all_lines, why_all)
     )
     dataset = _read(source, schema, **settings, labelled=labelled, missing_columns=missing_columns)
     for sentence in dataset.remarks(schema).values():
@@ -116,15 +116,15 @@ def open_files(
     return dataset
 
 
-def _settings(config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
+def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
     from gearshift.data.dataset import CsvFormat
+    from gearshift.data.sources import format_of_more
 
     data = config.data
     if data.synthetic is not None:
         return {"bad_lines": all_lines}
     return {
-        # A model trained on prepared data may be asked about raw data: `auto` sees which it is.
-        "format": "auto" if data.format == "prepared" else data.format,
+        "format": format_of_more(source, data.format),
         "csv": CsvFormat(**data.csv.settings()),
         "bad_lines": all_lines if why_all else data.bad_lines.skip,
     }
@@ -141,10 +141,13 @@ def _read(source: Any, schema: Schema, **settings: Any) -> Any:
 
 def tell_skipped(*datasets: Any) -> None:
     """Lines that were left out, on stderr: the result is not of all the data. Parts may share them."""
+    from gearshift.data.bad_lines import lines_lost
+
     skipped = list(dict.fromkeys(line for dataset in datasets for line in dataset.skipped))
     if skipped:
         some = "; ".join(str(line) for line in skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
-        lines = "1 bad line was" if len(skipped) == 1 else f"{terminal.count(len(skipped))} bad lines were"
+        lost = lines_lost(skipped)
+        lines = "1 bad line was" if lost == 1 else f"{terminal.count(lost)} bad lines were"
         terminal.warn(f"{lines} skipped (data.bad_lines of the config): {some}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gearshift.data.absent import MissingColumnsMode
 
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
+_JSON = (".jsonl", ".ndjson")
 
 
 def predict(
@@ -68,8 +70,10 @@ def _table(kept: pa.Table | None, names: list[str], probabilities_BT: Any) -> pa
 
 def check_output(output: Path, inputs: list[str]) -> None:
     """Before the model is loaded rather than after it."""
-    if _ending(output) not in (".csv", ".parquet"):
-        raise UserError(f"cannot write {output}: name a .csv, .csv.gz, .csv.zst or .parquet file")
+    if _ending(output) not in (".csv", ".parquet", *_JSON):
+        raise UserError(
+            f"cannot write {output}: name a .csv, .jsonl (both also with .gz or .zst) or .parquet file"
+        )
     if any(output.resolve() == Path(path).resolve() for path in inputs):
         raise UserError(f"cannot write {output}: it is the data itself; name another file")
     if not output.absolute().parent.is_dir():
@@ -101,6 +105,9 @@ class Writer:
             self._open = parquet.ParquetWriter(self.path, schema)
         else:
             self._stream = pa.output_stream(self.path, compression=_COMPRESSION.get(self.output.suffix))
+        if _ending(self.output) in _JSON:
+            self._open = _JsonLines(self._stream)
+        elif self._stream is not None:
             plain = csv.WriteOptions(quoting_style="needed")
             self._open = csv.CSVWriter(self._stream, schema, write_options=plain)
 
@@ -108,6 +115,20 @@ class Writer:
         for part in (self._open, self._stream):
             if part is not None:
                 part.close()
+
+
+class _JsonLines:
+    """One object per example."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write_table(self, table: pa.Table) -> None:
+        lines = (json.dumps(row, ensure_ascii=False) for row in table.to_pylist())
+        self._stream.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        """The stream is closed by who opened it."""
 
 
 @contextmanager

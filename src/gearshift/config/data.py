@@ -62,6 +62,17 @@ def _delimiter(value: Any) -> Any:
 Delimiter = Annotated[str, BeforeValidator(_delimiter)]
 
 
+def _encoding(value: Any) -> Any:
+    try:
+        b"".decode(value)
+    except (LookupError, TypeError):
+        raise ValueError("expected an encoding of text, such as utf-8, latin-1, cp1252 or utf-16") from None
+    return value
+
+
+Encoding = Annotated[str, BeforeValidator(_encoding)]
+
+
 def _null_texts(value: Any) -> Any:
     return ["null" if v is None else parse_text(v) for v in value] if isinstance(value, list) else value
 
@@ -80,6 +91,15 @@ class Csv(Section):
     quote: Text | None = Field(default=None, description="What encloses values; none: quotes are plain text.")
     trim: bool | None = Field(default=None, description="Whether spaces around values do not count.")
     decimal: Literal[".", ","] | None = Field(default=None, description="The decimal mark of numbers.")
+    quoted_lines: Count | None = Field(
+        default=None,
+        ge=1,
+        description="How many lines a quoted value may span; unset: 8, and values that look like two stray quotes "
+        "are refused.",
+    )
+    encoding: Encoding | None = Field(
+        default=None, description="The encoding of text files, such as latin-1 or utf-16; unset: utf-8."
+    )
 
     def settings(self) -> dict[str, Any]:
         """As keyword arguments for data.CsvFormat."""
@@ -128,8 +148,8 @@ class Data(Section):
         default=None,
         description="Generate a click log whose best reachable AUC is known, instead of `train`.",
     )
-    format: Literal["auto", "csv", "criteo", "avazu", "libfm", "parquet", "prepared"] = Field(
-        default="auto", description="auto looks at the file names; criteo and avazu have built-in features."
+    format: Literal["auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared"] = Field(
+        default="auto", description="auto looks at the files; criteo and avazu have built-in features."
     )
     csv: Csv = Field(default=Csv(), description="How text files are written.")
     bad_lines: Tolerated = Field(default=Tolerated(), description="fail, or {skip: 1000}.")

@@ -21,7 +21,7 @@ from gearshift.config.tree import Config
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
-DATA_ENDINGS = (".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt", ".libfm", ".libsvm")
+DATA_ENDINGS = (".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt", ".libfm", ".libsvm", ".jsonl", ".ndjson")
 # Settings of later versions: a clearer refusal than "unknown key".
 _LATER = frozenset({"min_count", "switch", "address", "batch", "max_lag", "exchange", "embedding_reduce"})
 

@@ -1,10 +1,12 @@
-"""What happens to a line that cannot be read: it ends the run, or up to `allowed` are left out and listed.
+"""What happens to lines that cannot be read: they end the run, or up to `allowed` are left out and listed.
 
-Knows no file format; whoever reads says where the line is and what is wrong with it, in words.
+Knows no file format; whoever reads says where the lines are and what is wrong with them, in words. An example that
+spans several lines counts as many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -13,13 +15,16 @@ from gearshift.errors import UserError
 
 @dataclass(frozen=True)
 class Place:
-    """Where an example came from: line 7 of a text file, or example 7 of a table."""
+    """Where an example came from: line 7 of a text file, lines 7-9 of one, or example 7 of a table."""
 
     file: str
     number: int  # counted from 1
     unit: str = "line"
+    lines: int = 1
 
     def __str__(self) -> str:
+        if self.lines > 1:
+            return f"{self.file} lines {self.number:,}-{self.number + self.lines - 1:,}"
         return f"{self.file} {self.unit} {self.number:,}"
 
 
@@ -32,6 +37,11 @@ class BadLine:
         return f"{self.place}: {self.reason}"
 
 
+def lines_lost(bad: Iterable[BadLine]) -> int:
+    """Lines, not examples."""
+    return sum(line.place.lines for line in bad)
+
+
 @dataclass
 class BadLines:
     """Counts each bad line once, however often the data are read.
@@ -42,6 +52,7 @@ class BadLines:
     allowed: int = 0
     advice: str | None = None
     _seen: dict[Place, BadLine] = field(default_factory=dict)
+    _lost: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def __reduce__(self) -> tuple[type[BadLines], tuple[int, str | None]]:
@@ -52,8 +63,10 @@ class BadLines:
         """Raises UserError unless one more bad line is allowed."""
         line, advice = BadLine(place, reason), self.advice or advice
         with self._lock:
-            self._seen.setdefault(place, line)
-            count = len(self._seen)
+            if place not in self._seen:
+                self._seen[place] = line
+                self._lost += place.lines
+            count = self._lost
         if count <= self.allowed:
             return
         if self.allowed == 0:

@@ -8,7 +8,7 @@ caller knows the file, the line and the column's name. The C++ core converts, wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,11 +26,16 @@ Refuse = Callable[[int, str], None]  # (index of the value, its text); returns i
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A buffer and where each value lies in it; an empty value is a missing one."""
+    """A buffer and where each value lies in it; an empty value is a missing one.
+
+    Of JSON, a list is a value too: its text. `nested` says in words what there is other than single values.
+    """
 
     data: Bytes
     spans: NDArray[np.uint32]  # [n, 2]: start and size
     decimal: str = "."
+    json: bool = False
+    nested: str | None = None
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -40,7 +45,7 @@ class TextColumn:
         return self.data[start : start + size].tobytes().decode("utf-8", "replace")
 
     def slice(self, start: int, stop: int) -> TextColumn:
-        return TextColumn(self.data, self.spans[start:stop], self.decimal)
+        return replace(self, spans=self.spans[start:stop])
 
 
 RawColumn: TypeAlias = TextColumn | pa.Array
@@ -144,7 +149,9 @@ def _numbers(column: pa.Array) -> NDArray[Any]:
 def ragged_ids(column: RawColumn, separator: str, max_len: int, keep_last: bool, seed: int) -> Ragged:
     column = plain(column)
     if isinstance(column, TextColumn):
-        ids, offsets = _core.hash_parts(column.data, column.spans, separator, max_len, keep_last, seed)
+        ids, offsets = _core.hash_parts(
+            column.data, column.spans, separator, max_len, keep_last, seed, column.json
+        )
         return Ragged(ids, offsets)
     if not is_list(column.type):
         column = column.cast(pa.string())
@@ -271,7 +278,9 @@ def write_vectors(column: RawColumn, separator: str, out_BW: Floats, refuse: Ref
     if isinstance(column, TextColumn):
         text = column
         _each_bad(
-            lambda begin: _core.parse_vectors(text.data, text.spans, begin, separator, text.decimal, out_BW),
+            lambda begin: _core.parse_vectors(
+                text.data, text.spans, begin, separator, text.decimal, out_BW, text.json
+            ),
             text,
             refuse,
         )

@@ -82,8 +82,11 @@ class RawSource(Protocol):
     def blocks(
         self, wanted: Sequence[str], bad_lines: BadLines, start: Any = ...
     ) -> Iterator[tuple[RawBlock, Any]]: ...
-    def ends(self, column: str) -> Iterator[RawBlock]:
-        """Some examples from the start and the end of each file, of one column."""
+    def starts(self, column: str) -> Iterator[RawBlock]:
+        """Some examples from the start of each file, of one column; a block per file where there are files."""
+
+    def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
+        """Some from the ends of these files."""
 
 
 class Marks:
@@ -230,8 +233,15 @@ class RawExamples:
         if self.schema.time is None:
             return None
         encoder = Encoder(Schema((), (), self.schema.time), BadLines(allowed=sys.maxsize))
-        times = [encoder.encode(block).times_B for block in self.source.ends(self.schema.time)]
-        return _span([t for t in times if t is not None])
+        column, last = self.schema.time, len(self.source.files) - 1
+        times = [_times(encoder, block) for block in self.source.starts(column)]
+        ends: Sequence[int] = range(last + 1)
+        if (
+            not self.seekable
+        ):  # each end costs a pass over the file: that of the file that starts last is the latest
+            ends = sorted({max(ends, key=lambda i: times[i].max(initial=0)), last})
+        times += [_times(encoder, block) for block in self.source.tails(column, ends)]
+        return _span(times)
 
     def describe(self) -> tuple[str, str]:
         files = self.source.files
@@ -262,6 +272,12 @@ def _plain(examples: Examples) -> Examples:
     from gearshift.data.fit import plain_schema
 
     return examples.with_schema(plain_schema(examples.schema))
+
+
+def _times(encoder: Encoder, block: RawBlock) -> NDArray[np.int64]:
+    times = encoder.encode(block).times_B
+    assert times is not None
+    return times
 
 
 def _span(times: Sequence[NDArray[np.int64]]) -> tuple[int, int] | None:
@@ -429,10 +445,10 @@ class FilteredExamples:
         if span is None:
             return None
         low, high = self.choice.bounds
-        return (
-            span[0] if low is None else max(span[0], low),
-            span[1] if high is None else min(span[1], high),
-        )
+        first = span[0] if low is None else max(span[0], low)
+        last = span[1] if high is None else min(span[1], high)
+        # The range of all is known from the ends of the files: in a log without order, a part may lie beyond it.
+        return (first, max(first, last)) if high is None else (min(first, last), last)
 
     def describe(self) -> tuple[str, str]:
         what, remark = self.inner.describe()

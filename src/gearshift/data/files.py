@@ -1,11 +1,13 @@
 """Files of a data set: found by path, list, glob or folder; opened as bytes, decompressed by their ending.
 
-Local paths and whatever `pyarrow.fs` knows by its address (s3://, gs://, hdfs://). Knows nothing of what is
-inside a file. A folder means the data files in it, at any depth (dt=2026-11-01/part-0.parquet), by path.
+Text in another encoding is turned into UTF-8 while it is read. Local paths and whatever `pyarrow.fs` knows by its
+address (s3://, gs://, hdfs://). Knows nothing of what is inside a file. A folder means the data files in it, at any
+depth (dt=2026-11-01/part-0.parquet), by path.
 """
 
 from __future__ import annotations
 
+import codecs
 import fnmatch
 import os
 from collections.abc import Iterable, Sequence
@@ -19,17 +21,25 @@ import pyarrow.fs as pafs
 from gearshift.errors import UserError
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", ".parquet", ".pq")
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", *JSON_ENDINGS, ".parquet", ".pq")
+UTF_8 = "utf-8"
 
 
 @dataclass(frozen=True)
 class DataFile:
     path: str  # as the user knows it
     size: int  # bytes, compressed
+    encoding: str = UTF_8  # of text
 
     @property
     def compression(self) -> str | None:
         return COMPRESSIONS.get(os.path.splitext(self.path)[1].lower())  # noqa: PTH122 - may be an s3:// address
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has to be read from its start to get to a place in it."""
+        return self.compression is not None or self.encoding != UTF_8
 
     @property
     def ending(self) -> str:
@@ -45,8 +55,8 @@ class DataFile:
             return bytes(buffer[:got]), got < limit
 
     def tail(self, limit: int) -> bytes:
-        """The whole lines among the last decompressed bytes; a compressed file is read through for them."""
-        with ByteStream(self, 0 if self.compression else max(self.size - limit, 0)) as stream:
+        """The whole lines among the last decompressed bytes; a stream is read through for them."""
+        with ByteStream(self, 0 if self.is_stream else max(self.size - limit, 0)) as stream:
             end, piece = b"", bytearray(1 << 20)
             while got := stream.read_into(memoryview(piece)):
                 end = (end + bytes(piece[:got]))[-limit:]
@@ -184,8 +194,20 @@ def open_raw(file: DataFile) -> pa.NativeFile:
         raise UserError(f"cannot open {file.path}: {error}") from None
 
 
+def encoding_name(name: str) -> str:
+    """One name per encoding; "utf-8" also for those that are a part of it."""
+    try:
+        found = codecs.lookup(name)
+        b"".decode(name)  # not all codecs are of text
+    except LookupError:
+        raise UserError(
+            f"data.csv.encoding: no encoding is called `{name}`; common ones: utf-8, latin-1, cp1252, utf-16"
+        ) from None
+    return UTF_8 if found.name in (UTF_8, "ascii", "utf-8-sig") else found.name
+
+
 class ByteStream:
-    """The decompressed bytes of a file from `offset` on. A stream that ends early is refused, not cut."""
+    """The bytes of a file from `offset` on, decompressed and in UTF-8. One that ends early is refused, not cut."""
 
     def __init__(self, file: DataFile, offset: int = 0) -> None:
         self.file = file
@@ -196,6 +218,9 @@ class ByteStream:
         self._piece = 1 << 16 if file.compression else 1 << 30
         if file.compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, file.compression)
+        if file.encoding != UTF_8:
+            self._stream = pa.lib.transcoding_input_stream(self._stream, file.encoding, UTF_8)
+        if file.is_stream:
             self._skip(offset)
         elif offset:
             self._raw.seek(offset)
@@ -209,6 +234,10 @@ class ByteStream:
             except OSError as error:
                 self.error = EarlyEnd(self.file, str(error))
                 break
+            except UnicodeError as error:
+                raise UserError(
+                    f"{self.file.path} cannot be read as {self.file.encoding}: {error}; see data.csv.encoding"
+                ) from None
             if got == 0:
                 break
             filled += got

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gearshift.data.bad_lines import BadLine
+from gearshift.data.bad_lines import BadLine, lines_lost
 from gearshift.data.examples import RawSource
 from gearshift.data.guess_feature import (
     Guess,
@@ -28,6 +28,7 @@ from gearshift.data.profile import Profile, sample_profiles
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
+from gearshift.data.text_layout import TextLayout
 from gearshift.data.text_source import TextSource
 from gearshift.errors import UserError
 
@@ -79,15 +80,27 @@ def infer(
         found_label = find_label(profiles, label, name)
         guesses, schema = _guess_all(profiles, found_label, time, name)
         warnings = () if found_label.warning is None else (found_label.warning,)
-    sample = _sample_words(raw, examples, len(unreadable))
+    sample = _sample_words(raw, examples, lines_lost(unreadable))
+    warnings += () if not unreadable else (_unreadable_words(unreadable),)
     schema = replace(schema, null=csv.null)
     return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings)
+
+
+def _unreadable_words(unreadable: list[BadLine]) -> str:
+    lost = lines_lost(unreadable)
+    lines = "1 line" if lost == 1 else f"{lost:,} lines"
+    return (
+        f"{lines} of the sample could not be read and would end a training, the first is {unreadable[0]}. "
+        "Fix the data, or allow some: data.bad_lines={skip: 1000}"
+    )
 
 
 def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> str:
     if not unreadable or not isinstance(raw, TextSource):
         return f"{name} has no examples."
     first, layout = unreadable[0], raw.layout
+    if not isinstance(layout, TextLayout):
+        return f"{name}: no line can be read; {first}"
     return (
         f"{name}: no line has {layout.counted_by}'s {len(layout.columns):,} columns; "
         f"line {first.place.number:,}: {first.reason}; see data.csv.quote and data.csv.delimiter"
@@ -156,18 +169,26 @@ def _builtin_guesses(schema: Schema, columns: tuple[str, ...], format: str) -> t
 
 def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
     """How the text was cut, in full, so that a config that names it does not depend on guessing again."""
-    if not isinstance(raw, TextSource) or raw.layout.libfm:
+    if not isinstance(raw, TextSource) or not isinstance(raw.layout, TextLayout) or raw.layout.libfm:
         return stated
     layout = raw.layout
-    names = None if layout.header else layout.columns
-    quote = layout.quote or "none"
-    return CsvFormat(layout.delimiter, layout.header, names, layout.null, quote, layout.trim, layout.decimal)
+    return replace(
+        stated,
+        delimiter=layout.delimiter,
+        header=layout.header,
+        columns=None if layout.header else layout.columns,
+        null=layout.null,
+        quote=layout.quote or "none",
+        trim=layout.trim,
+        decimal=layout.decimal,
+    )
 
 
 def _sample_words(raw: RawSource, examples: int, unreadable: int) -> str:
     total = raw.estimate()
     words = f"{examples:,} examples" + (f" looked at, of about {total:,}" if total > 1.05 * examples else "")
-    if isinstance(raw, TextSource):
+    if isinstance(raw, TextSource) and isinstance(raw.layout, TextLayout):
         words += ", header found" if raw.layout.header else ", no header"
         words += f", delimiter {raw.layout.delimiter!r}"
-    return words + (f", {unreadable:,} lines could not be read" if unreadable else "")
+    lines = f", {unreadable:,} line{'s' * (unreadable != 1)} could not be read"
+    return words + (lines if unreadable else "")

@@ -1,4 +1,4 @@
-"""Columns whose values are lists or structs (Parquet, Arrow): what can read them, and what to do about the others.
+"""Columns whose values are lists or structs (Parquet, Arrow, JSON): what reads them, and what to do about others.
 
 Decided by the column's type, before any value is looked at.
 """
@@ -35,7 +35,7 @@ def check_single(what: str, column: RawColumn) -> None:
 
 def nesting(column: RawColumn) -> str | None:
     """What the values are if they are no single ones, in words: "lists", "structs", "lists of structs"."""
-    return None if isinstance(column, TextColumn) else _in_words(column.type)
+    return column.nested if isinstance(column, TextColumn) else _in_words(column.type)
 
 
 def _in_words(kind: pa.DataType) -> str | None:

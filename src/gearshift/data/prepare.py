@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gearshift.data.bad_lines import lines_lost
 from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock
 from gearshift.data.examples import Examples, RawExamples
@@ -66,7 +67,7 @@ def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) ->
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     size = sum(part.stat().st_size for part in target.iterdir())
-    return PreparedInfo(target, manifest["examples"], size, len(fitted.skipped))
+    return PreparedInfo(target, manifest["examples"], size, lines_lost(fitted.skipped))
 
 
 def put_in_place(new: Path, target: Path) -> None:

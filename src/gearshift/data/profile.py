@@ -5,12 +5,14 @@ Works on the distinct values and their counts, so a sample of 100,000 examples t
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +96,7 @@ class Profile:
             infinite.append(i)
 
         try:
-            numbers = raw.floats(TextColumn(column.data, column.spans, decimal), refuse)
+            numbers = raw.floats(replace(column, decimal=decimal), refuse)
         except _Unreadable:
             return None
         numbers[infinite] = np.nan
@@ -215,21 +217,41 @@ def _places(blocks: list[RawBlock]) -> Callable[[int], Place]:
 
 def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[int], Place]) -> Profile:
     parts = [block.columns[name] for block in blocks]
-    decimals = [part.decimal for part in parts if isinstance(part, TextColumn)]
+    texts = [part for part in parts if isinstance(part, TextColumn)]
     arrays = [raw.as_arrow(part) for part in parts]
     merged = pa.chunked_array(arrays).combine_chunks() if arrays else pa.array([], pa.large_string())
     column: raw.RawColumn = merged
-    if decimals:
+    nested = {part.nested for part in texts if part.nested is not None}
+    if nested == {"lists"}:
+        column = merged = list_array(merged)
+    elif texts:
         text = raw.plain(merged)
         assert isinstance(text, TextColumn)
-        column = TextColumn(text.data, text.spans, decimals[0])
-    values, counts = _distinct(merged)
+        column = replace(texts[0], data=text.data, spans=text.spans, nested=max(nested, default=None))
+    values, counts = _distinct(column, merged)
     return Profile(name, examples, values, counts, column, place)
 
 
-def _distinct(array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
+def list_array(texts: pa.Array) -> pa.Array:
+    """Lists that are written as JSON; a single value among them is a list of one."""
+    lists = [_items(text) if text else None for text in texts.to_pylist()]
+    items = {type(item) for found in lists for item in found or ()}
+    if items and items <= {int, float} and float in items:
+        return pa.array(lists, pa.list_(pa.float64()))
+    return pa.array([found and [str(item) for item in found] for found in lists], pa.list_(pa.large_string()))
+
+
+def _items(text: str) -> list[Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    return [item for item in found if item is not None] if isinstance(found, list) else [text]
+
+
+def _distinct(column: raw.RawColumn, array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
     """Distinct values as text, most frequent first; lists and structs are not looked into."""
-    if nesting(array) is not None:
+    if nesting(column) is not None:
         return [], np.full(1, len(array) - array.null_count, np.int64)
     table = pc.value_counts(_as_text(array).drop_null())
     values: list[str] = table.field("values").to_pylist()

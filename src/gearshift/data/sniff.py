@@ -10,14 +10,17 @@ import csv
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from gearshift.data.files import ByteStream, DataFile
+from gearshift.data.foreign import refuse_foreign
 from gearshift.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_RECORDS = 400
 HEADER_BYTES = 1 << 16
+QUOTED_LINES = 8  # where no number is stated
 DELIMITERS = (
     "\t",
     ";",
@@ -28,14 +31,6 @@ DELIMITERS = (
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
 LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)*\s*(#.*)?")
 ICONV = "iconv -f LATIN1 -t UTF-8"
-MAGIC = {
-    b"\xff\xfe": "is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
-    b"\x1f\x8b": "is gzip-compressed; let its name end in .gz.",
-    b"\x28\xb5\x2f\xfd": "is zstd-compressed; let its name end in .zst.",
-    b"PK\x03\x04": "is a zip archive; unpack it first.",
-    b"PAR1": "is a Parquet file; say data.format=parquet",
-}
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
@@ -51,6 +46,10 @@ class CsvFormat:
     quote: str | None = None  # "none": quotes are text like any other
     trim: bool | None = None  # spaces around values do not count
     decimal: str | None = None  # "." or ","
+    quoted_lines: int | None = (
+        None  # lines that a quoted value may span; None: 8, if nothing speaks against it
+    )
+    encoding: str | None = None  # None: utf-8
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,10 @@ def sample_text(file: DataFile, limit: int = SAMPLE_BYTES) -> str:
         if got == 0 and stream.error is not None:
             raise UserError(stream.error.sentence(0, ()))
     data = bytes(buffer[:got])
-    for start, advice in MAGIC.items():
-        if data.startswith(start):
-            raise UserError(f"{file.path} {advice}")
-    if b"\0" in data:
-        raise UserError(f"{file.path} is not a text file (byte 0 at {data.index(0):,}); see data.format")
+    refuse_foreign(file, data)
     if got == limit and b"\n" in data:
         data = data[: data.rindex(b"\n") + 1]
     text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    if "\ufffd" in text.partition("\n")[0]:
-        raise UserError(f"{file.path} line 1 is not UTF-8 text; convert the file first: {ICONV}")
     if not text.strip():
         raise UserError(f"{file.path} is empty.")
     return text
@@ -95,7 +88,7 @@ def sniff(
 ) -> Sniffed:
     """`expected` are column names that the schema has: a first line that holds one of them is a header."""
     text = sample_text(file)
-    if format == "auto" and csv_format == CsvFormat(null=csv_format.null):
+    if format == "auto" and _leaves_cutting_open(csv_format):
         known = _known_format(text, expected)
         if known is not None:
             return known
@@ -103,18 +96,31 @@ def sniff(
     if quote is None:
         quote = find_quote(text, csv_format.delimiter, expected)
     delimiter = csv_format.delimiter or find_delimiter(text, quote, expected)
-    records = read_records(text, delimiter, quote)
+    quoted_lines = csv_format.quoted_lines or QUOTED_LINES
+    records = read_records(text, delimiter, quote, quoted_lines=quoted_lines)
     trim = csv_format.trim if csv_format.trim is not None else _has_padding(records)
     if trim:
-        records = [[value.strip(" ") for value in r] for r in read_records(text, delimiter, quote, trim=True)]
+        records = read_records(text, delimiter, quote, trim=True, quoted_lines=quoted_lines)
+        records = [[value.strip(" ") for value in record] for record in records]
     header = csv_format.header
     if header is None:
         header = csv_format.columns is None and has_header(records, expected)
     columns = csv_format.columns or _names(records[0], header)
-    if header and csv_format.columns is None:
-        _check_names(file, columns)
+    if csv_format.columns is not None:
+        _check_names("data.csv.columns", columns, "")
+    elif header:
+        line = 1 + text[: len(text) - len(text.lstrip())].count("\n")
+        advice = ", or, if this line is no header, say data.csv={header: false}"
+        _check_names(f"{file.path} line {line:,}", columns, advice)
+        _check_encoding(f"{file.path} line {line:,}", columns)
     decimal = csv_format.decimal or _decimal(records[1:] if header else records, delimiter)
     return Sniffed("csv", delimiter, header, tuple(columns), trim, decimal, quote)
+
+
+def _leaves_cutting_open(stated: CsvFormat) -> bool:
+    return CsvFormat() == replace(
+        stated, null=CsvFormat.null, quoted_lines=CsvFormat.quoted_lines, encoding=CsvFormat.encoding
+    )
 
 
 def _known_format(text: str, expected: frozenset[str]) -> Sniffed | None:
@@ -142,26 +148,41 @@ def _is_criteo(row: list[str]) -> bool:
 
 
 def read_records(
-    text: str, delimiter: str, quote: str, *, trim: bool = False, limit: int = SAMPLE_RECORDS
+    text: str,
+    delimiter: str,
+    quote: str,
+    *,
+    trim: bool = False,
+    limit: int = SAMPLE_RECORDS,
+    quoted_lines: int = QUOTED_LINES,
 ) -> list[list[str]]:
-    """The first records of a text; blank lines are none."""
+    """The first records of a text; blank lines are none. A line whose quote stays open for long is cut without."""
+    lines = list(islice(io.StringIO(text, newline=""), limit * (quoted_lines + 1)))
+    records: list[list[str]] = []
+    at = 0
+    while at < len(lines) and len(records) < limit:
+        record, used = _read_record(lines[at : at + quoted_lines + 1], delimiter, quote, trim)
+        if used > quoted_lines:
+            record, used = _read_record(lines[at : at + 1], delimiter, "", trim)
+        if record:
+            records.append(record)
+        at += used
+    return records or [[""]]
+
+
+def _read_record(lines: list[str], delimiter: str, quote: str, trim: bool) -> tuple[list[str], int]:
+    """(the first record, the lines it takes)."""
     reader = csv.reader(
-        io.StringIO(text, newline=""),
+        lines,
         delimiter=delimiter,
         quotechar=quote or None,
         quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
         skipinitialspace=trim,
     )
-    records: list[list[str]] = []
     try:
-        for record in reader:
-            if record:
-                records.append(record)
-            if len(records) == limit:
-                break
-    except csv.Error:
-        pass  # what was read until here is sample enough; the reader itself tells the line
-    return records or [[""]]
+        return next(reader, []), max(reader.line_num, 1)
+    except csv.Error:  # a value that is longer than a sample needs; the reader itself tells the line
+        return [], max(reader.line_num, 1)
 
 
 def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = frozenset()) -> str:
@@ -209,18 +230,18 @@ def is_number(text: str) -> bool:
 
 def has_header(records: list[list[str]], expected: frozenset[str] = frozenset()) -> bool:
     first, rest = [value.strip() for value in records[0]], records[1:]
-    if expected & set(first):
+    if expected & {*first, *records[0]}:
         return True
     if any(map(is_number, first)) or not any(first):
         return False
-    if (
-        len(set(first)) < len(first) or first.count("") > 1
-    ):  # one without a name: the index that pandas writes
+    if first.count("") > 1:  # one without a name: the index that pandas writes
         return False
     columns = [[row[i] for row in rest if i < len(row) and row[i]] for i in range(len(first))]
     numeric = [column for column in columns if column and sum(map(is_number, column)) > 0.9 * len(column)]
-    if numeric:
+    if numeric:  # also if a name occurs twice, which is refused then
         return True
+    if len(set(first)) < len(first):
+        return False
     again = sum(first[i] in column for i, column in enumerate(columns))
     return again == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
 
@@ -232,15 +253,33 @@ def header_names(file: DataFile, first: Sniffed) -> tuple[str, ...]:
 
 
 def _names(first: list[str], header: bool) -> tuple[str, ...]:
-    """The header's names; c1, c2, ... where there is none."""
-    return tuple((value.strip() if header else "") or f"c{i}" for i, value in enumerate(first, 1))
+    """The header's names; c1, c2, ... where there is none.
+
+    Spaces around a name do not count, unless only they tell two columns apart (`user` and `user `).
+    """
+    if not header:
+        return tuple(f"c{i}" for i in range(1, len(first) + 1))
+    stripped = Counter(value.strip() for value in first)
+    names = (value.strip() if stripped[value.strip()] == 1 else value for value in first)
+    return tuple(name or f"c{i}" for i, name in enumerate(names, 1))
 
 
-def _check_names(file: DataFile, names: tuple[str, ...]) -> None:
+def _check_names(where: str, names: tuple[str, ...], advice: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
+        at = [str(i) for i, name in enumerate(names, 1) if name == twice[0]]
+        which = f"{', '.join(at[:-1])} and {at[-1]}"
         raise UserError(
-            f"{file.path} line 1: column `{twice[0]}` occurs {names.count(twice[0])} times in the header."
+            f"{where}: `{twice[0]}` is the name of columns {which}; give each column a name of its own{advice}."
+        )
+
+
+def _check_encoding(where: str, names: tuple[str, ...]) -> None:
+    """A name cannot be shown with a replacement: the config has to repeat it."""
+    if any("\ufffd" in name for name in names):
+        raise UserError(
+            f"{where}: the header is not UTF-8 text; name its encoding: data.csv={{encoding: latin-1}} "
+            f"(gearshift init --encoding latin-1), or convert the file: {ICONV}"
         )
 
 

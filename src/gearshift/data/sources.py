@@ -3,7 +3,8 @@
 criteo   Criteo Kaggle and Terabyte: label, I1-I13, C1-C26, tabs, no header
 avazu    Avazu: CSV with a header; `hour` (yymmddHH) is the time
 libfm    "label index:1 ...": fields f1, f2, ... if all lines have as many, otherwise one bag `features`
-csv      any delimited text        parquet  any Parquet        and any object with __arrow_c_stream__
+csv      any delimited text        jsonl    a JSON object per line
+parquet  any Parquet               and any object with __arrow_c_stream__
 """
 
 from __future__ import annotations
@@ -16,15 +17,26 @@ from typing import Any
 import pyarrow as pa
 
 from gearshift.data.examples import RawSource
-from gearshift.data.files import DataFile, find_files
+from gearshift.data.files import JSON_ENDINGS, DataFile, encoding_name, find_files
+from gearshift.data.foreign import is_json_lines
+from gearshift.data.json_layout import find_json_layout
 from gearshift.data.known_logs import KNOWN_LOGS
 from gearshift.data.schema import Bag, Categorical, Label, Schema
-from gearshift.data.sniff import AVAZU_START, CRITEO_COLUMNS, CsvFormat, Sniffed, header_names, sniff
+from gearshift.data.sniff import (
+    AVAZU_START,
+    CRITEO_COLUMNS,
+    CsvFormat,
+    Sniffed,
+    header_names,
+    sample_text,
+    sniff,
+)
 from gearshift.data.table_source import ParquetSource, TableSource
-from gearshift.data.text_source import TextLayout, TextSource
+from gearshift.data.text_layout import TextLayout
+from gearshift.data.text_source import TextSource
 from gearshift.errors import UserError
 
-FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "parquet", "prepared")
+FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared")
 PARQUET_ENDINGS = (".parquet", ".pq")
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 
@@ -47,6 +59,16 @@ def is_table(source: object) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
+def format_of_more(source: Source, trained_on: str) -> str:
+    """The format of data that a model gets to see after its training: they may come in another one."""
+    if is_table(source) or trained_on == "prepared":
+        return "auto"
+    ending = find_files(source)[0].ending
+    if ending in (*JSON_ENDINGS, *PARQUET_ENDINGS) or trained_on in ("jsonl", "parquet"):
+        return "auto"
+    return trained_on
+
+
 def open_source(
     source: Source,
     *,
@@ -65,6 +87,10 @@ def open_source(
             raise UserError(f"{file.path} is empty.")
     if format == "parquet" or (format == "auto" and files[0].ending in PARQUET_ENDINGS):
         return ParquetSource(files), "parquet"
+    if csv.encoding is not None:
+        files = tuple(replace(file, encoding=encoding_name(csv.encoding)) for file in files)
+    if format == "jsonl" or (format == "auto" and is_json_lines(files[0], sample_text(files[0]))):
+        return TextSource(files, find_json_layout(files, csv.null, expected)), "jsonl"
     sniffed = _stated(format, files[0]) or sniff(files[0], csv, expected, format)
     if sniffed.header and csv.columns is None:
         _check_headers(files, sniffed)
@@ -128,6 +154,7 @@ def _layout(sniffed: Sniffed, csv: CsvFormat) -> TextLayout:
         libfm,
         rest_in_last=libfm and len(sniffed.columns) == 2,
         counted_by=_counted_by(sniffed, csv),
+        quoted_lines=csv.quoted_lines,
     )
 
 

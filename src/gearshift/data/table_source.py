@@ -6,6 +6,7 @@ row group's slice. A folder level such as dt=2026-11-01 becomes a text column `d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -40,6 +41,12 @@ def table_block(batch: pa.RecordBatch, name: str, before: int, extra: dict[str, 
     return RawBlock(batch.num_rows, columns, lambda i: Place(name, before + i + 1, "example"))
 
 
+def _check_unique(names: Sequence[str], where: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(f"{where}: several columns are called `{twice[0]}`; give each a name of its own.")
+
+
 class ParquetSource:
     """Raw blocks of a list of Parquet files."""
 
@@ -48,6 +55,7 @@ class ParquetSource:
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = tuple(files)
         self.columns = tuple(self._names(self.files[0]))
+        _check_unique(self.columns, self.files[0].path)
         for file in self.files[1:]:
             other = tuple(self._names(file))
             if set(other) != set(self.columns):
@@ -113,17 +121,25 @@ class ParquetSource:
                     yield table_block(batch, file.path, before, extra), behind
                     before += batch.num_rows
 
-    def ends(self, column: str) -> Iterator[RawBlock]:
-        for file in self.files:
-            extra = {key: value for key, value in hive_keys(file.path).items() if key == column}
-            with _parquet(file) as parquet:
-                last = parquet.metadata.num_row_groups - 1
-                for group in sorted({0, last}) if last >= 0 else ():
-                    table = parquet.read_row_group(
-                        group, columns=[] if extra else [column], use_threads=False
-                    )
-                    for batch in table.to_batches():
-                        yield table_block(batch, file.path, 0, extra)
+    def starts(self, column: str) -> Iterator[RawBlock]:
+        for number in range(len(self.files)):
+            yield from self._group(number, 0, column)
+
+    def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
+        for number in numbers:
+            yield from self._group(number, -1, column)
+
+    def _group(self, number: int, at: int, column: str) -> Iterator[RawBlock]:
+        """One column of the first (0) or last (-1) row group of a file."""
+        file = self.files[number]
+        extra = {key: value for key, value in hive_keys(file.path).items() if key == column}
+        with _parquet(file) as parquet:
+            groups = parquet.metadata.num_row_groups
+            if groups <= (1 if at == -1 else 0):  # the last one is the first one
+                return
+            table = parquet.read_row_group(at % groups, columns=[] if extra else [column], use_threads=False)
+            for batch in table.to_batches():
+                yield table_block(batch, file.path, 0, extra)
 
 
 class _parquet:
@@ -152,6 +168,7 @@ class TableSource:
     seekable = True
 
     def __init__(self, table: pa.Table, name: str = "table") -> None:
+        _check_unique(table.column_names, name)
         self._table = table.combine_chunks()
         self.name = name
         self.columns = tuple(table.column_names)
@@ -173,5 +190,8 @@ class TableSource:
             yield table_block(batch, self.name, before, {}), TableMark(0, 0, before + batch.num_rows)
             before += batch.num_rows
 
-    def ends(self, column: str) -> Iterator[RawBlock]:
+    def starts(self, column: str) -> Iterator[RawBlock]:
         return (block for block, _ in self.blocks([column], BadLines()))
+
+    def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
+        return iter(())

@@ -1,4 +1,4 @@
-"""Delimited text as raw blocks: any CSV or TSV, Criteo, Avazu and libfm, plain or compressed.
+"""Text files as raw blocks: any CSV or TSV, Criteo, Avazu, libfm and JSON lines, plain or compressed.
 
 Reads a few MiB at a time and cuts them into records in C++, so a file of any size needs the same memory. A
 `Mark` is a place between two records at which reading can start again: plain files seek there, compressed
@@ -8,9 +8,9 @@ ones are decompressed up to it. Values are not converted here.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,35 +18,19 @@ import pyarrow as pa
 from gearshift import _core
 from gearshift.data.bad_lines import BadLines, Place
 from gearshift.data.columns import Bytes, RawColumn, TextColumn
-from gearshift.data.encode import ALLOW_SOME, RawBlock
+from gearshift.data.encode import RawBlock
 from gearshift.data.files import ByteStream, DataFile, hive_keys
-from gearshift.errors import UserError
+from gearshift.data.text_cut import PADDING, Cut, Layout
+from gearshift.data.text_layout import TextLayout
+from gearshift.errors import DataWarning, UserError
 
 BLOCK_EXAMPLES = 65_536
 CHUNK_BYTES = 8 << 20
-PADDING = 64  # what the splitter may read past the end
 LONGEST_RECORD = 256 << 20
 ESTIMATE_BYTES = 16 << 20
 EDGE_BYTES = 256 << 10
+LEAST_YIELD = 0.5  # of the examples that the start of a file promises
 BOM = b"\xef\xbb\xbf"
-LIBFM_ADVICE = 'Read such lines as one bag: features: [{name: features, type: bag, separator: " "}]'
-QUOTE_ADVICE = "Close it, or read without quoting: data.csv={quote: none}"
-
-
-@dataclass(frozen=True)
-class TextLayout:
-    """How the text is cut; `columns` are the names of all columns, in file order."""
-
-    columns: tuple[str, ...]
-    delimiter: str = ","
-    quote: str = '"'  # "" for none
-    header: bool = True
-    null: tuple[str, ...] = ("",)
-    trim: bool = False  # spaces around values do not count
-    decimal: str = "."
-    libfm: bool = False
-    rest_in_last: bool = False  # the last column takes the rest of the line
-    counted_by: str = "the header"  # what says how many columns there are, for the error message
 
 
 class Mark(NamedTuple):
@@ -63,7 +47,7 @@ START = Mark(0, 0, 0)
 class TextSource:
     """Raw blocks of a list of text files."""
 
-    def __init__(self, files: Sequence[DataFile], layout: TextLayout) -> None:
+    def __init__(self, files: Sequence[DataFile], layout: Layout) -> None:
         self.files = tuple(files)
         self.layout = layout
         folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
@@ -71,7 +55,7 @@ class TextSource:
 
     @property
     def seekable(self) -> bool:
-        return all(file.compression is None for file in self.files)
+        return not any(file.is_stream for file in self.files)
 
     def count(self) -> int | None:
         return None
@@ -81,15 +65,13 @@ class TextSource:
         lines, size = self.files[0].sample_lines(ESTIMATE_BYTES)
         if self.layout.header:
             lines -= 1
-        examples = lines * self._examples_per_line()
+        examples = lines * self.examples_per_line(0)
         return max(int(examples * sum(f.size for f in self.files) / max(size, 1)), 0)
 
-    def _examples_per_line(self) -> float:
-        """Below 1 where quoted values hold line ends."""
-        if not self.layout.quote:
-            return 1.0
-        start = _FilePass(self, self.layout.columns[:1], BadLines(allowed=sys.maxsize), START)
-        block = start.edge_block(*self.files[0].head(EDGE_BYTES))
+    def examples_per_line(self, number: int) -> float:
+        """At the start of a file; below 1 where quoted values hold line ends."""
+        start = _FilePass(self, self.layout.columns[:1], _lenient(), Mark(number, 0, 0))
+        block = start.edge_block(*self.files[number].head(EDGE_BYTES))
         if block.size < 2:
             return 1.0
         return (block.size - 1) / (block.place(block.size - 1).number - block.place(0).number)
@@ -102,32 +84,36 @@ class TextSource:
             at = start if number == start.file else Mark(number, 0, 0)
             yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
 
-    def ends(self, column: str) -> Iterator[RawBlock]:
-        """Of compressed files the start, and only of the last one also the end: it has to be read through."""
-        lenient = BadLines(allowed=sys.maxsize)
+    def starts(self, column: str) -> Iterator[RawBlock]:
         for number, file in enumerate(self.files):
-            whole = _FilePass(self, (column,), lenient, Mark(number, 0, 0))
+            whole = _FilePass(self, (column,), _lenient(), Mark(number, 0, 0))
             yield whole.edge_block(*file.head(EDGE_BYTES))
-            if file.size > EDGE_BYTES and (file.compression is None or number == len(self.files) - 1):
-                rest = _FilePass(self, (column,), lenient, Mark(number, 1, 0))
-                yield rest.edge_block(file.tail(EDGE_BYTES), True)
+
+    def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
+        for number in numbers:
+            rest = _FilePass(self, (column,), _lenient(), Mark(number, 1, 0))
+            yield rest.edge_block(self.files[number].tail(EDGE_BYTES), True)
+
+
+def _lenient() -> BadLines:
+    return BadLines(allowed=sys.maxsize)
 
 
 class _FilePass:
     """One pass over one file, from a mark on."""
 
     def __init__(self, source: TextSource, wanted: tuple[str, ...], bad_lines: BadLines, at: Mark) -> None:
+        self._source = source
         self._file = source.files[at.file]
-        self._neighbours = source.files
         self._layout = source.layout
         self._wanted = tuple(name for name in wanted if name in source.layout.columns)
         self._folders = {k: v for k, v in hive_keys(self._file.path).items() if k in wanted}
         self._bad_lines = bad_lines
         self._at = at
         self._expected_records = 1024
-        self._slots = np.full(len(self._layout.columns), -1, np.int32)
-        for slot, name in enumerate(self._wanted):
-            self._slots[self._layout.columns.index(name)] = slot
+        self._cutter = source.layout.cutter(self._wanted)
+        self._yield = _Yield() if at.offset == 0 and source.layout.doubts_quotes else None
+        self._is_utf8 = True
 
     def run(self) -> Iterator[tuple[RawBlock, Mark | None]]:
         with ByteStream(self._file, self._at.offset) as stream:
@@ -135,13 +121,15 @@ class _FilePass:
             capacity = CHUNK_BYTES
             while True:
                 chunk, size, last = self._fill(stream, carry, capacity)
+                self._check_encoding(chunk, size, last)
                 consumed = yield from self._chunk_blocks(chunk, size, last)
                 if stream.error is not None:
-                    raise UserError(stream.error.sentence(self._examples_before(), self._neighbours))
+                    raise UserError(stream.error.sentence(self._examples_before(), self._source.files))
                 if last:
-                    return
+                    break
                 carry = chunk[consumed:size]
                 capacity = CHUNK_BYTES if len(carry) < CHUNK_BYTES // 2 else self._longer(2 * capacity)
+        self._check_yield()
 
     def edge_block(self, data: bytes, last: bool) -> RawBlock:
         """The whole records of a piece of the file."""
@@ -164,12 +152,26 @@ class _FilePass:
         if capacity > LONGEST_RECORD:
             raise UserError(
                 f"{self._file.path} line {self._at.line + 1:,}: the record is longer than "
-                f"{LONGEST_RECORD >> 20} MB; is there a quote that never closes?"
+                f"{LONGEST_RECORD >> 20} MB; is this a text file with one example per line?"
             )
         return capacity
 
     def _examples_before(self) -> int:
         return self._at.line - (1 if self._layout.header and self._at.line else 0)
+
+    def _check_encoding(self, chunk: Bytes, size: int, last: bool) -> None:
+        """Warns of the first byte that is not UTF-8. Ids are those of the bytes, so they do not change."""
+        if not self._is_utf8 or (at := _core.find_not_utf8(chunk, size, last)) < 0:
+            return
+        self._is_utf8 = False
+        line = self._at.line + int(np.count_nonzero(chunk[:at] == ord("\n"))) + 1
+        warnings.warn(
+            f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are told apart by "
+            "their bytes and shown with \ufffd. If the file is in another encoding, name it: "
+            "data.csv={encoding: latin-1}",
+            DataWarning,
+            stacklevel=2,
+        )
 
     def _chunk_blocks(
         self, chunk: Bytes, size: int, last: bool
@@ -178,58 +180,57 @@ class _FilePass:
         begin = len(BOM) if self._at.offset == 0 and chunk[: len(BOM)].tobytes() == BOM else 0
         header = self._layout.header and self._at.offset == 0
         text, length, consumed = chunk[begin:], size - begin, 0
-        if self._layout.libfm:
+        is_libfm = isinstance(self._layout, TextLayout) and self._layout.libfm
+        if is_libfm:
             text, length, consumed = self._strip_libfm(text, length, last)
         at, line = 0, self._at.line
         pending: RawBlock | None = None
         while True:
-            spans, lines, done = self._split(text[at:], length - at, last, line, header)
+            found = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
+            self._note(found, header)
+            if found.full:
+                self._expected_records = BLOCK_EXAMPLES
             if pending is not None:
                 yield pending, None
-            pending = self._block(text[at:], spans, lines)
-            if len(spans) or done.bad:
-                header = False
-            at, line = at + done.consumed, line + done.lines
-            if not done.full:
+            pending = self._block(text[at:], found, header)
+            header = header and len(found.lines) == 0
+            at, line = at + found.consumed, line + found.passed
+            if not found.full:
                 break
-        if not self._layout.libfm:
+        if not is_libfm:
             consumed = at
         self._at = Mark(self._at.file, self._at.offset + begin + consumed, line)
         yield pending, self._at
         return begin + consumed
 
-    def _split(self, text: Bytes, size: int, last: bool, line: int, header: bool) -> tuple[Any, Any, _Split]:
-        layout = self._layout
-        room = self._expected_records
-        spans = np.empty((room, len(self._wanted), 2), np.uint32)
-        lines = np.empty(room, np.uint32)
-        records, consumed, passed, bad = _core.split_lines(
-            text, size, layout.delimiter, layout.quote, self._slots, len(self._wanted),
-            layout.rest_in_last, layout.trim, last, spans, lines,
-        )  # fmt: skip
-        for bad_line, columns in bad:
-            self._refuse(line + bad_line + 1, columns)
-        first = 1 if header and records else 0
-        if records == room:
-            self._expected_records = BLOCK_EXAMPLES
-        return (
-            spans[first:records],
-            lines[first:records] + line,
-            _Split(consumed, passed, records == room, bool(bad)),
-        )
+    def _note(self, found: Cut, header: bool) -> None:
+        """Refuses the bad lines; a bad header cannot be left out."""
+        for bad in found.bad:
+            if header and not (len(found.lines) and found.lines[0] < bad.line):
+                raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
+            self._bad_lines.refuse(Place(self._file.path, bad.line + 1), bad.reason, bad.advice)
+        if self._yield is not None:
+            self._yield.add(found)
 
-    def _block(self, text: Bytes, spans: Any, lines: Any) -> RawBlock:
-        file = self._file.path
+    def _block(self, text: Bytes, found: Cut, header: bool) -> RawBlock:
+        file, first = self._file.path, 1 if header and len(found.lines) else 0
+        spans, lines, long = found.spans[first:], found.lines[first:], found.long
         missing = [value for value in self._layout.null if value]
         if missing:
             for slot in range(len(self._wanted)):
                 _core.blank_values(text, spans[:, slot], missing)
         columns: dict[str, RawColumn] = {
-            name: TextColumn(text, spans[:, slot], self._layout.decimal)
+            name: TextColumn(
+                text, spans[:, slot], self._layout.decimal, self._layout.is_json, found.nested.get(name)
+            )
             for slot, name in enumerate(self._wanted)
         }
         columns |= {k: pa.repeat(pa.scalar(v), len(spans)) for k, v in self._folders.items()}
-        return RawBlock(len(spans), columns, lambda i: Place(file, int(lines[i]) + 1))
+
+        def place(i: int) -> Place:
+            return Place(file, int(lines[i]) + 1, lines=long.get(i + first, 1))
+
+        return RawBlock(len(spans), columns, place)
 
     def _strip_libfm(self, text: Bytes, size: int, last: bool) -> tuple[Bytes, int, int]:
         out = np.empty(2 * size + 2 + PADDING, np.uint8)
@@ -243,18 +244,31 @@ class _FilePass:
             )
         return out, written, consumed
 
-    def _refuse(self, line: int, columns: int) -> None:
-        place = Place(self._file.path, line)
-        if columns < 0:
-            self._bad_lines.refuse(place, "the quote that opens here never closes", QUOTE_ADVICE)
+    def _check_yield(self) -> None:
+        """A file that gives far fewer examples than its start promises has lost them in quotes."""
+        counted = self._yield
+        if counted is None or counted.examples >= LEAST_YIELD * counted.lines:
             return
-        whose = self._layout.counted_by
-        reason = f"{columns:,} column{'s' * (columns != 1)} where {whose} has {len(self._slots):,}"
-        self._bad_lines.refuse(place, reason, LIBFM_ADVICE if self._layout.libfm else ALLOW_SOME)
+        promised = self._source.examples_per_line(self._at.file) * counted.lines
+        if counted.examples < LEAST_YIELD * promised:
+            raise UserError(
+                f"{self._file.path}: {counted.lines:,} lines give {counted.examples:,} examples where the start of the "
+                f"file promises {promised:,.0f}; quoted values take up the other lines, the first from line "
+                f"{counted.first:,} on. Look for stray quotes there, read without quoting: data.csv={{quote: none}}, "
+                "or, if all is well, state how many lines a value may have: data.csv={quoted_lines: 8}"
+            )
 
 
-class _Split(NamedTuple):
-    consumed: int
-    lines: int
-    full: bool  # there was no room for more records
-    bad: bool
+class _Yield:
+    """Counts the lines of a file and what came of them; bad lines have been reported and do not count."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.examples = 0
+        self.first = 0  # line of the first example that spans several, from 1
+
+    def add(self, found: Cut) -> None:
+        self.examples += len(found.lines)
+        self.lines += len(found.lines) + sum(found.long.values()) - len(found.long)
+        if found.long and not self.first:
+            self.first = int(found.lines[min(found.long)]) + 1

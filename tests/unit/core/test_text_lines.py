@@ -26,18 +26,20 @@ def split(
     last: bool = True,
     trim: bool = False,
     rest: bool = False,
+    quoted_lines: int = 100,
+    doubt: bool = False,
 ) -> tuple[list[list[bytes]], list[int], int, list[tuple[int, int]]]:
-    """(records, their lines, bytes consumed, bad records)."""
+    """(records, their lines, bytes consumed, (line, problem) of bad records)."""
     data = np.zeros(len(text) + 64, np.uint8)
     data[: len(text)] = np.frombuffer(text, np.uint8)
     data[len(text) :] = ord(delimiter)  # what lies behind the end must not count
     spans, lines = np.empty((100, columns, 2), np.uint32), np.empty(100, np.uint32)
     slots = np.arange(columns, dtype=np.int32)
-    found, consumed, _, bad = _core.split_lines(
-        data, len(text), delimiter, quote, slots, columns, rest, trim, last, spans, lines
+    found, consumed, _, bad, _ = _core.split_lines(
+        data, len(text), delimiter, quote, slots, columns, rest, trim, last, quoted_lines, doubt, spans, lines
     )
     records = [[data[a : a + n].tobytes() for a, n in record] for record in spans[:found].tolist()]
-    return records, lines[:found].tolist(), consumed, bad
+    return records, lines[:found].tolist(), consumed, [(line, problem) for line, problem, *_ in bad]
 
 
 @settings(deadline=None)
@@ -97,7 +99,8 @@ def test_a_quote_inside_a_value_is_text() -> None:
 
 
 def test_an_open_quote_is_bad_at_the_end_and_unfinished_before() -> None:
-    assert split(b'1,2\n3,"4\n5,6\n', 2)[3] == [(1, -1)]
+    records, lines, _, bad = split(b'1,2\n3,"4\n5,6\n', 2)
+    assert (records, lines, bad) == ([[b"1", b"2"], [b"5", b"6"]], [0, 2], [(1, -1)])
     records, _, consumed, bad = split(b'1,2\n3,"4\n5,6\n', 2, last=False)
     assert (len(records), consumed, bad) == (1, 4, [])
 
@@ -115,7 +118,7 @@ def test_columns_that_are_not_wanted_are_skipped() -> None:
     data = np.frombuffer(b"a,b,c\n" + bytes(64), np.uint8).copy()
     spans, lines = np.empty((5, 1, 2), np.uint32), np.empty(5, np.uint32)
     slots = np.array([-1, 0, -1], np.int32)
-    found, *_ = _core.split_lines(data, 6, ",", '"', slots, 1, False, False, True, spans, lines)
+    found, *_ = _core.split_lines(data, 6, ",", '"', slots, 1, False, False, True, 8, True, spans, lines)
     assert (found, spans[0].tolist()) == (1, [[2, 1]])
 
 
@@ -129,3 +132,58 @@ def test_libfm_lines_become_plain_text() -> None:
     assert strip(b"1 3:1 4:1.0 \n-1  5:1 # a comment\n\n0 7:1") == (b"1 3 4\n-1 5\n\n0 7\n", 39, -1)
     assert strip(b"1 3:1\n0 4:", last=False) == (b"1 3\n", 6, -1)
     assert strip(b"1 3:1 4:0.5\n")[2] == 6
+
+
+OPEN, TOO_MANY_LINES, TEXT_AFTER, WHOLE_LINES = -1, -2, -3, -4
+
+
+def test_a_quote_that_is_open_for_too_long_costs_one_line() -> None:
+    text = b'1,"2\n3,4\n5,6\n7,"8"\n'
+    assert split(text, 2, quoted_lines=3)[1:4:2] == ([1, 2, 3], [(0, TOO_MANY_LINES)])
+    assert split(text, 2, quoted_lines=3, last=False)[1:4:2] == ([1, 2, 3], [(0, TOO_MANY_LINES)])
+    assert split(text, 2)[1:4:2] == ([1, 2, 3], [(0, TEXT_AFTER)])  # it closes before the 8
+    assert split(b'1,"a\nb\nc"\n', 2, quoted_lines=3)[0] == [[b"1", b"a\nb\nc"]]
+
+
+def test_a_record_of_several_lines_has_all_columns_or_is_none() -> None:
+    assert split(b'1,"a\n2,b"\n3,c,d\n4,e,f\n', 3)[1:4:2] == ([2, 3], [(0, 2), (1, 2)])
+
+
+def test_two_stray_quotes_among_whole_lines() -> None:
+    text = b'1,"a,b\n2,c,d\n3,e",f\n4,"g\nh",i\n'
+    assert split(text, 3)[1] == [0, 3]
+    records, lines, _, bad = split(text, 3, doubt=True)
+    assert (lines, bad) == ([1, 2, 3], [(0, WHOLE_LINES)])
+    assert records[1:] == [[b"3", b'e"', b"f"], [b"4", b"g\nh", b"i"]]
+
+
+LINES = st.lists(
+    st.lists(st.text(st.sampled_from('ab" '), max_size=4), min_size=3, max_size=3).map(",".join), max_size=30
+)
+
+
+@settings(deadline=None)
+@given(LINES, st.integers(1, 9), st.booleans(), st.data())
+def test_every_line_is_of_one_record_or_bad(
+    rows: list[str], quoted_lines: int, doubt: bool, data: st.DataObject
+) -> None:
+    """With quotes anywhere and the buffer cut anywhere, no line is lost and none counts twice."""
+    text = "".join(row + "\n" for row in rows).encode()
+    cut = data.draw(st.integers(0, len(text)))
+    seen: list[int] = []
+    at = line = 0
+    for end in (cut, len(text)):
+        buffer = np.zeros(len(text) + 64, np.uint8)
+        buffer[: end - at] = np.frombuffer(text[at:end], np.uint8)
+        spans, lines = np.empty((100, 3, 2), np.uint32), np.empty(100, np.uint32)
+        slots = np.arange(3, dtype=np.int32)
+        found, consumed, passed, bad, long = _core.split_lines(
+            buffer, end - at, ",", '"', slots, 3, False, False, end == len(text), quoted_lines, doubt, spans, lines
+        )  # fmt: skip
+        sizes = dict(zip(long[::2], long[1::2], strict=True))
+        assert all(2 <= size <= 3 * quoted_lines for size in sizes.values())
+        for i in range(found):
+            seen += range(line + int(lines[i]), line + int(lines[i]) + sizes.get(i, 1))
+        seen += [line + number for number, *_ in bad]
+        at, line = at + consumed, line + passed
+    assert sorted(seen) == list(range(len(rows)))

@@ -18,7 +18,7 @@ from gearshift.data.dataset import read
 from gearshift.data.infer import Inferred, infer, infer_schema
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
 from gearshift.data.sniff import CsvFormat
-from gearshift.errors import UserError
+from gearshift.errors import DataWarning, UserError
 
 EXAMPLES = 600
 random.seed(7)
@@ -390,8 +390,13 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     rows = each(lambda i: f"{['nein', 'Kauf für'][i % 5 == 0]};{i % 7}")
     path = tmp_path / "latin.csv"
     path.write_bytes("\n".join(["kauf;n", *rows]).encode("latin-1"))
-    with pytest.raises(UserError, match="label `kauf` holds text that is not UTF-8"):
+    with (
+        pytest.raises(UserError, match="label `kauf` holds text that is not UTF-8"),
+        pytest.warns(DataWarning, match="line 2: byte 0xFC is not UTF-8"),
+    ):
         infer(path)
+    named = CsvFormat(encoding="latin-1")
+    assert infer(path, csv=named).schema.labels == (Label("kauf", positive="Kauf für"),)
     path.write_bytes("\n".join(["Größe;y", *rows]).encode("latin-1"))
-    with pytest.raises(UserError, match="line 1 is not UTF-8 text; convert the file first: iconv"):
+    with pytest.raises(UserError, match="line 1: the header is not UTF-8 text; name its encoding"):
         infer(path)

@@ -46,7 +46,8 @@ def test_the_delimiter(text: str, delimiter: str) -> None:
         ([["", "click"], ["0", "1"]], True),  # the index that pandas writes
         ([["a", "red"], ["b", "blue"], ["a", "red"]], False),
         ([["city", "color"], ["Bonn", "red"], ["Rome", "red"]], True),
-        ([["a", "a"], ["1", "2"]], False),
+        ([["a", "a"], ["1", "2"]], True),  # refused by its name, which occurs twice
+        ([["a", "a"], ["b", "c"]], False),
         ([["2026-11-01", "x"], ["2026-11-02", "y"]], False),
     ],
 )
