@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import os
 import random
@@ -16,6 +18,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from gearshift import cli
 
 pytest.importorskip("gearshift.train")
 
@@ -47,6 +51,15 @@ def gearshift(*arguments: str, code: int = 0) -> str:
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def in_process(*arguments: str, code: int = 0) -> str:
+    """The same without the seconds that a new process needs to import PyTorch."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        found = cli.run(list(arguments))
+    assert found == code, said.getvalue()
+    return said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +151,45 @@ def test_predict_needs_no_label_and_keeps_columns(name: str) -> None:
     assert table.num_rows == ROWS
     assert 0 < min(table["score"].to_pylist()) < max(table["score"].to_pylist()) < 1
     assert not [p for p in Path().iterdir() if p.name.endswith(".part")]
+
+
+def test_json_lines_give_the_scores_of_the_csv() -> None:
+    with Path("later.csv").open() as file, Path("later.jsonl").open("w") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in csv.DictReader(file))
+    in_process("predict", "last", "later.csv", "-o", "of-csv.csv")
+    in_process("predict", "last", "later.jsonl", "-o", "of-json.csv")
+    assert Path("of-json.csv").read_text() == Path("of-csv.csv").read_text()
+    in_process("predict", "last", "later.jsonl", "-o", "scores.jsonl", "--keep", "user_id")
+    first = json.loads(Path("scores.jsonl").read_text().splitlines()[0])
+    assert list(first) == ["user_id", "score"]
+    in_process("init", "later.jsonl")
+    in_process("prepare", "later.yaml", "json-prepared", "global_batch=128")
+    trained = in_process("train", "later.yaml", "name=json", "global_batch=128", "model.hidden=[16]")
+    assert "AUC" in trained
+    assert f"{ROWS:,}" in in_process("evaluate", "json", "later.jsonl")
+
+
+def test_a_stray_quote_is_named_by_every_command() -> None:
+    lines = Path("clicks.csv").read_text().splitlines()
+    fields = lines[1500].split(",")
+    lines[1500] = ",".join([*fields[:2], f'"{fields[2]}', *fields[3:]])
+    Path("stray.csv").write_text("\n".join(lines) + "\n")
+    where = "stray.csv line 1,501: the quote that opens here does not close within 8 lines"
+    assert (
+        f"Warning: 1 line of the sample could not be read and would end a training, the first is {where}"
+        in (in_process("init", "stray.csv"))
+    )
+    for command in (
+        ["train", "stray.yaml"],
+        ["evaluate", "last", "stray.csv"],
+        ["predict", "last", "stray.csv", "-o", "stray-scores.csv"],
+        ["prepare", "stray.yaml", "stray-prepared"],
+    ):
+        assert where in in_process(*command, code=2)
+    assert not Path("stray-scores.csv").exists() and not Path("stray-prepared").exists()
+    settings = ["name=stray", "model=lr", "global_batch=128", "data.bad_lines={skip: 1}"]
+    assert "1 bad line(s) were skipped" in in_process("train", "stray.yaml", *settings)
+    assert Path("runs/last/bad_lines.txt").read_text() == f"{where}\n"
 
 
 def test_prepare_gives_a_config_that_trains() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("text_lines", "text_columns", "text_times", "feature_hash")
+SOURCES = ("text_lines", "json_lines", "text_columns", "text_times", "feature_hash", "utf8")
 
 
 @pytest.mark.slow

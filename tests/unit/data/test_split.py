@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,3 +206,34 @@ def test_the_order_of_train_valid_and_test(tmp_path: Path) -> None:
     users, others = second.split(hash="user", valid="30%")
     with pytest.raises(UserError, match="test starts 2026-11-01, before train ends 2026-11-06"):
         check_parts(users, others, first)
+
+
+def test_the_range_of_compressed_files(tmp_path: Path) -> None:
+    """Their ends are looked at too, also if the files are small or their names are not in the order of time."""
+    rows = [f"{i % 2},u{i % 50},{i},{START + i * 20}\n" for i in range(30_000)]
+    text = "click,item,n,ts\n" + "".join(rows)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode()))
+    data = read(tmp_path / "a.csv.gz", SCHEMA)
+    assert data.time_range() == (START, START + 29_999 * 20)
+    train, valid = data.split(valid="10%")
+    assert train.describe().endswith("2026-11-01..07")
+    assert valid.describe().endswith("2026-11-07")
+    many = tmp_path / "many"
+    many.mkdir()
+    for name, part in {"b": rows[:15_000], "a": rows[15_000:]}.items():
+        packed = gzip.compress(("click,item,n,ts\n" + "".join(part)).encode())
+        (many / f"{name}.csv.gz").write_bytes(packed)
+    assert read(many, SCHEMA).time_range() == (START, START + 29_999 * 20)
+
+
+def test_a_range_is_never_reversed(tmp_path: Path) -> None:
+    """In a log without order, a part may lie beyond what the ends of the file show."""
+    days = [0, 1, 2, *([30] * 20_000), 1, 2]
+    text = "click,item,n,ts\n" + "".join(
+        f"1,u{i % 50},{i},{START + day * DAY}\n" for i, day in enumerate(days)
+    )
+    (tmp_path / "a.csv").write_text(text)
+    data = read(tmp_path / "a.csv", SCHEMA)
+    for part in data.split(time="2026-11-20"):
+        span = part.time_range()
+        assert span is not None and span[0] <= span[1]
