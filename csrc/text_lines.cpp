@@ -65,25 +65,24 @@ struct QuotedField {
     bool escaped;     // holds a doubled quote
 };
 
-// Gives up behind `most_lines` lines, so a quote that never closes costs little.
+// Gives up behind `most_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
+// so all of them together cost one pass.
 QuotedField find_close(const char* data, size_t open, size_t size, char quote, size_t most_lines) {
     QuotedField field{size, 0, false};
     size_t at = open + 1;
-    for (size_t window = at; window < size; window += 64) {
-        for (uint64_t mask = match_mask(data + window, quote, '\n'); mask; mask &= mask - 1) {
-            const size_t found = window + static_cast<size_t>(std::countr_zero(mask));
-            if (found >= size) return field;
-            if (found < at) continue;  // the second half of a doubled quote
-            if (data[found] == '\n') {
-                if (++field.newlines >= most_lines) return field;
-            } else if (found + 1 < size && data[found + 1] == quote) {
-                field.escaped = true;
-                at = found + 2;
-            } else {
-                field.close = found;
-                return field;
-            }
+    while (at < size) {
+        const void* hit = std::memchr(data + at, quote, size - at);
+        const size_t found = hit ? static_cast<size_t>(static_cast<const char*>(hit) - data) : size;
+        for (const char* p = data + at; (p = static_cast<const char*>(std::memchr(p, '\n', data + found - p))); ++p)
+            if (++field.newlines >= most_lines) return field;
+        if (found == size) break;
+        if (found + 1 < size && data[found + 1] == quote) {
+            field.escaped = true;
+            at = found + 2;
+            continue;
         }
+        field.close = found;
+        break;
     }
     return field;
 }

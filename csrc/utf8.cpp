@@ -7,40 +7,61 @@ namespace {
 
 constexpr uint64_t kHighBits = 0x8080808080808080ULL;
 
-// The first byte at or behind `at` that is not ASCII.
-size_t skip_ascii(const char* data, size_t at, size_t size) {
-    for (; at + 8 <= size; at += 8) {
-        uint64_t word;
-        std::memcpy(&word, data + at, sizeof word);
-        if (word & kHighBits) break;
-    }
-    while (at < size && static_cast<unsigned char>(data[at]) < 0x80) ++at;
-    return at;
+bool is_ascii_word(const char* at) {
+    uint64_t word;
+    std::memcpy(&word, at, sizeof word);
+    return !(word & kHighBits);
 }
 
-struct Lead { int length; unsigned char low, high; };  // bytes, and the bounds of the second one
+bool continues(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-Lead lead_of(unsigned char byte) {
-    if (byte < 0xC2) return {0, 0, 0};
-    if (byte < 0xE0) return {2, 0x80, 0xBF};
-    if (byte < 0xF0) return {3, static_cast<unsigned char>(byte == 0xE0 ? 0xA0 : 0x80), static_cast<unsigned char>(byte == 0xED ? 0x9F : 0xBF)};
-    if (byte < 0xF5) return {4, static_cast<unsigned char>(byte == 0xF0 ? 0x90 : 0x80), static_cast<unsigned char>(byte == 0xF4 ? 0x8F : 0xBF)};
-    return {0, 0, 0};
+// How many bytes the character at `at` has; 0 if there is none.
+size_t character_length(const unsigned char* at) {
+    const unsigned char lead = at[0];
+    if (lead < 0x80) return 1;
+    if (lead < 0xC2 || !continues(at[1])) return 0;
+    if (lead < 0xE0) return 2;
+    if (!continues(at[2])) return 0;
+    if (lead < 0xF0) return (lead == 0xE0 && at[1] < 0xA0) || (lead == 0xED && at[1] > 0x9F) ? 0 : 3;
+    if (lead > 0xF4 || !continues(at[3])) return 0;
+    return (lead == 0xF0 && at[1] < 0x90) || (lead == 0xF4 && at[1] > 0x8F) ? 0 : 4;
+}
+
+// Are these bytes, fewer than a character has, the start of one?
+bool may_go_on(const unsigned char* start, size_t size) {
+    static constexpr unsigned char kContinuations[] = {0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF};
+    unsigned char whole[4];
+    for (unsigned char filler : kContinuations) {
+        std::memset(whole, filler, sizeof whole);
+        std::memcpy(whole, start, size);
+        if (character_length(whole) > size) return true;
+    }
+    return false;
 }
 
 }  // namespace
 
 int64_t find_not_utf8(const char* data, size_t size, bool last) {
-    for (size_t at = skip_ascii(data, 0, size); at < size; at = skip_ascii(data, at, size)) {
-        const Lead lead = lead_of(static_cast<unsigned char>(data[at]));
-        if (lead.length == 0) return static_cast<int64_t>(at);
-        for (size_t i = 1; i < static_cast<size_t>(lead.length); ++i) {
-            if (at + i == size) return last ? static_cast<int64_t>(at) : -1;
-            const auto byte = static_cast<unsigned char>(data[at + i]);
-            const unsigned char low = i == 1 ? lead.low : 0x80, high = i == 1 ? lead.high : 0xBF;
-            if (byte < low || byte > high) return static_cast<int64_t>(at);
+    size_t at = 0;
+    while (at + 8 <= size) {
+        if (is_ascii_word(data + at)) {
+            at += 8;
+            continue;
         }
-        at += static_cast<size_t>(lead.length);
+        const size_t end = at + 5;  // a character that starts before it lies within the 8 bytes
+        while (at < end) {
+            const size_t length = character_length(reinterpret_cast<const unsigned char*>(data + at));
+            if (length == 0) return static_cast<int64_t>(at);
+            at += length;
+        }
+    }
+    while (at < size) {  // the last few bytes, with zeros behind them, which continue nothing
+        unsigned char rest[4] = {};
+        const size_t left = size - at < 4 ? size - at : 4;
+        std::memcpy(rest, data + at, left);
+        const size_t length = character_length(rest);
+        if (length == 0) return !last && may_go_on(rest, left) ? -1 : static_cast<int64_t>(at);
+        at += length;
     }
     return -1;
 }

@@ -50,6 +50,7 @@ class TextSource:
     def __init__(self, files: Sequence[DataFile], layout: Layout) -> None:
         self.files = tuple(files)
         self.layout = layout
+        self.checked_utf8: set[int] = set()  # files that need not be checked again
         folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
         self.columns = (*layout.columns, *folders)
 
@@ -112,8 +113,8 @@ class _FilePass:
         self._at = at
         self._expected_records = 1024
         self._cutter = source.layout.cutter(self._wanted)
-        self._yield = _Yield() if at.offset == 0 and source.layout.doubts_quotes else None
-        self._is_utf8 = True
+        self._starts_at_0 = at.offset == 0
+        self._yield = _Yield()
 
     def run(self) -> Iterator[tuple[RawBlock, Mark | None]]:
         with ByteStream(self._file, self._at.offset) as stream:
@@ -129,7 +130,9 @@ class _FilePass:
                     break
                 carry = chunk[consumed:size]
                 capacity = CHUNK_BYTES if len(carry) < CHUNK_BYTES // 2 else self._longer(2 * capacity)
-        self._check_yield()
+        if self._starts_at_0:
+            self._source.checked_utf8.add(self._at.file)
+            self._check_yield()
 
     def edge_block(self, data: bytes, last: bool) -> RawBlock:
         """The whole records of a piece of the file."""
@@ -161,9 +164,10 @@ class _FilePass:
 
     def _check_encoding(self, chunk: Bytes, size: int, last: bool) -> None:
         """Warns of the first byte that is not UTF-8. Ids are those of the bytes, so they do not change."""
-        if not self._is_utf8 or (at := _core.find_not_utf8(chunk, size, last)) < 0:
+        checked = self._source.checked_utf8
+        if self._at.file in checked or (at := _core.find_not_utf8(chunk, size, last)) < 0:
             return
-        self._is_utf8 = False
+        checked.add(self._at.file)
         line = self._at.line + int(np.count_nonzero(chunk[:at] == ord("\n"))) + 1
         warnings.warn(
             f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are told apart by "
@@ -209,8 +213,7 @@ class _FilePass:
             if header and not (len(found.lines) and found.lines[0] < bad.line):
                 raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
             self._bad_lines.refuse(Place(self._file.path, bad.line + 1), bad.reason, bad.advice)
-        if self._yield is not None:
-            self._yield.add(found)
+        self._yield.add(found)
 
     def _block(self, text: Bytes, found: Cut, header: bool) -> RawBlock:
         file, first = self._file.path, 1 if header and len(found.lines) else 0
@@ -247,7 +250,7 @@ class _FilePass:
     def _check_yield(self) -> None:
         """A file that gives far fewer examples than its start promises has lost them in quotes."""
         counted = self._yield
-        if counted is None or counted.examples >= LEAST_YIELD * counted.lines:
+        if not self._layout.doubts_quotes or counted.examples >= LEAST_YIELD * counted.lines:
             return
         promised = self._source.examples_per_line(self._at.file) * counted.lines
         if counted.examples < LEAST_YIELD * promised:
