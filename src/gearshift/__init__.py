@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gearshift.embedding.store import RowSGD as RowSGD
     from gearshift.embedding.store import RowwiseAdagrad as RowwiseAdagrad
     from gearshift.embeddings import Embeddings as Embeddings
+    from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
     from gearshift.models.inputs import Inputs as Inputs
     from gearshift.optim.first_order import SGD as SGD
@@ -84,7 +85,7 @@ _HOMES = {
     "gearshift.data.synthetic": "ClickLog",
     "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
     "gearshift.embeddings": "Embeddings",
-    "gearshift.errors": "UserError",
+    "gearshift.errors": "DataWarning UserError",
     "gearshift.models.inputs": "Inputs",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",

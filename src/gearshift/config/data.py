@@ -152,7 +152,10 @@ class Data(Section):
         default="auto", description="auto looks at the files; criteo and avazu have built-in features."
     )
     csv: Csv = Field(default=Csv(), description="How text files are written.")
-    bad_lines: Tolerated = Field(default=Tolerated(), description="fail, or {skip: 1000}.")
+    bad_lines: Tolerated = Field(
+        default=Tolerated(),
+        description="fail, or {skip: 1000}: leave out at most so many lines, and list them.",
+    )
     label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,
         description="The column with 0/1, {column: click, positive: yes}, or {task: column, ...}.",

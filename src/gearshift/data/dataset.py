@@ -57,8 +57,8 @@ def read(
 ) -> Dataset:
     """Examples of files, of a DataFrame or of an Arrow table, read as `schema` says.
 
-    `source` is a path, a list of paths, a glob or a folder of CSV, TSV, libfm or Parquet files (plain, .gz or
-    .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
+    `source` is a path, a list of paths, a glob or a folder of CSV, TSV, JSON lines, libfm or Parquet files (text also
+    as .gz or .zst), a folder made by `prepare`, any object with `__arrow_c_stream__` (pandas, polars, duckdb, datasets,
     pyarrow), a `Batch` or a `ClickLog`. Criteo, Avazu, libfm and prepared data know their schema. `bad_lines`
     lines that cannot be read are left out and listed in `skipped`. `labelled=False` is for prediction: the
     label columns may be absent and are not looked at. `missing_columns="as_missing"` lets feature columns be absent as
