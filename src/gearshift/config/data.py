@@ -64,7 +64,7 @@ Delimiter = Annotated[str, BeforeValidator(_delimiter)]
 
 def _encoding(value: Any) -> Any:
     try:
-        b"".decode(value)
+        "a".encode(value)
     except (LookupError, TypeError):
         raise ValueError("expected an encoding of text, such as utf-8, latin-1, cp1252 or utf-16") from None
     return value

@@ -198,7 +198,7 @@ def encoding_name(name: str) -> str:
     """One name per encoding; "utf-8" also for those that are a part of it."""
     try:
         found = codecs.lookup(name)
-        b"".decode(name)  # not all codecs are of text
+        "a".encode(name)  # not all codecs are of text
     except LookupError:
         raise UserError(
             f"data.csv.encoding: no encoding is called `{name}`; common ones: utf-8, latin-1, cp1252, utf-16"

@@ -169,6 +169,8 @@ WRONG = [
     ("every: 10min", "every: 10 parsecs", 29, "checkpoint.every is `10 parsecs`; expected a number of steps"),
     ("bad_lines: fail", "bad_lines: skip", 7, "data.bad_lines is `skip`; expected fail or {skip: 1000}"),
     ("header: true", "header: maybe", 6, "data.csv.header is `maybe`; expected true or false"),
+    ("header: true", "encoding: klingon", 6, "data.csv.encoding is `klingon`; expected an encoding of text, such as"),
+    ("header: true", "quoted_lines: 0", 6, "data.csv.quoted_lines is `0`"),
     ('delimiter: ","', 'delimiter: ",,"', 6, "data.csv.delimiter is `,,`; expected one character"),
     ("train: {global_batch: 8192, epochs: 1, seed: 1, eval_every: 10%}", "train: 5", 26, "train is `5`; expected settings"),
     ("missing: mean", "missing: median", 15, "features[0].missing is `median`; expected mean, zero or a number"),

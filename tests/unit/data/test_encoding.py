@@ -65,6 +65,8 @@ def test_encodings_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path, "cp1252")
     with pytest.raises(UserError, match="no encoding is called `klingon`; common ones: utf-8, latin-1"):
         read(path, SCHEMA, csv=CsvFormat(encoding="klingon"))
+    with pytest.raises(UserError, match="no encoding is called `zlib`"):
+        read(path, SCHEMA, csv=CsvFormat(encoding="zlib"))
     with pytest.raises(UserError, match=r"a.csv cannot be read as shift_jis: .*; see data.csv.encoding"):
         read(path, SCHEMA, csv=CsvFormat(encoding="shift_jis")).counted()
     with pytest.raises(UserError, match=r"is UTF-16 text; name its encoding: data.csv=\{encoding: utf-16\}"):
