@@ -30,7 +30,7 @@ ZIP = "is a zip archive; unpack it first: unzip FILE"
 TAR = "is a tar archive; unpack it first: tar -xf FILE"
 MARKUP = "is a page of markup (XML, HTML), not a table; write CSV, JSON lines or Parquet"
 TFRECORD = "is a TFRecord file; write CSV, JSON lines or Parquet"
-STATISTICS = "is a file of a statistics program; write Parquet: pandas.read_sas, read_stata, read_spss"
+STATISTICS = "is a file of a statistics program; write Parquet: pandas.read_sas, pandas.read_stata"
 OTHER_ARCHIVE = "is an archive of a kind that is not read; unpack it, or compress it with gzip or zstd"
 
 MAGIC = {
@@ -63,7 +63,7 @@ ENDINGS = {
     **dict.fromkeys((".tfrecord", ".tfrecords"), TFRECORD),
     **dict.fromkeys((".xls", ".xlsx", ".xlsb", ".ods"), EXCEL),
     **dict.fromkeys((".npy", ".npz"), NUMPY),
-    **dict.fromkeys((".sas7bdat", ".dta", ".sav", ".rds", ".rdata"), STATISTICS),
+    **dict.fromkeys((".sas7bdat", ".dta", ".rds", ".rdata"), STATISTICS),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3", ".duckdb"), SQLITE),
     **dict.fromkeys((".feather", ".arrow", ".ipc"), ARROW),
     ".avro": AVRO,

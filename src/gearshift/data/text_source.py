@@ -213,7 +213,7 @@ class _FilePass:
             if header and not (len(found.lines) and found.lines[0] < bad.line):
                 raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
             self._bad_lines.refuse(Place(self._file.path, bad.line + 1), bad.reason, bad.advice)
-        self._yield.add(found)
+        self._yield.add(found, header)
 
     def _block(self, text: Bytes, found: Cut, header: bool) -> RawBlock:
         file, first = self._file.path, 1 if header and len(found.lines) else 0
@@ -270,8 +270,9 @@ class _Yield:
         self.examples = 0
         self.first = 0  # line of the first example that spans several, from 1
 
-    def add(self, found: Cut) -> None:
-        self.examples += len(found.lines)
-        self.lines += len(found.lines) + sum(found.long.values()) - len(found.long)
+    def add(self, found: Cut, header: bool) -> None:
+        examples = len(found.lines) - (1 if header and len(found.lines) else 0)
+        self.examples += examples
+        self.lines += examples + sum(found.long.values()) - len(found.long)
         if found.long and not self.first:
             self.first = int(found.lines[min(found.long)]) + 1
