@@ -32,7 +32,7 @@ from gearshift.temporary import Mark
 PREFIXES = (temporary.SOCKETS, temporary.CONTROL)
 YOUNG_SECONDS = 60.0  # a folder without a mark may be just being made
 
-EndSession = Callable[[int, Path], None]  # ends all processes of a session and removes a folder
+EndSession = Callable[[int | None, Path], None]  # ends all processes of a cluster and removes its folder
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,8 @@ def _of_marked(place: Path, marked: Mark, end_session: EndSession) -> Iterator[L
     if marked.leader is not None and run_owner.lives(marked.leader):
         pid = int(marked.leader["pid"])
         yield Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
+    elif marked.leader is not None:  # its pid may be another's now
+        yield Leftover(place, f"what is left of a Ray cluster {what}", lambda: end_session(None, place))
     else:
         yield Leftover(place, f"temporary folder {what}", lambda: _remove(place))
 

@@ -25,7 +25,7 @@ from gearshift.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
-from tests.on_ray.modules import Broken, Killed, Normed, Slow
+from tests.on_ray.modules import Broken, Normed, Slow
 
 pytestmark = ON_RAY
 GRADIENT = [name for name in STRATEGIES if name not in REPLICATED]
@@ -228,14 +228,6 @@ def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.Clu
         run.wait(120)
     record = run_folder.read(run.folder)
     assert record.state == "failed" and "no two of these numbers go together" in record.reason
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_always_killed_ends_the_run(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
-    run = trainer(tmp_path, shards=1, workers=1, cluster=cluster).start(normed(Killed), DATA)
-    with pytest.raises(gs.UserError, match=r"worker 0 was killed 8 times in 120 s.*memory enough"):
-        run.wait(200)
-    assert run_folder.read(run.folder).state == "failed"
 
 
 def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:

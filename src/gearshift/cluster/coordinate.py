@@ -31,10 +31,12 @@ from gearshift.cluster.site import (
     write_state,
 )
 from gearshift.cluster.snapshots import Size
+from gearshift.cluster.work import STARTS
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import RowStore
 from gearshift.engine.mirror import unmirrored
+from gearshift.engine.retry import backoff
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.host import StateLost
 from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
@@ -78,11 +80,11 @@ class Staff(Protocol):
 
 def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
-    site.enter()
+    site.enter(restarted=member.restarted)
     folder = site.folder
     mine = run_folder.claim(folder, command=run_folder.read(folder).command, session=site.token or None)
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
-    refuse_to_die_again(folder)
+    refuse_to_die_again(folder, member.start)
     run = site.build(resume=folder if resumed else origin_of(folder))
     run.training.engine = Engine(run, member, site, staff)
     run.make_saver = ClusterSaver
@@ -99,12 +101,18 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     return run
 
 
-def refuse_to_die_again(folder: Path) -> None:
-    """Ray starts a coordinator anew as often as it is killed; one that never gets any further is not worth it."""
+def refuse_to_die_again(folder: Path, start: int) -> None:
+    """Ray starts a coordinator anew as often as it is killed; one that never gets any further is not worth it.
+
+    Starts are further and further apart; the first restart is immediate.
+    """
     last = (folder / run_folder.CHECKPOINTS / run_folder.LAST).resolve().name
-    before, tries = read_state(folder).get("tries") or ("", 0)
-    tries = tries + 1 if before == last else 1
-    write_state(folder, tries=[last, tries])
+    before, tries, counted = read_state(folder).get("tries") or ("", 0, 0)
+    if counted != start:  # this very start may come here twice
+        tries = tries + 1 if before == last else 1
+        write_state(folder, tries=[last, tries, start])
+        if 2 < tries <= TRIES:
+            time.sleep(backoff(tries - 3))
     if tries > TRIES:
         raise UserError(
             f"the coordinator was lost {TRIES} times without getting beyond {last}: is there memory enough for it (the "
@@ -245,6 +253,9 @@ class Engine:
             health.recovers("lost", "shard", reason="a shard was lost", action="it was restarted")
         health.redoes(steps)
 
+    def tell(self, sentence: str) -> None:
+        self._run.tell(sentence)
+
     def write_events(self) -> None:
         self._run.write_events()
 
@@ -293,6 +304,11 @@ class Engine:
         reason = f"shard {shard} was silent for {self.role.patience_with_shards:g} s"
         self._run.health.recovers("frozen", "shard", shard, reason=reason, action="it is replaced")
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
+
+    def replace_worker(self, worker: int, boot: int) -> None:
+        """`boot` is that of its role, of which a process has `STARTS`."""
+        reason = f"worker {worker} was silent for {self.site.patience:g} s"
+        self.staff.replace(To("worker", worker), boot // STARTS, reason)
 
     def check_replicas(self, strategy: Strategy) -> None:
         choices = choices_of(strategy)
@@ -400,6 +416,8 @@ class RunSeat(CoordinatorSeat):
         super().tick()
         for shard in engine.role.silent():
             engine.replace_shard(shard)
+        for worker, boot in engine.role.silent_workers():
+            engine.replace_worker(worker, boot)
         engine.books.stop_if_asked()
         engine.ask_save_in_time()
         engine.books.save_if_alone()

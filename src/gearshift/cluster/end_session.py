@@ -1,7 +1,8 @@
-"""Kills all processes of a session and removes its folder; also run as a program, by one who will be among the killed.
+"""Kills all processes of a local Ray cluster and removes its folder; also run as a program, by one of the killed.
 
-Ray's workers leave the process group of whoever started Ray, but not its session. It imports the standard library
-alone, so that it starts at once wherever the package is.
+Ray's workers leave the process group of whoever started Ray, but not its session; and all of them have the token file
+in the cluster's folder in their environment, also when the leader of the session is gone and its pid is another's. It
+imports the standard library alone, so that it starts at once wherever the package is.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ SECONDS = 20.0
 QUIET = 0.3  # seconds in which nothing lives and nothing is written, before it counts as the end
 
 
-def end_session(leader: int, folder: Path) -> None:
-    assert leader > 1, "that is everybody's"
+def end_session(leader: int | None, folder: Path) -> None:
+    """`leader` is None if it is gone: then its processes are known by their environment alone."""
+    assert leader is None or leader > 1, "that is everybody's"
     until = time.monotonic() + SECONDS
     quiet_since = time.monotonic()
     while time.monotonic() < min(until, quiet_since + QUIET):
-        lives = _kill(leader)
+        lives = _kill(leader, folder)
         if lives or folder.exists():
             quiet_since = time.monotonic()
         if not lives:
@@ -31,13 +33,28 @@ def end_session(leader: int, folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _kill(leader: int) -> bool:
+def processes_of(folder: Path) -> dict[int, str]:
+    """Commands of the live processes that were started with the token file of this cluster, by pid."""
+    mark, found = f"RAY_AUTH_TOKEN_PATH={folder}/token".encode(), {}
+    for pid in _processes():
+        process = Path("/proc") / str(pid)
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found[pid] = (
+                    (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                )
+    return {pid: command for pid, command in found.items() if command}  # a zombie has none
+
+
+def _kill(leader: int | None, folder: Path) -> bool:
     """Whether there was anybody to kill. Zombies of other parents are gone as far as we are concerned."""
-    with suppress(ChildProcessError):
-        os.waitpid(leader, os.WNOHANG)  # if it is ours: a dead child stays until then
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)  # all that can be done where there is no /proc
-    members = [pid for pid in _processes() if _session(pid) == leader]
+    members = set(processes_of(folder)) - {os.getpid()}
+    if leader is not None:
+        with suppress(ChildProcessError):
+            os.waitpid(leader, os.WNOHANG)  # if it is ours: a dead child stays until then
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)  # all that can be done where there is no /proc
+        members |= {pid for pid in _processes() if _session(pid) == leader}
     for pid in members:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

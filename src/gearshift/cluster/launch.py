@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import checkpoint, lease, run_folder, run_log, run_owner, temporary
+from gearshift import checkpoint, control, lease, run_folder, run_log, run_owner, temporary
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
-from gearshift.cluster.site import Recipe, Site, read_state, write_state
+from gearshift.cluster.site import FOLDER_SECONDS, Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
 from gearshift.control import Status
 from gearshift.errors import UserError
@@ -34,7 +36,13 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 SILENCE = object()  # what no answer is
-LOST_SECONDS = 180.0  # without an answer of the coordinator, after which the run counts as lost
+SOON_SECONDS = 1.0  # for which a look waits for an answer
+ANSWER_SECONDS = 20.0  # after which a question is asked again
+LOST_SECONDS = (
+    180.0  # without Ray's head, or without a coordinator on a local cluster, after which the run is lost
+)
+LEAVE_SECONDS = 15.0  # for Ray to disconnect
+GONE_SECONDS = 2.0  # the same, from a cluster that is gone
 PLACE_SECONDS = 30.0  # in which Ray must find room
 
 
@@ -57,11 +65,9 @@ def start(
     transport = settings.transport(wire)
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     session = run_folder.hand_over(folder)
-    local = LocalRay.start(cpus) if settings.address == "local" else None
+    local = LocalRay.start(cpus, folder) if settings.address == "local" else None
     plan, sockets, connected = None, local.sockets if local else "", False
     try:
-        if local is not None:
-            temporary.mark(local.folder, folder, leader=local.pid)
         ray = _ray()
         ray.connect(local.address if local else settings.address)
         connected = True
@@ -81,6 +87,7 @@ def start(
             patience=settings.patience,
             local=local,
             transport=transport,
+            folder_seconds=FOLDER_SECONDS,
             token=session,
             private=private,
         )
@@ -135,7 +142,9 @@ class LaunchedRun:
         self._seen, self._start = 0, 0  # messages heard of this start of the coordinator
         self._asked_at = 0.0
         self._heard = time.monotonic()
-        self._watchdog = ray.Watchdog(site)
+        self._question: Any = None  # to the coordinator, under way
+        self._headless_since: float | None = None
+        self._watchdog = ray.Watchdog(hub, site.patience, self.tell)
         self._error: BaseException | None = None
         self._over = self._stopping = False
         self._result: Result | None = None
@@ -168,18 +177,45 @@ class LaunchedRun:
         return dict(self._said.get("figures", {}))
 
     def _look(self) -> None:
+        """Never takes long: a question that is not answered yet is looked at again the next time."""
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
+        if self._site.local is not None and self._site.local.died():
+            self._fail(f"the Ray cluster of this run died ({self._site.local.last_words()})")
+            return
+        if self._question is None:
+            self._question = self._hub.watch.remote(self._seen, self._start)
+            self._questioned_at = time.monotonic()
+        if not self._ray.answered(self._question, SOON_SECONDS):
+            self._deal_with_silence()
+            if time.monotonic() - self._questioned_at > ANSWER_SECONDS:
+                self._question = None
+            return
+        said, self._question = self._ray.answer(self._question), None
         self._asked_at = time.monotonic()
-        said = self._ray.answer(self._hub.watch.remote(self._seen, self._start))
         if said is not None:
             self._hear(said)
-        elif (record := run_folder.read(self.folder)).ended is not None:  # it said so itself
+        else:
+            self._deal_with_silence()
+
+    def _deal_with_silence(self) -> None:
+        record = _record(self.folder)
+        if record is not None and record.ended is not None:  # it said so itself
             self._end(None if record.state != "failed" else (record.reason, True))
         elif not self._ray.answers():  # and what is asked of it would wait
             self._without_head()
+        else:
+            self._headless_since = None
+            self._without_coordinator()
+
+    def _without_coordinator(self) -> None:
+        found = self._ray.state_of(self._hub)
+        if found.state == "dead":
+            self._fail(f"the coordinator cannot be started: {found.cause}")
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
+        elif self._site.local is not None:
+            self._fail(f"the coordinator did not come back within {LOST_SECONDS:g} s")
         else:
             self.tell(
                 f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
@@ -188,12 +224,35 @@ class LaunchedRun:
             self._heard = time.monotonic()
 
     def _without_head(self) -> None:
-        if time.monotonic() - self._heard > LOST_SECONDS:
-            self._error = UserError(
-                f"Ray does not answer any more: its head is gone, or this machine cannot reach it. The run's last "
-                f"checkpoint is intact; resume: gearshift train --resume {self.folder}"
+        now = time.monotonic()
+        if self._headless_since is None:
+            self._headless_since = now
+            self.messages.append(
+                f"Ray's head does not answer; if it is not back in {LOST_SECONDS:g} s, this ends"
             )
-            self._leave()
+        elif now - self._headless_since > LOST_SECONDS:
+            self._error = UserError(
+                f"Ray does not answer any more: its head is gone, or this machine cannot reach it. {self._resume}"
+            )
+            self._leave(GONE_SECONDS)
+
+    @property
+    def _resume(self) -> str:
+        return f"The run's last checkpoint is intact; resume: gearshift train --resume {self.folder}"
+
+    def _fail(self, reason: str) -> None:
+        """The run cannot go on and cannot say so itself: everything of it is ended, and its folder says why."""
+        sentence = f"{reason}. {self._resume}"
+        self._error = UserError(sentence)
+        self._status = replace(self._status, phase="failed")
+        if self._site.local is not None:
+            self._site.local.stop()  # first: who is gone writes nothing any more, and Ray has nothing to wait for
+        else:
+            self._ray.end(self._hub, self._plan)
+        with suppress(OSError, UserError):
+            control.remove(self.folder)
+            run_folder.finish(self.folder, "failed", sentence)
+        self._leave(GONE_SECONDS)
 
     def _hear(self, said: dict[str, Any]) -> None:
         self._heard, self._said = time.monotonic(), said
@@ -213,8 +272,10 @@ class LaunchedRun:
         if error is not None:
             self._error = UserError(error[0]) if error[1] else RuntimeError(error[0])
             self._status = replace(self._status, phase="failed")
-            if run_folder.read(self.folder).ended is None:  # it failed before the run was its own
-                run_folder.finish(self.folder, "failed", error[0])
+            record = _record(self.folder)
+            if record is not None and record.ended is None:  # it failed before the run was its own
+                with suppress(OSError):
+                    run_folder.finish(self.folder, "failed", error[0])
         else:
             state = run_folder.read(self.folder).state
             self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")
@@ -224,10 +285,13 @@ class LaunchedRun:
         self._ray.end(self._hub, self._plan)
         self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, seconds: float = LEAVE_SECONDS) -> None:
         self._over = True
-        self._keeper.close()
-        self._ray.leave()
+        with suppress(OSError):  # a folder that cannot be written
+            self._keeper.close()
+        leaving = threading.Thread(target=self._ray.leave, daemon=True)  # it may wait for what is gone
+        leaving.start()
+        leaving.join(seconds)
         if self._site.local is not None:
             self._site.local.stop()
 
@@ -267,6 +331,13 @@ class LaunchedRun:
             raise self._error
         self._result = self._result or _result(self.folder, self._model)
         return self._result
+
+
+def _record(folder: Path) -> run_folder.RunRecord | None:
+    """None if it cannot be read just now."""
+    with suppress(OSError, UserError):
+        return run_folder.read(folder)
+    return None
 
 
 def _result(folder: Path, model: nn.Module | None) -> Result:

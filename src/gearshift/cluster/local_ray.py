@@ -1,11 +1,13 @@
 """A Ray cluster on this machine, for one run: started before it, stopped after it, also if its starter is gone by then.
 
-Only this user can use it: Ray's token authentication is on, and the token is in a folder that nobody else can enter.
+Only this user can use it: Ray's token authentication is on, the token is in a folder that nobody else can enter, and
+all ports are on loopback. Its folder says which run it belongs to (temporary.py), for `gearshift clean`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -17,13 +19,18 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from gearshift import temporary
 from gearshift.cluster.end_session import __file__ as end_session_file
 from gearshift.cluster.end_session import end_session
 from gearshift.errors import UserError
+from gearshift.run_owner import process_start
 
 START_SECONDS = 60.0
 STORE_BYTES = 80 << 20  # of Ray's object store, which has next to nothing to hold
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+# Ray takes 127.0.0.1 for its own address, and then listens there alone, only where it believes that it cannot have a
+# second machine. That is this variable, whatever the system.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True)
@@ -33,12 +40,13 @@ class LocalRay:
     pid: int
 
     @classmethod
-    def start(cls, cpus: float) -> LocalRay:
-        folder = Path(tempfile.mkdtemp(prefix="gs-"))
+    def start(cls, cpus: float, run: Path | None = None) -> LocalRay:
+        """For that run, or for several if it is none: then nobody but its starter ends it."""
+        folder = Path(tempfile.mkdtemp(prefix=temporary.SOCKETS))
         token = folder / "token"
         token.touch(0o600)
         token.write_text(_own_token())
-        environment = {**os.environ, **TOKEN, "RAY_AUTH_TOKEN_PATH": str(token)}
+        environment = {**os.environ, **TOKEN, **LOOPBACK, "RAY_AUTH_TOKEN_PATH": str(token)}
         environment.setdefault(
             "RAY_worker_niceness", "0"
         )  # it is 15 otherwise, as if training were a pastime
@@ -58,6 +66,8 @@ class LocalRay:
         with (folder / "start.log").open("w") as log:
             made = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         local = cls(str(folder), port, made.pid)
+        if run is not None:  # at once: its starter may die before it answers
+            temporary.mark(folder, run, leader=made.pid)
         until = time.monotonic() + START_SECONDS
         try:
             while not local._answers():
@@ -77,6 +87,25 @@ class LocalRay:
     @property
     def sockets(self) -> str:
         return f"{self.folder}/s"
+
+    def died(self) -> bool:
+        """Whether Ray is gone, for whoever started it. `ray start --block` ends when any process of Ray's own does."""
+        with suppress(ChildProcessError):
+            return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+        return process_start(self.pid) is None
+
+    def last_words(self) -> str:
+        """Which of its processes ended, if it was noticed."""
+        with suppress(OSError):
+            log = (Path(self.folder) / "start.log").read_text()
+            if found := re.search(r"(\w+) \[exit code=(-?\d+)\]", log):
+                name, code = found.group(1), int(found.group(2))
+                return (
+                    f"its {name} was killed by signal {-code}"
+                    if code < 0
+                    else f"its {name} exited with {code}"
+                )
+        return "its processes were killed"
 
     def stop(self) -> None:
         """Everything of it, and its folder. Asked to end, Ray takes ten seconds and more, and has nothing to save."""

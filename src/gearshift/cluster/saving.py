@@ -98,6 +98,10 @@ class Vault:
         self._engine, self._folder = engine, engine.site.folder
 
     def new_incarnation(self) -> int:
+        """Nothing goes on without its number: a folder that cannot be written is waited for."""
+        return self._engine.site.patiently(self._new_incarnation, self._engine.tell)
+
+    def _new_incarnation(self) -> int:
         self.check_ours()
         number = int(read_state(self._folder).get("incarnation", 0)) + 1
         write_state(self._folder, incarnation=number)

@@ -14,7 +14,7 @@ from gearshift.server import Server
 
 
 def serve(member: Member, site: Site) -> None:
-    site.enter()
+    site.enter(restarted=member.restarted)
     site.keep_lease(member)
     number = member.me.number
     training = site.build().training

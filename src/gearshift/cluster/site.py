@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -10,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -20,6 +22,7 @@ from gearshift import lease, run_folder, run_log
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
+from gearshift.engine.retry import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
@@ -33,8 +36,10 @@ from gearshift.run import Run
 from gearshift.shard import Layout
 from gearshift.training import Training
 
+T = TypeVar("T")
 BAG = 256  # ids of one example in a bag that a message has room for
 SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
+FOLDER_SECONDS = 300.0  # for which a process that restarts waits for a folder that is full, read-only or away
 
 STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
 
@@ -79,15 +84,16 @@ class Site:
     shuffle: bool = False  # as the coordinator has decided
     local: LocalRay | None = None  # the cluster that was started for this run
     transport: Transport = "servers"  # of dense gradients in sync
+    folder_seconds: float = FOLDER_SECONDS
     token: str = (
         ""  # stands in the run's folder since the start, for all to see; also names the lease's session
     )
     private: bool = False  # what its processes write is for their user alone
 
-    def enter(self) -> None:
+    def enter(self, *, restarted: bool = False) -> None:
         """A process finds files and modules as the one that started the run, or the run ends with a sentence."""
         self.check_not_taken()
-        self._check_shared()
+        self._check_shared(max(SHARED_SECONDS, self.folder_seconds) if restarted else SHARED_SECONDS)
         if self.private:
             os.umask(0o077)
         if Path(self.cwd).is_dir():
@@ -96,10 +102,10 @@ class Site:
                 sys.path.insert(0, self.cwd)
         torch.set_num_threads(self.threads)
 
-    def _check_shared(self) -> None:
+    def _check_shared(self, seconds: float) -> None:
         """A shard that writes its part of a checkpoint where nobody finds it would be noticed too late."""
-        until = time.monotonic() + SHARED_SECONDS
-        while read_state(self.folder).get("token", "") != self.token:
+        until = time.monotonic() + seconds
+        while not self._is_seen():
             if time.monotonic() >= until:
                 raise UserError(
                     f"{platform.node()} does not see the run's folder {self.folder}, or another folder of that name: "
@@ -140,6 +146,41 @@ class Site:
         """It ended in good order: the next start of it is no restart."""
         run_log.record(self.folder, run_log.Fault("end", role, number), session=self.token)
 
+    def _is_seen(self) -> bool:
+        with suppress(OSError):
+            return bool(read_state(self.folder).get("token", "") == self.token)
+        return False
+
+    def patiently(self, do: Callable[[], T], tell: Callable[[str], None]) -> T:
+        """Does what needs the run's folder. While it is full, read-only or away it is tried again, for a while."""
+        began = time.monotonic()
+
+        def failed(attempt: int, error: Exception) -> None:
+            if attempt == 0:
+                tell(
+                    f"the coordinator cannot write in {self.folder} ({_said(error)}); it tries again for "
+                    f"{self.folder_seconds:g} s, then the run ends"
+                )
+
+        try:
+            found = retry(do, self.folder_seconds, self._is_of_folder, failed)
+        except OSError as error:
+            if not self._is_of_folder(error):
+                raise
+            raise UserError(
+                f"the coordinator could not write in {self.folder} for {self.folder_seconds:g} s ({_said(error)}). "
+                f"Make it writable and resume from the last checkpoint: gearshift train --resume {self.folder}"
+            ) from None
+        if (seconds := time.monotonic() - began) > 5:
+            tell(f"it took {seconds:.0f} s until {self.folder} could be written")
+        return found
+
+    def _is_of_folder(self, error: Exception) -> bool:
+        """Whether it is about the run's folder, not about data; a full disk names no file."""
+        if not isinstance(error, OSError):
+            return False
+        return error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(self.folder)
+
     def build(self, resume: Path | None = None) -> Run:
         return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)
 
@@ -154,8 +195,11 @@ class Site:
 
     # What whoever keeps the processes asks
 
-    def new_start(self, pid: int, node: str) -> int:
+    def new_start(self, pid: int, node: str, restarted: bool) -> int:
         """The coordinator's process starts, here; which time it is."""
+        if restarted and not self._is_seen():
+            self.check_not_taken()
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
         state = read_state(self.folder)
         number = int(state.get("start", 0)) + 1
         if (
@@ -169,11 +213,6 @@ class Site:
         """Of the coordinator, since the run was started or resumed."""
         state = read_state(self.folder)
         return max(0, int(state.get("start", 1)) - int(state.get("starts_before", 0)) - 1)
-
-    def hub_place(self) -> tuple[int, str] | None:
-        """Process and machine of the coordinator."""
-        state = read_state(self.folder)
-        return (state["pid"], state["node"]) if "pid" in state else None
 
     def over(self) -> None:
         """The run has ended: so does a cluster that was started for it alone."""
@@ -189,6 +228,7 @@ class Member(Protocol):
     me: To
     boot: int  # higher than that of any start before
     host: str  # the address of its machine
+    restarted: bool  # another had its place before
 
     @property
     def start(self) -> int:
@@ -203,6 +243,10 @@ class Member(Protocol):
 
     def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
         """Its figures go to whoever started it, who shows them."""
+
+
+def _said(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 Body = Callable[[Member, Site], None]  # what a process does, to its end

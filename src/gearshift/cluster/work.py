@@ -34,11 +34,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def work(member: Member, site: Site) -> None:
-    site.enter()
-    if member.me.number == 0:
-        site.keep_lease(
-            member
-        )  # with the shards that is enough: many workers would only load the file system
+    site.enter(restarted=member.restarted)
+    if member.me.number == 0:  # with the shards that is enough: many workers would only load the file system
+        site.keep_lease(member)
     training = site.build().training
     layout = layout_of(training.learner, site.shards)
     ring = RingEnd(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
 
 NOBODY: Any = None  # whom a process that sees no folder never comes to ask
+NEW: Any = SimpleNamespace(restarted=False)
 
 
 @pytest.fixture(autouse=True)
@@ -39,24 +42,24 @@ def test_who_does_not_see_the_folder_ends_the_run_with_a_sentence(tmp_path: Path
     if there == "the folder of another run":
         write_state(folder, token="4567")
     site = site_in(folder)
-    assert site.new_start(1, "node") == 1
+    assert site.new_start(1, "node", restarted=False) == 1
     for process in (serve, work):
         with pytest.raises(
             UserError, match=rf"does not see the run's folder {folder}, .* set checkpoint.path"
         ):
-            process(NOBODY, site)
+            process(NEW, site)
     with pytest.raises(UserError, match="does not see the run's folder"):
-        coordinate(NOBODY, site, NOBODY)
+        coordinate(NEW, site, NOBODY)
 
 
 def test_who_sees_it_goes_on(tmp_path: Path) -> None:
     write_state(tmp_path, token="0123")
     site = site_in(tmp_path)
     site.enter()
-    assert site.new_start(7, "node") == 1 and site.new_start(8, "node") == 2
-    assert site.hub_place() == (8, "node") and site.restarts() == 1
+    assert site.new_start(7, "node", False) == 1 and site.new_start(8, "node", True) == 2
+    assert site.restarts() == 1
     write_state(tmp_path, starts_before=2)  # as when it is resumed
-    assert site.new_start(9, "node") == 3 and site.restarts() == 0
+    assert site.new_start(9, "node", False) == 3 and site.restarts() == 0
     site.enter()
 
 
@@ -114,7 +117,10 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     site = site_in(tmp_path)
     first, second = (
         SimpleNamespace(
-            start=site.new_start(pid, "node"), site=site, staff=SimpleNamespace(step_down=step_down)
+            start=site.new_start(pid, "node", False),
+            site=site,
+            tell=print,
+            staff=SimpleNamespace(step_down=step_down),
         )
         for pid in (7, 8)
     )
@@ -124,3 +130,39 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(SteppedDown):
             write()
     assert new.new_incarnation() == 2
+
+
+def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
+    folder, said = tmp_path / "runs" / "shop", list[str]()
+    site = replace(site_in(folder), folder_seconds=20.0)
+
+    def start() -> int:
+        if said:  # somebody reads it and puts the folder back
+            folder.mkdir(parents=True, exist_ok=True)
+            write_state(folder, token="0123", start=4)
+        return site.new_start(1, "node", True)
+
+    assert site.patiently(start, said.append) == 5
+    problem = f"the coordinator cannot write in {folder} (the run's folder is gone)"
+    assert said == [f"{problem}; it tries again for 20 s, then the run ends"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_folder_that_stays_unwritable_ends_in_one_sentence(tmp_path: Path, number: int) -> None:
+    def write() -> None:
+        raise OSError(number, os.strerror(number))
+
+    site, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
+    expected = rf"could not write in {tmp_path} for 0.5 s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
+    with pytest.raises(UserError, match=expected):
+        site.patiently(write, said.append)
+    assert len(said) == 1
+
+
+def test_only_the_run_folder_is_waited_for(tmp_path: Path) -> None:
+    """Data that are not there will not come."""
+    site = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
+    with pytest.raises(FileNotFoundError):
+        site.patiently((tmp_path / "data.csv").read_text, NOBODY)
+    with pytest.raises(ZeroDivisionError):
+        site.patiently(lambda: 1 // 0, NOBODY)

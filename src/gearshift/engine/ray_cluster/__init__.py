@@ -7,10 +7,12 @@ key; rows, gradients and everything about the training go over the wire.
 """
 
 from gearshift.engine.ray_cluster.keeper import leave_place
+from gearshift.engine.ray_cluster.machines import state_of
 from gearshift.engine.ray_cluster.member import Watchdog
 from gearshift.engine.ray_cluster.plan import Needs, Plan
 from gearshift.engine.ray_cluster.starting import (
     answer,
+    answered,
     answers,
     connect,
     end,
@@ -25,6 +27,7 @@ __all__ = [
     "Plan",
     "Watchdog",
     "answer",
+    "answered",
     "answers",
     "connect",
     "end",
@@ -33,4 +36,5 @@ __all__ = [
     "leave_place",
     "refuse_several_machines",
     "reserve",
+    "state_of",
 ]

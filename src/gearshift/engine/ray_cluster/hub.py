@@ -9,33 +9,35 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayError
 
-from gearshift.engine.ray_cluster.keeper import keep, keeper_of, leave_place
+from gearshift.engine.ray_cluster.heartbeats import DEATHS, FAILURES, Heartbeats, Late, RestartBudget
+from gearshift.engine.ray_cluster.keeper import end_members, keep, keeper_of, leave_place
 from gearshift.engine.ray_cluster.machines import (
     MEET_SECONDS,
     STARTING_SECONDS,
+    Place,
     draining_machines,
     end_process,
     patiently,
+    state_of,
     this_host,
     this_place,
     token_is_on,
 )
-from gearshift.engine.ray_cluster.member import STARTS, Process, Seat
+from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late_sentence
 from gearshift.engine.ray_cluster.plan import Plan
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError
 
 LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the keeper, the machines
+BEAT_SECONDS = 0.5  # between two looks at who has not been heard
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
-FAILURES = 3  # of one member, one after the other, that end the run
-WELL_SECONDS = 120.0  # a member that worked so long has not failed again, but anew
-DEATHS = 8  # of one member in that time, without a word, that end the run
 
 
 class Running(Protocol):
@@ -60,18 +62,22 @@ class Hub:
         begin: Callable[[Seat, Any, Hub], Running],
         bodies: dict[str, Callable[[Any, Any], None]],
     ) -> None:
+        """Does nothing that can fail: Ray gives up an actor whose constructor raises, and nobody would end the run."""
         self._plan, self._begin, self._bodies = plan, begin, bodies
-        self._site: Any = patiently(lambda: keeper_of(plan.name).give.remote())
+        self._site: Any = None
         self._lock = threading.Lock()
         self._contacts: dict[To, Contact] = {}
-        self._places: dict[To, tuple[int, str]] = {}  # pid and node
+        self._places: dict[To, Place] = {}
         self._boots: dict[To, int] = {}
         self._wanted = 0  # workers
+        self._boot = 0  # the last number given
+        self._step = 0  # of the run
         self._starts: Counter[To] = Counter()
         self._figures: dict[To, dict[str, float]] = {}
         self._actors: dict[To, Any] = {}
-        self._failures: dict[To, list[float]] = {}
-        self._started_at: dict[To, list[float]] = {}  # lately
+        self._registered_at: dict[To, float] = {}
+        self._beats = Heartbeats(inf)
+        self._budget = RestartBudget()
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
         self._over = self._begun = self._stop_asked = False
@@ -79,42 +85,105 @@ class Hub:
         self._leaving: set[str] = set()  # machines
         self._moving: set[To] = set()  # workers that shall not start again where a place is reserved for them
         self._run: Running | None = None
-        place = this_place()
-        first: int = self._site.new_start(*place) * STARTS
-        self._boot: int = first
-        self._starts.update({**self._site.starts(), To("coordinator"): 1 + self._site.restarts()})
-        self._seat = Seat(To("coordinator"), first, this_host(), place)
+        self._early: list[str] = []  # said before there is a run that could say it
+        self._seat = Seat(HUB, 0, "", (0, ""))
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
-        if not token_is_on():
-            self._seat.tell(
-                "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
-                "RAY_AUTH_MODE=token (docs/security.md)"
-            )
         try:
+            self._enter()
             self._seat._known = self._contacts
-            self._run = self._begin(self._seat, self._site, self)
-            if self._stop_asked:
-                self._run.stop()
-            while not self._run.finished:
-                with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
-                    keep(self._plan.name, self._site)
-                    self._heed_machines()
-                with contextlib.suppress(TimeoutError):
-                    self._run.wait(LOOK_SECONDS)
-            self._run.wait(0)
+            self._run = self._site.patiently(
+                lambda: self._begin(self._seat, self._site, self), self._early.append
+            )
+            self._follow(self._run)
         except UserError as error:
             self._error = str(error), True
         except BaseException:
             self._error = traceback.format_exc(), False
         with contextlib.suppress(Exception):
             self.close()
-        self._site.over()
+        with contextlib.suppress(Exception):
+            self._site.over()
         self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
         leave_place(self._plan)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    def _enter(self) -> None:
+        """Learns what the run is, and notes in its folder that this is the coordinator now."""
+        self._site = patiently(lambda: keeper_of(self._plan.name).give.remote(), STARTING_SECONDS)
+        self._beats = Heartbeats(self._site.patience)
+        place, restarted = this_place(), state_of(ray.get_runtime_context().current_actor).restarts > 0
+        start = self._site.patiently(lambda: self._site.new_start(*place, restarted), self._early.append)
+        self._seat.host, self._seat.place, self._seat.restarted = this_host(), place, restarted
+        self._boot = self._seat.boot = start * STARTS
+        self._starts.update(self._site.starts())
+
+    def _follow(self, run: Running) -> None:
+        """Until it has ended; raises what went wrong."""
+        if not token_is_on():
+            self._seat.tell(
+                "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
+                "RAY_AUTH_MODE=token (docs/security.md)"
+            )
+        if self._stop_asked:
+            run.stop()
+        threading.Thread(target=self._watch_over_members, args=(run,), daemon=True).start()
+        while not run.finished:
+            with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
+                keep(self._plan.name, self._site)
+                self._heed_machines()
+            with contextlib.suppress(TimeoutError):
+                run.wait(LOOK_SECONDS)
+        run.wait(0)
+
+    # ---- members that do not answer ----
+
+    def _watch_over_members(self, run: Running) -> None:
+        """Whatever the coordinator does meanwhile; a member that does not answer is replaced, of every role alike."""
+        checked = 0.0
+        while not self._over:
+            time.sleep(BEAT_SECONDS)
+            with contextlib.suppress(Exception):  # Ray's head may be busy: the next time
+                self._step = int(run.status().step)
+                with self._lock:
+                    late = self._beats.look(time.monotonic())
+                for one in late:
+                    self._deal_with(one)
+                if time.monotonic() - checked > LOOK_SECONDS:
+                    checked = time.monotonic()
+                    self._look_at_missing()
+
+    def _deal_with(self, late: Late) -> None:
+        who = late.who
+        actor = self._actors.get(who)
+        place = None if actor is None else state_of(actor).place
+        if place is None:  # Ray starts it just now, or has no machine for it: it will register
+            with self._lock:
+                self._beats.forget(who)
+        elif late.overdue:
+            boot = self._boots.setdefault(who, 1)  # of one that only a hub before this one knew
+            self._places[who] = place
+            self.replace(who, boot, f"{who.role} {who.number} did not answer for {late.seconds:.0f} s")
+        else:
+            self._seat.tell(late_sentence(late, self._beats.patience))
+
+    def _look_at_missing(self) -> None:
+        """Those that nobody waits for: still starting, frozen before they registered, or never to start again."""
+        for who, actor in list(self._actors.items()):
+            if self._beats.knows(who) or self._failure is not None:
+                continue
+            found = state_of(actor)
+            if found.state == "dead" and self._actors.get(who) is actor:  # it cannot be imported there, say
+                self._failure = f"{who.role} {who.number} cannot be started: {found.cause}"
+            elif found.state == "alive":
+                self._expect(who, STARTING_SECONDS)
+
+    def _expect(self, who: To, seconds: float) -> None:
+        """It is overdue after these seconds, or after the patience if that is longer."""
+        with self._lock:
+            self._beats.heard(who, time.monotonic() + max(0.0, seconds - self._beats.patience))
 
     # ---- from members ----
 
@@ -124,20 +193,29 @@ class Hub:
             raise RuntimeError("the run has not begun")
         return self._site
 
-    def register(self, who: To, place: tuple[int, str]) -> int:
+    def register(self, who: To, place: Place) -> tuple[int, int, float]:
+        """The number of this start, the restarts before it, and the seconds to wait before the work begins."""
+        if not self._boot:
+            raise RuntimeError("the coordinator is starting")
+        self._site.record_start(who.role, who.number)
+        self._expect(who, STARTING_SECONDS)
         with self._lock:
             self._boot += 1
-            self._places[who] = place
-            self._boots[who] = self._boot
+            self._places[who], self._boots[who] = place, self._boot
+            self._registered_at[who] = time.monotonic()
             self._starts[who] += 1
-            self._site.record_start(who.role, who.number)
-            self._started_at[who] = _lately([*self._started_at.get(who, ()), time.monotonic()])
-            if len(self._started_at[who]) > DEATHS and self._failure is None:
-                self._failure = (
-                    f"{who.role} {who.number} was killed {DEATHS} times in {WELL_SECONDS:g} s, each time without a "
-                    "word of its own: is there memory enough for it (the kernel's log names who was killed)?"
+            restarts, delay = self._budget.started(who), self._budget.delay(who)
+            name = f"{who.role} {who.number}"
+            if delay:
+                self._seat.tell(
+                    f"{name} has ended {restarts} times without progress; it starts again in {delay:g} s"
                 )
-            return self._boot
+            if restarts >= DEATHS and self._failure is None:
+                self._failure = (
+                    f"{name} was killed {restarts} times without progress in between, and left no error: is there "
+                    "memory enough for it (the kernel's log names who was killed)?"
+                )
+            return self._boot, self._starts[who] - 1, delay
 
     def meet(
         self,
@@ -148,9 +226,11 @@ class Hub:
         figures: dict[str, float],
     ) -> list[Contact]:
         with self._lock:
+            self._beats.heard(who, time.monotonic())
+            self._budget.alive(who, who.role != "worker" or figures.get("batches", 0) > 0, self._step)
             self._figures[who] = figures
             if self._seat._contact is not None:
-                self._contacts[To("coordinator")] = self._seat._contact
+                self._contacts[HUB] = self._seat._contact
             if contact is not None and contact.boot >= self._boots.get(contact.who, 0):
                 self._boots[contact.who] = contact.boot
                 self._contacts[contact.who] = contact
@@ -172,18 +252,17 @@ class Hub:
         if failure is None:
             self._end(who)
             self._site.record_end(who.role, who.number)
-            self._started_at.pop(who, None)  # that was no death
+            self._budget.forget(who)  # that was no death
             if who.role == "worker":
                 threading.Timer(
                     MEET_SECONDS, self._start_if_wanted, [who]
                 ).start()  # it was sent home too early
             return
         sentence, is_users = failure
-        times = self._failures[who] = _lately([*self._failures.get(who, ()), time.monotonic()])
-        if is_users or len(times) >= FAILURES:
-            name = f"{who.role} {who.number}"
-            again = "" if is_users else f" {len(times)} times, the last time so"
-            self._failure = f"{name} failed{again}: {sentence.strip()}"
+        times = self._budget.failed(who)
+        if is_users or times >= FAILURES:
+            again = "" if is_users else f" {times} times, the last time so"
+            self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}"
 
     def notice(self, who: To) -> None:
         """A member's process was asked to end, by whoever manages its machine."""
@@ -236,14 +315,17 @@ class Hub:
                 options.pop("scheduling_strategy", None)
             make = ray.remote(Process).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
+            with contextlib.suppress(Exception):  # Ray's head may be busy
+                if state_of(self._actors[who]).state == "alive":  # started by a hub before this one
+                    self._expect(who, 0.0)
 
     def replace(self, who: To, boot: int, reason: str) -> None:
         """The process of that start (0: it never said a word); if another has started meanwhile, it has its time."""
-        if boot == 0 and time.monotonic() - self._started_at.get(who, [0.0])[-1] > STARTING_SECONDS:
+        if boot == 0 and time.monotonic() - self._registered_at.get(who, 0.0) > STARTING_SECONDS:
             boot = self._boots.get(who, 0)
-        if (place := self._places.get(who)) and self._boots[who] == boot:
+        if (place := self._places.get(who)) and self._boots.get(who) == boot:
             self._boots[who] = 0  # once
-            self._seat.tell(f"{reason}: it is started anew")
+            self._seat.tell(f"{reason}: it is replaced")
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
     def failure(self) -> str | None:
@@ -261,15 +343,18 @@ class Hub:
         os._exit(1)  # Ray has given this process up already, and started another
 
     def close(self) -> None:
+        """Ends all, also those that only a hub before this one knew."""
         self._wanted = 0
         for who in list(self._actors):
             self._end(who)
+        end_members(self._plan)
 
     def _end(self, who: To) -> None:
         actor = self._actors.pop(who, None)
         with self._lock:
             self._contacts.pop(who, None)
             self._figures.pop(who, None)
+            self._beats.forget(who)
         if actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
@@ -282,14 +367,14 @@ class Hub:
         """Where the run stands, and what it said since the line with this number, if that was said by this `start`."""
         run = self._run
         said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
-        said["start"] = self._seat.boot
-        since = since if start == self._seat.boot else 0
-        if run is not None:
-            with self._lock:
-                self._pass_on()
-            said |= {"status": run.status(), "messages": list(run.messages[since:])}
-            said |= {"header": getattr(run, "header", ()), "figures": self.figures()}
-        return said
+        said["start"] = self._seat.boot if run is not None else 0
+        since = since if start == said["start"] else 0
+        if run is None:
+            return said | {"messages": self._early[since:]}
+        with self._lock:
+            self._pass_on()
+        said |= {"status": run.status(), "messages": list(run.messages[since:])}
+        return said | {"header": getattr(run, "header", ()), "figures": self.figures()}
 
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         """switch, resize, stop, checkpoint."""
@@ -299,7 +384,3 @@ class Hub:
         if self._run is None:
             raise UserError("the run has not begun yet; try again")
         return getattr(self._run, method)(*arguments, **settings)
-
-
-def _lately(times: list[float]) -> list[float]:
-    return [at for at in times if times[-1] - at < WELL_SECONDS]

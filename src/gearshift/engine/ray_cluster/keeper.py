@@ -6,9 +6,11 @@ import contextlib
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.placement_group import remove_placement_group
 
-from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan
+from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan, actor_name
+from gearshift.engine.roles.messages import To
 
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 
@@ -46,3 +48,13 @@ def leave_place(plan: Plan) -> None:
     if plan.group is not None:
         with contextlib.suppress(Exception):
             remove_placement_group(plan.group)
+
+
+def end_members(plan: Plan) -> None:
+    """All actors of the run but hub and keeper, whoever started them. Ray kills also one that is frozen, in 5 s."""
+    spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/keeper"}
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        name = found["name"]
+        if found["namespace"] == NAMESPACE and name.startswith(f"{plan.name}/") and name not in spared:
+            with contextlib.suppress(ValueError, RayError):  # it has ended meanwhile
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)

@@ -7,8 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
@@ -18,23 +19,63 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
+ALONE_SECONDS = (
+    900.0  # without the hub, after which a process ends; longer than the hub itself tries to start
+)
+Place = tuple[int, str]  # pid and node
 
 
-def patiently(ask: Callable[[], Any]) -> Any:
-    """The hub may be starting anew itself."""
+def patiently(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
+    """Whoever is asked may be starting. `RayError` if there is no answer in that time."""
+    until = time.monotonic() + seconds
     while True:
         try:
             return ray.get(ask(), timeout=ANSWER_SECONDS)
-        except RayError:
+        except (RayError, ValueError):  # Ray knows no actor of that name, yet
+            if time.monotonic() >= until:
+                raise
             time.sleep(MEET_SECONDS)
 
 
 def end_process(pid: int, node: str) -> None:
-    """At once, also if it is frozen; by a task on its own machine."""
+    """At once, also if it is frozen: by us if it is on our machine, else by a task there."""
+    if node == ray.get_runtime_context().get_node_id():
+        _kill(pid)
+        return
     here = NodeAffinitySchedulingStrategy(node, soft=False)
     with contextlib.suppress(RayError):
         task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=here, max_retries=0)
         ray.get(task.remote(pid), timeout=ANSWER_SECONDS)
+
+
+@dataclass(frozen=True)
+class ActorState:
+    """What Ray knows of an actor."""
+
+    state: Literal["starting", "alive", "dead"]
+    place: Place | None = None  # of a live one
+    restarts: int = 0
+    cause: str = ""  # of a dead one: it will not be started again
+
+
+def state_of(actor: Any) -> ActorState:
+    """Asks Ray's head. `starting`: also one that waits for a place, or that Ray has not noticed yet."""
+    found: dict[str, Any] = ray._private.state.actors(actor._actor_id.hex()) or {}
+    restarts = int(found.get("NumRestarts", 0))
+    if found.get("State") == "ALIVE":
+        return ActorState("alive", (int(found["Pid"]), str(found["Address"]["NodeID"])), restarts)
+    if found.get("State") == "DEAD":
+        return ActorState("dead", None, restarts, _first_line(found["DeathCause"]))
+    return ActorState("starting", None, restarts)
+
+
+def _first_line(cause: Any) -> str:
+    """Of Ray's account of a death; of an exception in the process, the exception."""
+    said = str(cause.creation_task_failure_context.formatted_exception_string) or str(
+        cause.actor_died_error_context.error_message
+    )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return (lines[-1] if "Traceback" in said else lines[0]) if lines else "Ray gives no reason"
 
 
 def draining_machines() -> set[str]:

@@ -15,12 +15,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from gearshift.engine.ray_cluster.heartbeats import Heartbeats, Late
 from gearshift.engine.ray_cluster.machines import (
+    ALONE_SECONDS,
     ANSWER_SECONDS,
     MEET_SECONDS,
-    STARTING_SECONDS,
     end_process,
     patiently,
+    state_of,
     this_host,
     this_place,
 )
@@ -31,6 +33,7 @@ from gearshift.errors import UserError
 
 NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
+HUB = To("coordinator")
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Seat:
     boot: int
     host: str
     place: tuple[int, str]  # pid and node
+    restarted: bool = False  # another had its place before
     _contact: Contact | None = None
     _known: dict[To, Contact] = field(default_factory=dict)
     _sentences: list[str] = field(default_factory=list)
@@ -63,12 +67,12 @@ class Seat:
     def tell(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
-    def meet(self, hub: Any) -> None:
-        """Tells the hub where we are, and hears where the others are."""
+    def meet(self, hub: Any) -> Any:
+        """Tells the hub where we are; its answer, which `met` takes, says where the others are."""
         said, self._sentences = self._sentences, []
-        found = ray.get(
-            hub.meet.remote(self._contact, self.place, said, self.me, self._measure()), timeout=ANSWER_SECONDS
-        )
+        return hub.meet.remote(self._contact, self.place, said, self.me, self._measure())
+
+    def met(self, found: Iterable[Contact]) -> None:
         self._known.update({contact.who: contact for contact in found})
 
 
@@ -83,34 +87,37 @@ class Process:
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
-        hub = ray.get_actor(self._hub_name, namespace=NAMESPACE)
+        try:
+            self._take_part()
+        except (RayError, ValueError):  # there is no hub any more: nobody would end us
+            with contextlib.suppress(Exception):
+                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        os._exit(1)
+
+    def _take_part(self) -> None:
+        hub = patiently_found(self._hub_name)
         place = this_place()
-        boot = patiently(lambda: hub.register.remote(self._who, place))
+        boot, restarts, delay = patiently(lambda: hub.register.remote(self._who, place))
         self._site = patiently(lambda: hub.site.remote())
-        seat = Seat(self._who, boot, this_host(), place)
+        seat = Seat(self._who, boot, this_host(), place, restarts > 0)
         threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
         failure: tuple[str, bool] | None = None
+        time.sleep(delay)
         try:
             self._body(seat, self._site)
         except UserError as error:
             failure = str(error), True
         except BaseException:
             failure = traceback.format_exc(), False
-        with contextlib.suppress(Exception):
-            patiently(lambda: hub.ended.remote(self._who, boot, failure))
+        patiently(lambda: hub.ended.remote(self._who, boot, failure))
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
     def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
-        watchdog = Watchdog(self._site) if seat.me == To("shard", 0) else None
+        watchdog = Watchdog(hub, self._site.patience, from_afar=seat.me == To("shard", 0))
         while True:
-            with contextlib.suppress(Exception):  # also of a file system that has a bad moment: the next time
-                try:
-                    seat.meet(hub)
-                    if watchdog is not None:
-                        watchdog.heard()
-                except RayError:
-                    if watchdog is not None:
-                        watchdog.silent()
+            with contextlib.suppress(Exception):  # the next time
+                if (found := watchdog.ask(seat.meet(hub))) is not None:
+                    seat.met(found)
             if self._notice.wait(MEET_SECONDS):
                 self._end_soon(hub)
 
@@ -123,22 +130,67 @@ class Process:
 
 
 class Watchdog:
-    """Ends a hub that is there and does not answer: Ray starts another. One that has just started has more time."""
+    """Ends a hub that lives and does not answer: Ray starts another. Only that of its own machine, if not `from_afar`.
 
-    def __init__(self, site: Any) -> None:
-        self._site = site
-        self._known = self._answered = site.hub_place()
-        self._since = time.monotonic()  # it was heard, first seen, or ended
+    A hub that Ray is starting, or for which there is no machine, has its time.
+    """
+
+    def __init__(
+        self,
+        hub: Any,
+        patience: float,
+        tell: Callable[[str], None] = lambda sentence: None,
+        *,
+        from_afar: bool = True,
+    ) -> None:
+        self._hub, self._tell, self._from_afar = hub, tell, from_afar
+        self._beats = Heartbeats(patience)
+        self._here = ray.get_runtime_context().get_node_id()
+        self.heard()
 
     def heard(self) -> None:
-        self._since, self._answered = time.monotonic(), self._site.hub_place()
-        self._known = self._answered
+        self._beats.heard(HUB, time.monotonic())
 
-    def silent(self) -> None:
-        now, place = time.monotonic(), self._site.hub_place()
-        if place != self._known:
-            self._known, self._since = place, now
-        grace = self._site.patience if place == self._answered else max(STARTING_SECONDS, self._site.patience)
-        if place is not None and now - self._since > grace:
-            self._since = now
-            end_process(*place)
+    def ask(self, reference: Any) -> Any:
+        """The answer to a question to the hub; none if it is not there, or was ended because it gave none."""
+        while not ray.wait([reference], timeout=MEET_SECONDS)[0]:
+            if self.silent():
+                return None
+        try:
+            found = ray.get(reference)
+        except RayError:
+            self.silent()
+            return None
+        self.heard()
+        return found
+
+    def silent(self) -> bool:
+        """It has not answered. Whether it was ended for it."""
+        for late in self._beats.look(time.monotonic()):
+            place = state_of(self._hub).place
+            if place is None:
+                self._beats.heard(HUB, time.monotonic())
+            elif not late.overdue:
+                self._tell(late_sentence(late, self._beats.patience))
+            elif self._from_afar or place[1] == self._here:
+                self._tell(f"the coordinator did not answer for {late.seconds:.0f} s: it is replaced")
+                end_process(*place)
+                return True
+        return False
+
+
+def late_sentence(late: Late, patience: float) -> str:
+    name = "the coordinator" if late.who == HUB else f"{late.who.role} {late.who.number}"
+    return f"{name} does not answer for {late.seconds:.0f} s; replaced at {patience:g} s"
+
+
+def patiently_found(name: str) -> Any:
+    """An actor that is there, or will be soon."""
+    until = time.monotonic() + ALONE_SECONDS
+    while True:
+        try:
+            return ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(MEET_SECONDS)

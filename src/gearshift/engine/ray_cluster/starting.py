@@ -6,10 +6,11 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray._private import ray_constants, services
 from ray.exceptions import RayError
 from ray.util.placement_group import (
     PlacementGroup,
@@ -19,7 +20,7 @@ from ray.util.placement_group import (
 )
 
 from gearshift.engine.ray_cluster.hub import Hub, Running
-from gearshift.engine.ray_cluster.keeper import keep, leave_place
+from gearshift.engine.ray_cluster.keeper import end_members, keep, leave_place
 from gearshift.engine.ray_cluster.machines import ANSWER_SECONDS
 from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan
 from gearshift.engine.roles.messages import To
@@ -43,12 +44,37 @@ def connect(address: str) -> None:
     try:
         if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
             socket.create_connection((host, int(port)), REACH_SECONDS).close()
-        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        with _loopback_kept(host, port):
+            ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, RayError) as error:
         raise UserError(
             f"cannot reach Ray at {address} ({str(error).splitlines()[0]}). Is the head up (`ray status`)? "
             "For a cluster on this machine: cluster.address=local"
         ) from None
+
+
+@contextlib.contextmanager
+def _loopback_kept(host: str, port: str) -> Iterator[None]:
+    """Ray replaces 127.0.0.1 by an outer address of this machine, where a local cluster does not listen.
+
+    It does not where it believes that there can be no second machine; this setting of Ray's says so.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    outer: str = services.get_node_ip_address()  # type: ignore[no-untyped-call]
+    only_here = host in ("127.0.0.1", "localhost") and not _listens(outer, int(port))
+    ray_constants.ENABLE_RAY_CLUSTER = before and not only_here
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def reserve(plan: Plan, seconds: float) -> PlacementGroup:
@@ -102,6 +128,11 @@ def launch(
         ) from None
 
 
+def answered(reference: Any, seconds: float) -> bool:
+    """Whether there is an answer, or an error, in that time."""
+    return bool(ray.wait([reference], timeout=seconds)[0])
+
+
 def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None) -> Any:
     """What an actor says, or `silence` if it does not: it is starting anew, or Ray is gone."""
     try:
@@ -116,6 +147,8 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None)
 def end(hub: Any, plan: Plan) -> None:
     with contextlib.suppress(RayError):
         ray.kill(hub, no_restart=True)
+    with contextlib.suppress(Exception):
+        end_members(plan)
     leave_place(plan)
 
 
@@ -126,11 +159,7 @@ def leave() -> None:
 def answers() -> bool:
     """Whether Ray's head takes connections. Not asked by Ray, which would wait for it."""
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
-    except OSError:
-        return False
-    return True
+    return _listens(host, int(port))
 
 
 def _cpus(of: Callable[[], dict[str, float]]) -> float:

@@ -82,6 +82,7 @@ class CoordinatorRole:
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
         self._heard = dict.fromkeys(range(shards), 0.0)  # when, of each shard
+        self._silent_workers: list[tuple[int, int]] = []
         self._new_incarnation()
 
     # ---- incarnations ----
@@ -206,6 +207,7 @@ class CoordinatorRole:
                 reason = f"worker {worker} was silent for {self.patience:g} s"
                 self.tell(f"{reason}; its examples go to the others")
                 self._given_up[worker] = session.boot
+                self._silent_workers.append((worker, session.boot))
                 self._lose(worker, reason)
         self.proceed()
 
@@ -280,6 +282,11 @@ class CoordinatorRole:
             shard for shard, heard in self._heard.items() if self.now - heard > self.patience_with_shards
         ]
         self._heard |= dict.fromkeys(found, self.now)
+        return found
+
+    def silent_workers(self) -> list[tuple[int, int]]:
+        """Those given up for their silence since this was asked last, with their boots: nobody else will end them."""
+        found, self._silent_workers = self._silent_workers, []
         return found
 
     @property
