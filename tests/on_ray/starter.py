@@ -9,13 +9,11 @@ from pathlib import Path
 import torch
 
 import gearshift as gs
-from gearshift.cluster import launch
 from gearshift.engine.cluster_model import Cluster, Compute
 from tests.on_ray.modules import Normed
 
 
 def main(path: Path, examples: int) -> None:
-    launch.LOST_SECONDS = 80.0  # longer than Ray itself would wait for its head
     data = gs.read(gs.ClickLog(examples=examples, days=2))
     torch.manual_seed(2)
     trainer = gs.Trainer(

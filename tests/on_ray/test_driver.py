@@ -19,7 +19,7 @@ from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders, processes
 
-pytestmark = [ON_RAY, pytest.mark.slow]  # test_ray_run.py does the same from the command line
+pytestmark = ON_RAY
 EXAMPLES = 20_000
 
 
@@ -43,10 +43,11 @@ def started(runs: Path, temporary: Path, examples: int) -> Iterator[tuple[subpro
         starter.wait(30)
 
 
+@pytest.mark.slow  # test_ray_run.py does the same from the command line
 def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) -> None:
     with started(tmp_path, temporary, EXAMPLES) as (_, folder, own):
         assert len(processes(own, "ray::Process")) == 2
-    assert run_folder.read(folder).state == "running"
+    assert run_folder.read(folder).is_live
     wait_until(lambda: not run_folder.read(folder).is_live)
     assert run_folder.read(folder).state == "done"
     assert json.loads((folder / "report.json").read_text())["examples"] == EXAMPLES
@@ -55,16 +56,22 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
     wait_until(lambda: not own.exists())
 
 
-def test_without_rays_head_the_run_ends_in_a_sentence(tmp_path: Path, temporary: Path) -> None:
+@pytest.mark.parametrize("part", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
+def test_when_its_own_ray_dies_the_run_ends_in_a_sentence(tmp_path: Path, temporary: Path, part: str) -> None:
+    """At once, with all its processes, and nothing says that it runs. One of them is frozen, and ends too."""
     with started(tmp_path, temporary, 100 * EXAMPLES) as (starter, folder, own):
-        heads = [pid for pid, command in processes(own).items() if "/gcs_server " in command]
-        assert len(heads) == 1
-        os.kill(heads[0], signal.SIGKILL)
-        _, said = starter.communicate(timeout=240)
+        os.kill(next(iter(processes(own, "ray::Process"))), signal.SIGSTOP)
+        (victim,) = (pid for pid, command in processes(own).items() if f"/{part} " in command)
+        os.kill(victim, signal.SIGKILL)
+        _, said = starter.communicate(timeout=90)  # it took three minutes before it knew its own child
     assert starter.returncode == 1
-    assert said.splitlines()[-1].endswith(f"resume: gearshift train --resume {folder}")
-    assert "Ray does not answer any more" in said.splitlines()[-1]
+    sentence = said.splitlines()[-1]
+    assert f"the Ray cluster of this run died (its {part} was killed by signal 9). " in sentence
+    assert sentence.endswith(f"resume: gearshift train --resume {folder}")
     assert not processes(own) and not own.exists()
+    record = run_folder.read(folder)
+    assert record.state == "failed" and part in record.reason and record.ended is not None
+    assert not (folder / "control.sock").exists() and not (folder / "control.key").exists()
     assert checkpoint.resolve(folder).is_dir()  # and it can be resumed
 
 

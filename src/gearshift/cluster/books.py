@@ -129,12 +129,21 @@ class Books(PassHost):
 
     def switch(self, asked: SwitchAsked) -> None:
         super().switch(asked)
-        write_state(self._engine.site.folder, strategy=self.training.strategy_facts())
+        self._keep(strategy=self.training.strategy_facts())
 
     def resize(self, asked: ResizeAsked) -> None:
         super().resize(asked)
-        facts = self.training.strategy_facts()
-        write_state(self._engine.site.folder, workers=asked.workers, strategy=facts)
+        self._keep(workers=asked.workers, strategy=self.training.strategy_facts())
+
+    def _keep(self, **wishes: Any) -> None:
+        """For a coordinator that restarts. A full disk is no reason to end the run."""
+        try:
+            write_state(self._engine.site.folder, **wishes)
+        except OSError as error:
+            self.observer.tell(
+                f"{error.strerror or error}: {' and '.join(wishes)} could not be noted in the run's folder; a "
+                "coordinator that restarts goes on with those of the last checkpoint"
+            )
 
     def _resize(self, workers: int) -> None:
         self._engine.role.resize(workers)

@@ -69,6 +69,9 @@ class Staff(Protocol):
     def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
         """Whom to tell that these members will be gone soon, and why."""
 
+    def replaced_to(self, hear: Callable[[To, str], None]) -> None:
+        """Whom to tell that this member did not answer and is replaced, and the reason."""
+
     def figures(self) -> dict[str, dict[str, float]]:
         """The newest of each process, by its name."""
 
@@ -183,6 +186,7 @@ class Engine:
                     rings=Rings(self._transport(), observer.tell),
                 )
                 self.staff.heeded_by(self._notice)
+                self.staff.replaced_to(self._replaced)
                 self.driver.steer(RunSeat(self))
         except lease.Fenced:
             self._step_down_if_replaced()
@@ -209,6 +213,11 @@ class Engine:
         for who in members:
             if who.role == "worker":
                 self.driver.post(partial(self.role.dismiss, who.number))
+
+    def _replaced(self, who: To, reason: str) -> None:
+        """From any thread: the run recovers until its next step."""
+        fault = partial(self._run.health.recovers, "frozen", who.role, who.number, reason=reason)
+        self.driver.post(partial(fault, action="it is replaced"))
 
     def _transport(self) -> Transport:
         """What was asked, if the optimizer lets workers step on a sum."""
@@ -302,7 +311,6 @@ class Engine:
 
     def replace_shard(self, shard: int) -> None:
         reason = f"shard {shard} was silent for {self.role.patience_with_shards:g} s"
-        self._run.health.recovers("frozen", "shard", shard, reason=reason, action="it is replaced")
         self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     def replace_worker(self, worker: int, boot: int) -> None:

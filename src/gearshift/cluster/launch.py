@@ -251,6 +251,8 @@ class LaunchedRun:
             self._ray.end(self._hub, self._plan)
         with suppress(OSError, UserError):
             control.remove(self.folder)
+            fault = run_log.Fault("lost", "ray", reason=reason, action="the run ended")
+            run_log.record(self.folder, fault, session=self._site.token)
             run_folder.finish(self.folder, "failed", sentence)
         self._leave(GONE_SECONDS)
 

@@ -113,6 +113,9 @@ class Vault:
             self._engine.staff.step_down()
 
     def newest(self) -> tuple[str, dict[str, Any]]:
+        return self._engine.site.patiently(self._newest, self._engine.tell)
+
+    def _newest(self) -> tuple[str, dict[str, Any]]:
         training, last = self._engine.training, self._engine.saver.last
         assert last is not None, "a run begins with a checkpoint"
         saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
@@ -131,8 +134,13 @@ class Vault:
         return last.name, facts
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
-        self.check_ours()
-        if incarnation == int(read_state(self._folder)["incarnation"]):
+        try:
+            self.check_ours()
+            newest = int(read_state(self._folder)["incarnation"])
+        except (OSError, KeyError):  # the folder is away
+            self._engine.saver.could_not(name, f"cannot read {self._folder}")
+            return
+        if incarnation == newest:
             self._engine.saver.commit(name, facts["book"])
 
     def failed(self, name: str, error: str) -> None:

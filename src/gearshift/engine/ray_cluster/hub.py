@@ -82,6 +82,7 @@ class Hub:
         self._error: tuple[str, bool] | None = None
         self._over = self._begun = self._stop_asked = False
         self._heed: Callable[[Sequence[To], str], None] = lambda members, reason: None
+        self._replaced: Callable[[To, str], None] = lambda who, reason: None
         self._leaving: set[str] = set()  # machines
         self._moving: set[To] = set()  # workers that shall not start again where a place is reserved for them
         self._run: Running | None = None
@@ -289,6 +290,9 @@ class Hub:
     def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
         self._heed, self._leaving = notice, set()  # also what was said before anybody listened
 
+    def replaced_to(self, hear: Callable[[To, str], None]) -> None:
+        self._replaced = hear
+
     def rest(self) -> None:
         self._wanted = 0
 
@@ -326,6 +330,7 @@ class Hub:
         if (place := self._places.get(who)) and self._boots.get(who) == boot:
             self._boots[who] = 0  # once
             self._seat.tell(f"{reason}: it is replaced")
+            self._replaced(who, reason)
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
     def failure(self) -> str | None:

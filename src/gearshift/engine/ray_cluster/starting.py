@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,9 @@ def connect(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
+    # Ray tells its head of an error that nobody caught, and waits for minutes if the head is gone.
+    if sys.excepthook is ray._private.worker.custom_excepthook:
+        sys.excepthook = ray._private.worker.normal_excepthook
     host, _, port = address.rpartition(":")
     if ray.is_initialized():
         raise UserError(
