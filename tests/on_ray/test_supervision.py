@@ -71,10 +71,10 @@ def test_what_freezes_for_ever_is_replaced(tmp_path: Path, cluster: gs.ClusterSe
     places = run.processes()
     for pid in (places[To("worker", 1)][0], places[To("shard", 0)][0], coordinator(run)):
         os.kill(pid, signal.SIGSTOP)
-    until(run, lambda: has_said(run, "the coordinator does not answer for 2 s; replaced at 5 s"))
+    until(run, lambda: has_said(run, "the coordinator does not answer for "))
     for name in ("shard 0", "worker 1"):
-        until(run, lambda name=name: has_said(run, f"{name} does not answer for 2 s; replaced at 5 s"))
-        until(run, lambda name=name: has_said(run, f"{name} did not answer for 5 s: it is replaced"))
+        until(run, lambda name=name: has_said(run, f"{name} does not answer for "))
+        until(run, lambda name=name: has_said(run, f"{name} did not answer for "))
     goes_on(run)
     run.stop()
     run.wait(60)

@@ -6,6 +6,7 @@
     serve.py         a shard: loads its part of a snapshot, serves, writes its part of the next
     snapshots.py     parts of snapshots on disk, and how they become a checkpoint that every engine reads
     coordinate.py    the run itself: books, evaluation, checkpoints, in the coordinator's process
+    elsewhere.py     what the coordinator sees of the shards' rows
     launch.py        from where the run was started: starts the processes, and shows what they tell
 
 The roles that talk are in engine/roles, the wire in engine/wire, the processes are placed and started anew by Ray

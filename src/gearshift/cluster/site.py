@@ -214,6 +214,11 @@ class Site:
         state = read_state(self.folder)
         return max(0, int(state.get("start", 1)) - int(state.get("starts_before", 0)) - 1)
 
+    def record_failure(self, reason: str) -> None:
+        """The coordinator failed before there was a run that could say so. Not if another owns it, or it has ended."""
+        if lease.held(self.folder) is not None and run_folder.read(self.folder).ended is None:
+            run_folder.finish(self.folder, "failed", reason)
+
     def over(self) -> None:
         """The run has ended: so does a cluster that was started for it alone."""
         if self.local is not None:

@@ -195,7 +195,7 @@ class Cluster(Section):
         description="Only you reach the network: all-reduce may go between machines, unencrypted.",
     )
     patience: Seconds = Field(
-        default=30.0, gt=0, description="A process that is silent for so long is lost; others do its work."
+        default=30.0, gt=0, description="A process that is silent for so long is replaced."
     )
     placement: Literal["pack", "spread"] = Field(
         default="pack", description="Processes on few machines, or over many."

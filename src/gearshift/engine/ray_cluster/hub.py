@@ -105,6 +105,9 @@ class Hub:
         with contextlib.suppress(Exception):
             self.close()
         with contextlib.suppress(Exception):
+            if self._run is None and self._error is not None:
+                self._site.record_failure(self._error[0])
+        with contextlib.suppress(Exception):
             self._site.over()
         self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
