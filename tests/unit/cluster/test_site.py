@@ -70,7 +70,7 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
     write_state(tmp_path, token=run_folder.hand_over(tmp_path))
     before = (tmp_path / sites.STATE).read_text()
     site = site_in(tmp_path)
-    site.new_start(7, "node")
+    site.new_start(7, "node", restarted=False)
     for process in (serve, work):
         with pytest.raises(lease.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
             process(NOBODY, site)
