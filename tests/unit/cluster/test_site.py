@@ -73,9 +73,9 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
     site.new_start(7, "node", restarted=False)
     for process in (serve, work):
         with pytest.raises(lease.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
-            process(NOBODY, site)
+            process(NEW, site)
     with pytest.raises(lease.Fenced, match="was taken over"):
-        coordinate(NOBODY, site, NOBODY)
+        coordinate(NEW, site, NOBODY)
     assert (tmp_path / sites.STATE).read_text() == before
     run_folder.finish(tmp_path, "done")
 
