@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.operator import processes
-from tests.operator.live_run import Sample
-from tests.operator.verdict import longest_gap, step_times
+from tests.matrix import processes
+from tests.matrix.live_run import Sample
+from tests.matrix.verdict import longest_gap, step_times
 
 MARKER = f"test-{os.getpid()}"
 LISTEN = (

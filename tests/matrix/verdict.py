@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.ledger import Ledger
-from tests.operator import processes, scenarios
-from tests.operator.live_run import LiveRun, Sample
-from tests.operator.scenarios import Case, expectation
+from tests.matrix import processes, scenarios
+from tests.matrix.live_run import LiveRun, Sample
+from tests.matrix.scenarios import Case, expectation
 
 LEFT_SECONDS = 20.0  # in which everything of a run that is over must be gone
 CONTROL = ("control.sock", "control.key")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.matrix.case import carry_out
+from tests.matrix.run import line
+from tests.matrix.scenarios import SHORT, Case, limit, matrix
 from tests.on_ray.fixtures import ON_RAY
-from tests.operator.case import carry_out
-from tests.operator.run import line
-from tests.operator.scenarios import SHORT, Case, limit, matrix
 
 LONGEST = max(map(limit, matrix()))
 pytestmark = [ON_RAY, pytest.mark.timeout(2 * LONGEST + 600)]

@@ -1,4 +1,4 @@
-"""python -m tests.operator.case NAME: carries out one case against a real run and prints the result as JSON.
+"""python -m tests.matrix.case NAME: carries out one case against a real run and prints the result as JSON.
 
 `carry_out` starts it in a process of its own; where that is permitted in a private mount namespace with its own
 /dev/shm, so that disks can be filled and shared memory that is left behind is the run's.
@@ -21,11 +21,11 @@ from functools import cache
 from math import inf
 from pathlib import Path
 
-from tests.operator import processes, scenarios
-from tests.operator.injection import COMMAND_SECONDS, DISK_MEGABYTES, Injected, inject
-from tests.operator.live_run import START_SECONDS, LiveRun
-from tests.operator.scenarios import FREEZE, START, STOP_AFTER, Case, limit, training_seconds
-from tests.operator.verdict import (
+from tests.matrix import processes, scenarios
+from tests.matrix.injection import COMMAND_SECONDS, DISK_MEGABYTES, Injected, inject
+from tests.matrix.live_run import START_SECONDS, LiveRun
+from tests.matrix.scenarios import FREEZE, START, STOP_AFTER, Case, limit, training_seconds
+from tests.matrix.verdict import (
     Result,
     accounts,
     is_done,
@@ -63,7 +63,7 @@ def carry_out(case: Case, python: str = sys.executable, keep: Path | None = None
     if case.fault in scenarios.NEEDS_MOUNTS and not mounts_permitted():
         return replace(Result.of(case), outcome="skipped", said="mounting a small disk is not permitted here")
     marker = secrets.token_hex(8)
-    command = [sys.executable, "-m", "tests.operator.case", case.name, "--python", python, "--marker", marker]
+    command = [sys.executable, "-m", "tests.matrix.case", case.name, "--python", python, "--marker", marker]
     command += ["--private"] if mounts_permitted() else []
     command += ["--keep", str(keep)] if keep else []
     environment = {

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from tests.operator import processes, scenarios
-from tests.operator.live_run import START_SECONDS, Command, LiveRun
-from tests.operator.scenarios import FREEZE, Case
+from tests.matrix import processes, scenarios
+from tests.matrix.live_run import START_SECONDS, Command, LiveRun
+from tests.matrix.scenarios import FREEZE, Case
 
 STEPS_BEFORE = 15  # that a run has made before it is harmed
 TROUBLE_SECONDS = 12.0  # of a full disk or a read-only folder that does not last for ever

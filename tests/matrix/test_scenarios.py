@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from math import inf, isfinite
 
-from tests.operator.scenarios import (
+from tests.matrix.scenarios import (
     FACTORS,
     IMPOSSIBLE,
     MOMENTS,

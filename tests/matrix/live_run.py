@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.operator import processes
-from tests.operator.scenarios import PATIENCE
+from tests.matrix import processes
+from tests.matrix.scenarios import PATIENCE
 
 WORKERS, SHARDS, BATCH, STEP_SECONDS = 3, 2, 128, 0.2
 RATE = WORKERS * BATCH / STEP_SECONDS  # examples/s at best

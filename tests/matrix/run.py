@@ -1,4 +1,4 @@
-"""python -m tests.operator.run --out FOLDER: the operator's matrix, or part of it, one case after the other.
+"""python -m tests.matrix.run --out FOLDER: the operator's matrix, or part of it, one case after the other.
 
     --python PATH     the interpreter of the checkout to harm (this one if not given)
     --cases PATTERN   names to run, as `short`, `coordinator/*`, `*/resize/*` or whole names; all if not given
@@ -19,9 +19,9 @@ from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.operator.case import carry_out
-from tests.operator.scenarios import IMPOSSIBLE, SHORT, Case, matrix
-from tests.operator.verdict import Result
+from tests.matrix.case import carry_out
+from tests.matrix.scenarios import IMPOSSIBLE, SHORT, Case, matrix
+from tests.matrix.verdict import Result
 
 
 def main() -> int:
