@@ -42,7 +42,7 @@ check: $(VENV)/built $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell src csrc tests benchmarks docs examples *.md
-	@$(BIN)/python tests/size_table.py
+	@$(BIN)/python -P tests/size_table.py
 
 # Accuracy on public data needs them: make bench DATA=folder with frappe/ and census/ in it.
 bench: $(VENV)/built $(VENV)/dev

@@ -42,9 +42,7 @@ def temporary() -> Iterator[Path]:
 def ray_here(temporary: Path) -> Iterator[LocalRay]:
     # Its processes import the tests' modules as we do.
     root = Path(__file__).parents[2]
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     local = LocalRay.start(12)
     yield local
     local.stop()

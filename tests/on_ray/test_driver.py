@@ -28,7 +28,7 @@ def started(runs: Path, temporary: Path, examples: int) -> Iterator[tuple[subpro
     """Its starter, its folder, and that of its cluster."""
     before = folders(temporary)
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "tests.on_ray.starter", str(runs), str(examples)]
     pipe = subprocess.PIPE
     starter = subprocess.Popen(command, cwd=root, env=environment, stdout=pipe, stderr=pipe, text=True)
