@@ -215,7 +215,8 @@ def _measure(run: LiveRun, case: Case, injected: Injected, ended: float, result:
         failures.append(
             f"it was over {result.to_the_end:.0f} s after the fault; the limit is {limit(case):.0f} s"
         )
-    result.without_step = round(longest_gap(step_times(folder, run.samples), injected.at, over), 1)
+    times = step_times(folder, run.samples)
+    result.without_step = round(longest_gap(times, injected.at, over, done=is_done(run)), 1)
     if result.bound is not None and result.without_step > result.bound:
         failures.append(f"{result.without_step} s without a step; the bound is {result.bound:g} s")
     return failures

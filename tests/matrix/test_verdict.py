@@ -73,11 +73,14 @@ def test_processes_are_found_by_title_socket_and_record(
 
 def test_the_longest_gap_is_counted_from_the_fault_on() -> None:
     times = [1.0, 8.0, 9.0, 12.0, 12.5]
-    assert longest_gap(times, fault=9.5, end=20.0) == 3.0, "the longer gap was over before the fault"
-    assert longest_gap(times, fault=13.0, end=20.0) == 7.0, "no step followed"
-    assert longest_gap([*times, 30.0], fault=9.5, end=20.0) == 3.0, (
+    assert longest_gap(times, fault=9.5, end=20.0, done=True) == 3.0, (
+        "the longer gap was over before the fault"
+    )
+    assert longest_gap(times, fault=13.0, end=20.0, done=True) == 7.0, "no step followed"
+    assert longest_gap([*times, 30.0], fault=9.5, end=20.0, done=True) == 3.0, (
         "what a resumed run does is another matter"
     )
+    assert longest_gap(times, fault=9.5, end=20.0, done=False) == 7.5, "it stood still until it gave up"
 
 
 def test_steps_are_read_from_every_log_and_from_looks_at_the_run(tmp_path: Path) -> None:

@@ -79,12 +79,17 @@ def step_times(folder: Path, samples: list[Sample]) -> list[float]:
     return sorted(times)
 
 
-def longest_gap(times: list[float], fault: float, end: float) -> float:
-    """The longest time without a step that was not over before the fault; up to `end` if no step follows."""
+def longest_gap(times: list[float], fault: float, end: float, *, done: bool) -> float:
+    """The longest time without a step that was not over before the fault.
+
+    Up to `end` if no step follows, or if the run was not done: it may have stood still before it gave up.
+    """
     before = [at for at in times if at <= fault][-1:] or [fault]
     after = [at for at in times if fault < at <= end]
     if not after:
         return end - fault
+    if not done:
+        after.append(end)
     return max(later - earlier for earlier, later in zip([*before, *after], after, strict=False))
 
 
