@@ -23,7 +23,7 @@ from gearshift import lease
 from gearshift.errors import UserError
 
 LOG, FAULTS = "run.log", "faults.jsonl"
-Kind = Literal["start", "end", "lost", "frozen", "failed", "rewind", "save failed", "no room"]
+Kind = Literal["start", "end", "lost", "frozen", "save failed"]
 
 
 @dataclass(frozen=True)
