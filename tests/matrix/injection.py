@@ -20,7 +20,7 @@ STEPS_BEFORE = 15  # that a run has made before it is harmed
 TROUBLE_SECONDS = 12.0  # of a full disk or a read-only folder that does not last for ever
 DISK_MEGABYTES = 80
 OTHER_STRATEGY = {"sync": "gba", "gba": "easgd", "easgd": "sync"}
-OTHER_WORKERS = {"sync": 2, "gba": 4, "easgd": 4}
+OTHER_WORKERS = {"sync": 4, "gba": 4, "easgd": 2}
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$0" "$@"')
 COMMAND_SECONDS = 90.0  # in which a command must be answered or refused
 
