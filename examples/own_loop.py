@@ -1,4 +1,4 @@
-"""A training loop of your own: only the embedding rows are Gearshift's. Run: python examples/own_loop.py
+"""A training loop of your own: only the embedding rows are Gearshift's. Run: python examples/own_loop.py [clicks.csv]
 
 `gs.Embeddings` is an nn.Module. It looks ids up in the row store, and `backward` brings the gradients of the
 rows there, where the row optimizer applies them; so `net` and its torch optimizer stay as they were.
@@ -6,18 +6,24 @@ rows there, where the row optimizer applies them; so `net` and its torch optimiz
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import gearshift as gs
 
 
-def main(examples: int = 200_000) -> None:
-    data = gs.read(gs.ClickLog(examples))  # or your CSV: gs.read("clicks.csv", schema)
-    net = gs.models.DNN(data.schema, dim=16, hidden=[128, 64])  # or any module of yours
-    emb = gs.Embeddings(data.schema, dim=16, optimizer=gs.RowAdagrad(lr=0.05))
+def main(examples: int = 200_000, file: str | None = None) -> None:
+    data = gs.read(gs.ClickLog(examples)) if file is None else gs.read(file, gs.infer_schema(file))
+    train, valid = data.split(valid="10%")
+    # A Trainer does this itself: what standardize and bucketize need is learned from the training data, and taken over.
+    train = train.fitted()
+    valid = valid.fitted(train)
+    net = gs.models.DNN(train.schema, dim=16, hidden=[128, 64])  # or any module of yours
+    emb = gs.Embeddings(train.schema, dim=16, optimizer=gs.RowAdagrad(lr=0.05))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for step, batch in enumerate(data.batches(2048), 1):
+    for step, batch in enumerate(train.batches(2048), 1):
         label = torch.from_numpy(batch.labels_BT[:, 0])
         loss = binary_cross_entropy_with_logits(net(emb(batch)), label)
         loss.backward()  # the rows have moved when this returns
@@ -25,7 +31,20 @@ def main(examples: int = 200_000) -> None:
         opt.zero_grad()
         if step % 20 == 0:
             print(f"{step * 2048:>9,} examples  loss {loss.item():.4f}  {emb}")
+    print(f"held-out loss {held_out_loss(net, emb, valid):.4f}")
+
+
+@torch.no_grad()
+def held_out_loss(net: torch.nn.Module, emb: gs.Embeddings, valid: gs.Dataset) -> float:
+    net.eval()
+    emb.eval()  # ids that were never trained get no row
+    total = count = 0.0
+    for batch in valid.batches(8192):
+        label = torch.from_numpy(batch.labels_BT[:, 0])
+        total += binary_cross_entropy_with_logits(net(emb(batch)), label, reduction="sum").item()
+        count += len(batch)
+    return total / count
 
 
 if __name__ == "__main__":
-    main()
+    main(file=sys.argv[1] if len(sys.argv) > 1 else None)

@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
+    from gearshift import losses as losses
     from gearshift import models as models
     from gearshift.cadence import Every as Every
     from gearshift.cluster.settings import ClusterSettings as ClusterSettings
+    from gearshift.control import Status as Status
     from gearshift.data.batch import Batch as Batch
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from gearshift.embeddings import Embeddings as Embeddings
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
+    from gearshift.evaluate import Evaluation as Evaluation
     from gearshift.models.inputs import Inputs as Inputs
     from gearshift.optim.first_order import SGD as SGD
     from gearshift.optim.first_order import Adagrad as Adagrad
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "gearshift.cadence": "Every",
     "gearshift.cluster.settings": "ClusterSettings",
+    "gearshift.control": "Status",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer": "infer_schema",
@@ -86,6 +90,7 @@ _HOMES = {
     "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
     "gearshift.embeddings": "Embeddings",
     "gearshift.errors": "DataWarning UserError",
+    "gearshift.evaluate": "Evaluation",
     "gearshift.models.inputs": "Inputs",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
@@ -99,12 +104,13 @@ _HOMES = {
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"
-__all__ = [*_MODULE_OF, "models"]
+_MODULES = ("losses", "models")
+__all__ = [*_MODULE_OF, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return import_module("gearshift.models")
+    if name in _MODULES:
+        return import_module(f"gearshift.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gearshift' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

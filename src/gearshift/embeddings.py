@@ -88,6 +88,7 @@ class Embeddings(nn.Module):
         return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index)  # type: ignore[no-untyped-call,no-any-return]
 
     def push(self, store: MemoryStore, index: _core.Occurrences, grads_NW: Floats) -> None:
+        """Applies the gradient of each occurrence's row; `backward` calls it."""
         sums_UW = np.zeros((len(index.unique_U), store.width), np.float32)
         index.sum(grads_NW, 0, store.width, sums_UW, self.threads)
         self.step += 1
@@ -99,12 +100,14 @@ class Embeddings(nn.Module):
         return {"step": self.step, "rows": [_joined(of_store) for of_store in blocks]}
 
     def set_extra_state(self, state: Any) -> None:
+        """Takes the rows of a `state_dict()`."""
         self.step = int(state["step"])
         for store, rows in zip(self.stores, state["rows"], strict=True):
             if rows:
                 store.load(RowBlock(**{name: tensor.numpy() for name, tensor in rows.items()}))
 
     def extra_repr(self) -> str:
+        """Width and number of rows."""
         return f"dim={self.needs.dim}, rows={sum(map(len, self.stores)):,}"
 
 

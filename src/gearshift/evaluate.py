@@ -13,12 +13,13 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset
 from gearshift.learner import Learner
 from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
+from gearshift.scores import Scores
 
 BATCH = 8192
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Scores):
     """What a model scored on a data set; `tasks` has the measures of every task, the first among them."""
 
     measures: Measures
@@ -26,6 +27,7 @@ class Evaluation:
     grouped_auc: float | None  # of the first task; `grouped` has it for every task, with the number of groups
     mean_rate: float
     grouped: tuple[Grouped | None, ...] = ()
+    names: tuple[str, ...] = ()  # of the tasks
 
     @property
     def calibration_table(self) -> CalibrationTable:
@@ -72,8 +74,9 @@ def evaluate(learner: Learner, dataset: Dataset) -> Evaluation:
     found = [c.whole() for c in collect(predictions(learner, dataset), len(dataset.schema.labels))]
     tasks = tuple(measured.measures for measured in found)
     grouped = tuple(measured.grouped for measured in found)
-    first = grouped[0]
-    return Evaluation(tasks[0], tasks, None if first is None else first.auc, tasks[0].mean_label, grouped)
+    first, names = grouped[0], tuple(label.task for label in dataset.schema.labels)
+    auc = None if first is None else first.auc
+    return Evaluation(tasks[0], tasks, auc, tasks[0].mean_label, grouped, names)
 
 
 def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats:

@@ -23,12 +23,13 @@ from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
 from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
+from gearshift.losses import Loss, binary_cross_entropy
 from gearshift.models.layers import seed_dropout
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout as DenseLayout
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.shard import Layout
-from gearshift.worker import Loss, Push, Worker, binary_cross_entropy
+from gearshift.worker import Push, Worker
 
 
 def is_of_rows(file: str) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 
 from gearshift import control, run_folder
 from gearshift.control import Status
+from gearshift.display import History
 from gearshift.errors import UserError
 from gearshift.training import Switch
 from gearshift.watching import POLL_SECONDS, Watched
 
 
-class RemoteRun:
+class RemoteRun(History):
     """A handle to a live run of this machine and user. A run that has ended answers with a `UserError`."""
 
     def __init__(self, folder: Path) -> None:
@@ -26,9 +27,11 @@ class RemoteRun:
 
     @property
     def name(self) -> str:
+        """The name of its folder."""
         return self.folder.name
 
     def status(self) -> Status:
+        """Where it stands: step, examples, speed, loss, AUC so far."""
         return control.status_of(control.ask(self.folder, "status"))
 
     @property
@@ -39,21 +42,34 @@ class RemoteRun:
 
     @property
     def finished(self) -> bool:
+        """Whether it has ended, in whatever way."""
         return self._watched.ending() is not None
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits for the end; returns the run's report, empty if it was stopped. `gs.load(run.folder)` is its model."""
+        """Waits for the end; returns the run's report, empty if it was stopped. `gs.load(run.folder)` is its model.
+
+        Ctrl-C ends the waiting alone: the run belongs to another process and goes on.
+        """
+        try:
+            ended = self._wait(timeout)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f'run {self.folder} goes on in its own process; stop it: gs.attach("{self.folder}").stop()'
+            ) from None
+        if ended.state == "failed":
+            raise UserError(f"run {self.name} failed: {ended.reason}")
+        if ended.state == "stopped":
+            return {}
+        return dict(json.loads((self.folder / run_folder.REPORT).read_text()))
+
+    def _wait(self, timeout: float | None) -> run_folder.RunRecord:
         until = None if timeout is None else time.monotonic() + timeout
         while (ended := self._watched.ending()) is None:
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"run {self.name} is not done after {timeout} s")
             self._watched.look()
             time.sleep(POLL_SECONDS)
-        if ended.state == "failed":
-            raise UserError(f"run {self.name} failed: {ended.reason}")
-        if ended.state == "stopped":
-            return {}
-        return dict(json.loads((self.folder / run_folder.REPORT).read_text()))
+        return ended
 
     def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
         """As `Run.switch`: returns when the run has changed over."""

@@ -17,15 +17,18 @@ from typing import Any, Literal
 
 import torch
 
-from gearshift import __version__, control, lease, run_folder
+from gearshift import __version__, control, interrupts, lease, run_folder
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.control import Status
 from gearshift.data.dataset import Dataset
+from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
+from gearshift.html_table import html_table
 from gearshift.metrics import day_name
+from gearshift.models import first_weights
 from gearshift.replicas.figures import from_json
 from gearshift.report import report
 from gearshift.result import Result
@@ -49,15 +52,28 @@ class CheckpointPolicy:
 
 
 class Callback:
-    """Override what you need; each is called in the run's own thread."""
+    """Override what you need; each is called in the run's own thread, between two steps.
 
-    def on_step(self, run: Run) -> None: ...
-    def on_eval(self, run: Run, metrics: Evaluation) -> None: ...
-    def on_checkpoint(self, run: Run, path: Path) -> None: ...
-    def on_switch(self, run: Run, switch: Switch) -> None: ...
+    A callback may ask the run for something (`run.stop()`, `run.checkpoint()`, `run.ask_switch("gba")`), and must not
+    wait for it. An exception in a callback ends the run.
+    """
+
+    def on_step(self, run: Run) -> None:
+        """After every step."""
+
+    def on_eval(self, run: Run, metrics: Evaluation) -> None:
+        """After every evaluation on the validation data; `metrics.auc` and others."""
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        """When a checkpoint has been written to `path`."""
+
+    def on_switch(self, run: Run, switch: Switch) -> None:
+        """When the strategy has changed."""
 
 
-class Run:
+class Run(History):
+    """Training under way, in a thread of its own. `Trainer.start` makes it."""
+
     def __init__(
         self,
         training: Training,
@@ -71,15 +87,21 @@ class Run:
         self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages = Messages()  # sentences for the user, in order; all of them are in run.log too
         self.last_evaluation: Evaluation | None = None
-        self._stop, self._save_asked = threading.Event(), threading.Event()
+        self._stop, self._save_asked, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._result: Result | None = None
         self.resumed: Path | None = None  # the checkpoint it goes on from
         self.make_saver: type[Saver] = Saver
         self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
-        self._thread = threading.Thread(target=self._guarded, name="gearshift-run", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gearshift-run", daemon=True)
         self._started = self._save_clock = time.monotonic()
         self._metrics = MetricsLog(self)
+
+    def __repr__(self) -> str:
+        return status_text("Run", self.status(), self.folder)
+
+    def _repr_html_(self) -> str:
+        return html_table([status_row(self.status(), self.folder)])
 
     # What others call
 
@@ -98,11 +120,13 @@ class Run:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
         self.training.log = self._events = EventLog(folder, self.tell, check=partial(lease.check, folder))
         self._end_control = control.serve(folder, self)
+        self._cancel_stop = interrupts.stop_before_exit(self)
         self._thread.start()
 
     @property
     def finished(self) -> bool:
-        return self.phase in ("done", "stopped", "failed") and not self._thread.is_alive()
+        """Whether it has ended, in whatever way."""
+        return self._ended.is_set() and not self._thread.is_alive()
 
     def stop(self) -> None:
         """Asks the run to stop after this step; it saves a checkpoint first."""
@@ -110,6 +134,7 @@ class Run:
 
     @property
     def stopping(self) -> bool:
+        """Whether it was asked to stop."""
         return self._stop.is_set()
 
     def checkpoint(self) -> None:
@@ -117,9 +142,10 @@ class Run:
         self._save_asked.set()
 
     def switch(self, strategy: str, *, reason: str = "", timeout: float = 60.0, **settings: Any) -> Switch:
-        """Changes how the workers synchronise, while they train: no drain, nothing re-tuned.
+        """Changes how the workers synchronise, while they train. Returns when the run has changed over.
 
-        Leases in flight and gradients waiting are taken over as they are.
+        The global batch and the learning rates stay. Batches under way and gradients that wait for a step are taken
+        over, none is lost.
         """
         self._check_training("switch")
         asked = self.training.ask_switch(strategy, settings, reason)
@@ -128,7 +154,7 @@ class Run:
         return asked.switch
 
     def resize(self, workers: int, *, timeout: float = 60.0) -> None:
-        """Another number of workers, while they train: newcomers begin at once, others leave after their batch."""
+        """Changes the number of workers while they train: new ones begin at once, others leave after their batch."""
         self._check_training("resize")
         asked = self.training.ask_resize(workers)
         self._wait_for(asked.answered, timeout, f"resize to {workers} workers")
@@ -154,17 +180,19 @@ class Run:
                 )
 
     def ask_resize(self, workers: int) -> None:
-        """The same without waiting for it, for callbacks."""
+        """As `resize`, without waiting for it: for callbacks."""
         self.training.ask_resize(workers)
 
     def ask_switch(self, strategy: str, *, reason: str = "", **settings: Any) -> None:
-        """The same without waiting for it, for callbacks; `on_switch` tells when it is done."""
+        """As `switch`, without waiting for it: for callbacks. `Callback.on_switch` is called when it is done."""
         self.training.ask_switch(strategy, settings, reason)
 
     def tell(self, sentence: str) -> None:
+        """A sentence for the user."""
         self.messages.append(sentence)
 
     def began(self) -> None:
+        """Called by the training when an epoch begins."""
         training = self.training
         strategy, plan = training.strategy, training.plan
         settings = asdict(strategy)
@@ -187,6 +215,7 @@ class Run:
         self._events.write()
 
     def switched(self, switch: Switch) -> None:
+        """Called by the training when the strategy has changed."""
         why = f": {switch.reason}" if switch.reason else ""
         self.messages.append(
             f"switch {switch.before} -> {switch.strategy} after step {switch.step:,}{why}. "
@@ -196,6 +225,7 @@ class Run:
             callback.on_switch(self, switch)
 
     def status(self) -> Status:
+        """Where it stands: step, examples, speed, loss, AUC so far, phase."""
         progress = self.training.progress
         return Status(
             self.training.step,
@@ -220,22 +250,46 @@ class Run:
         return max(0, self.training.workers - int(there)) if self.phase == "training" else 0
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Waits for the end and raises what went wrong; `TimeoutError` when the time is over first."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise TimeoutError(f"run {self.folder.name} is not done after {timeout} s")
+        """Waits for the end and returns the result; raises what went wrong, `TimeoutError` if the time is over first.
+
+        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` says how to resume it. A second
+        Ctrl-C raises at once.
+        """
+        try:
+            interrupts.wait(self, timeout)
+        except KeyboardInterrupt:
+            if self._error is None or not self.finished:
+                raise
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
 
+    def over(self, seconds: float) -> bool:
+        """Waits for the end, so long at most; whether the run is over. Raises nothing of the run's own."""
+        # Not `join`: an exception in it makes Python 3.11 take the thread for ended.
+        if self._ended.wait(seconds):
+            self._thread.join()
+        return self._ended.is_set()
+
+    def ending(self) -> str:
+        """How a run that is over ended, in a sentence, with the way to resume it."""
+        return interrupts.ending(self.folder, self.phase, self.training.step, self._error)
+
     # The thread
+
+    def _run(self) -> None:
+        try:
+            self._guarded()
+        finally:
+            self._cancel_stop()
+            self._ended.set()
+            first_weights.written(self.training.learner.model)
 
     def _guarded(self) -> None:
         how: Literal["done", "stopped", "failed"] = "failed"
         try:
-            self._train()
-            how = "stopped" if self._stop.is_set() else "done"
+            how = self._train()
         except BaseException as error:
             self._error = error
             with contextlib.suppress(Exception):  # the first error is the one to tell
@@ -245,20 +299,22 @@ class Run:
         self._events.close()
         run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
 
-    def _train(self) -> None:
+    def _train(self) -> Literal["done", "stopped"]:
         training = self.training
         self._enter("training")
         self._metrics.begin()
         training.run(self)
+        stopped = self._stop.is_set()  # later is too late: the run is evaluated and done
         self._enter("saving")
         self.save_now()
         self.saver.wait()
         if self.saver.failure:
             raise UserError(self.saver.failure)
         self._tell_callbacks_of_checkpoints()
-        self._result = self._stopped_result() if self._stop.is_set() else self._final_result()
+        self._result = self._stopped_result() if stopped else self._final_result()
         if skipped := training.train.skipped:
             run_folder.write_text(self.folder / "bad_lines.txt", "".join(f"{line}\n" for line in skipped))
+        return "stopped" if stopped else "done"
 
     def _stopped_result(self) -> Result:
         """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
@@ -300,6 +356,7 @@ class Run:
         return mine.seconds if mine else time.monotonic() - self._started
 
     def stepped(self, before: Moment) -> bool:
+        """Called by the training after every step; False asks it to stop."""
         self.health.stepped()
         for callback in self.callbacks:
             callback.on_step(self)
@@ -313,6 +370,7 @@ class Run:
         return not self._stop.is_set()
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
+        """Called by the training after every evaluation."""
         self.last_evaluation = evaluation
         self._metrics.write(**{f"valid_{k}": v for k, v in evaluation.measures.as_dict().items()})
         if is_best and self.training.plan.keep_best:
@@ -369,6 +427,7 @@ class Run:
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
 
     def facts(self) -> dict[str, Any]:
+        """What a checkpoint remembers beside the arrays."""
         training = self.training
         counted = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
         progress = copy.deepcopy(counted)  # it is written while training goes on

@@ -22,11 +22,14 @@ from gearshift.embedding.store import RowSGD
 from gearshift.errors import MissingColumns, UserError, warn
 from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predictions
 from gearshift.learner import Learner, describe, without_state
+from gearshift.models import first_weights
 from gearshift.optim.first_order import SGD
 from gearshift.server import RowSettings
 
 
 class TrainedModel:
+    """A model to predict with: what `gs.load` opens and what a run ends with."""
+
     def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
         """A `learner` to be loaded is loaded when somebody wants something of it."""
         self._learner, self.facts = learner, facts
@@ -34,12 +37,14 @@ class TrainedModel:
 
     @property
     def learner(self) -> Learner:
+        """The network and its rows; loaded when first asked for."""
         if not isinstance(self._learner, Learner):
             self._learner = self._learner()
         return self._learner
 
     @property
     def schema(self) -> Schema:
+        """What the columns of its data mean."""
         return self.learner.schema
 
     def dataset(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Dataset:
@@ -82,7 +87,10 @@ class TrainedModel:
             yield batch, correct_for_sampling(probabilities_BT, self.schema.negatives_kept)
 
     def evaluate(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Evaluation:
-        """Measures on labelled data; a group column that the data lack means no grouped AUC with `as_missing`."""
+        """Measures it on labelled data: `.auc`, `.logloss`, `.calibration` and more.
+
+        With `missing_columns="as_missing"` a group column that the data lack means no grouped AUC.
+        """
         return evaluate(self.learner, self._open(data, missing_columns, labelled=True))
 
     def save(self, path: str | Path) -> Path:
@@ -108,8 +116,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
     schema = Schema.from_dict(facts["schema"])
     if model is None:
         model = _rebuild(opened.path, facts["model"], schema)
+    first_weights.remember(model)
     learner = Learner(model, schema, rows=RowSettings(RowSGD()), optimizer=SGD(), seed=facts["seed"])
     learner.restore(opened, trainable=False)
+    first_weights.written(model)
     return TrainedModel(learner, facts)
 
 

@@ -7,15 +7,15 @@ and stopped meanwhile. `Trainer` only holds settings; the same one can start man
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
-from gearshift import leftovers, models, names, run_folder
+from gearshift import interrupts, leftovers, models, run_folder
 from gearshift.cadence import Every
 from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.cluster.end_session import end_session
@@ -29,22 +29,74 @@ from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError, warn
 from gearshift.learner import Learner, is_of_rows
-from gearshift.optim.batch_scaling import Rates, scaled
+from gearshift.losses import Loss, binary_cross_entropy
+from gearshift.losses import prepared as prepared_loss
+from gearshift.models import first_weights
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
-from gearshift.optim.variance_reduced import VarianceReduced, with_lr
+from gearshift.optim.variance_reduced import with_lr
 from gearshift.result import Result
 from gearshift.run import Callback, CheckpointPolicy, Run
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
+from gearshift.trainer_settings import check_optimizer, check_rows, grown, growth
 from gearshift.training import EarlyStopping, Plan, Plateau, Training
-from gearshift.worker import Loss, binary_cross_entropy
 
 if TYPE_CHECKING:
     from gearshift.cluster.launch import LaunchedRun
 
 
 class Trainer:
+    """How to train: settings alone, so that one trainer can start many runs.
+
+    `fit` trains to the end; `start` trains in the background, to be watched, switched and stopped.
+
+    What is trained
+
+        global_batch      examples of a step, over all workers
+        batch             examples that a worker takes at a time; its share of the global batch if left out
+        micro_batches     into how many a worker's share is cut, instead of `batch`
+        epochs            passes over the data
+        seed              decides all first weights, the order of the data and dropout: same seed, same run
+        shuffle           None: a log with a time column is read once in its order, anything else is shuffled
+        loss              see `gs.losses`; binary cross-entropy by default
+        bad_batches       how many batches may be left out because their loss or gradient is not finite
+
+    How workers synchronise
+
+        workers           threads, or processes with `cluster`
+        shards            parts that the embedding rows are divided into
+        strategy          "sync", "gba", "async", "auto", ...; settings as {"name": "gba", "max_lag": 4}
+        cluster           gs.ClusterSettings(): workers and shards become processes on Ray
+        inject            slowness on purpose, for experiments
+        threads           of each worker; torch's number if left out
+
+    Optimizers
+
+        optimizer         of the dense weights: gs.Adam(lr=1e-3), or gearshift.optim.build("lamb", lr=1e-3)
+        embeddings        of embedding rows: gs.RowAdagrad(lr=0.05)
+        linear            of the width-1 part of rows (LR, FM, Wide & Deep); as `embeddings` if left out
+        row_init          new rows are uniform in [-row_init, row_init]
+        row_clip          gs.CowClip(): clips the gradient of each row
+        embedding_reduce  "mean" of a row's gradient over all examples of the step, "touched": over those that have
+                          the id, or "sum"
+        row_trust         whether variance-reduced optimizers scale rows too
+        clip_norm         the largest length of the dense gradient
+        schedule          gs.Schedule(warmup=0.05, decay="cosine")
+        batch_rule, base_batch   scale the rates from the batch they were tuned for: "linear", "square_root", "cowclip"
+
+    Evaluation and checkpoints
+
+        eval_every        gs.Every(share=0.1), gs.Every(steps=500); at the end of each epoch in any case
+        best              "auc" or "logloss": by what evaluations are compared; None: nothing is chosen by them
+        early_stopping    gs.EarlyStopping(patience=2)
+        plateau           gs.Plateau(factor=0.1, patience=1)
+        baseline          trains a logistic regression beside the model, for comparison
+        checkpoint        gs.CheckpointPolicy(gs.Every(seconds=600), keep=3, path="runs")
+        callbacks         objects of classes derived from gs.Callback
+        name              of the run's folder
+    """
+
     def __init__(
         self,
         *,
@@ -82,12 +134,11 @@ class Trainer:
         cluster: ClusterSettings | None = None,
         name: str = "run",
     ) -> None:
-        """`cluster` makes workers and shards processes of their own, on Ray: `gs.ClusterSettings()` is this machine."""
         if not isinstance(strategy, str | Mapping):
             raise not_a_name(strategy)
-        growth = _growth(batch_rule, base_batch, global_batch)
+        rates = growth(batch_rule, base_batch, global_batch)
         schedule, optimizer = schedule or Schedule(), optimizer or Adam()
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
         self.plan = Plan(
             batch=global_batch,
@@ -101,7 +152,7 @@ class Trainer:
             epochs=epochs,
             seed=seed,
             shuffle=bool(shuffle),
-            schedule=replace(schedule, warmup=max(schedule.warmup, growth.warmup)),
+            schedule=replace(schedule, warmup=max(schedule.warmup, rates.warmup)),
             eval_every=eval_every,
             best=best or "auc",
             keep_best=best is not None and (epochs > 1 or early_stopping is not None),
@@ -110,36 +161,63 @@ class Trainer:
             bad_batches=bad_batches,
         )
         self.optimizer = (
-            optimizer if growth.dense_lr == 1 else with_lr(optimizer, optimizer.lr * growth.dense_lr)
+            optimizer if rates.dense_lr == 1 else with_lr(optimizer, optimizer.lr * rates.dense_lr)
         )
-        _check_rows(self.optimizer, row_trust, row_clip, embedding_reduce)
+        check_rows(self.optimizer, row_trust, row_clip, embedding_reduce)
         self.embedding_reduce: EmbeddingReduce = embedding_reduce
         self.row_trust: RowTrust = row_trust
         self.rows = RowSettings(
-            _grown(embeddings or RowAdagrad(), growth), linear and _grown(linear, growth), row_init, row_clip
+            grown(embeddings or RowAdagrad(), rates), linear and grown(linear, rates), row_init, row_clip
         )
-        self.clip_norm, self.loss, self.baseline, self.shuffle = clip_norm, loss, baseline, shuffle
+        self.clip_norm, self.loss, self.baseline, self.shuffle = (
+            clip_norm,
+            prepared_loss(loss),
+            baseline,
+            shuffle,
+        )
         self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
         self.threads = threads or torch.get_num_threads()
         if not 1 <= shards <= PARTITIONS:
             raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
         self.shards, self.cluster = shards, cluster
 
-    def fit(self, model: nn.Module, train: Dataset, valid: Dataset | None = None, **where: Any) -> Result:
-        """Trains to the end: `start` and `wait`."""
-        return self.start(model, train, valid, **where).wait()
-
-    def start(
+    def fit(
         self,
-        model: nn.Module,
+        model: nn.Module | Callable[[], nn.Module],
         train: Dataset,
         valid: Dataset | None = None,
         *,
         test: Dataset | None = None,
         resume: str | Path | None = None,
         init_from: str | Path | None = None,
+        warm_start: bool = False,
+    ) -> Result:
+        """Trains to the end: `start` and `wait`, with the same arguments.
+
+        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` says how to resume it.
+        """
+        run = self.start(
+            model, train, valid, test=test, resume=resume, init_from=init_from, warm_start=warm_start
+        )
+        return run.wait()
+
+    def start(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        train: Dataset,
+        valid: Dataset | None = None,
+        *,
+        test: Dataset | None = None,
+        resume: str | Path | None = None,
+        init_from: str | Path | None = None,
+        warm_start: bool = False,
     ) -> Run | LaunchedRun:
         """Starts training in the background and returns at once.
+
+        A run begins with the weights that you gave the module, also if an earlier run has trained it since; a model of
+        `gs.models` that you did not change begins with those that the trainer's `seed` draws. `warm_start=True` takes
+        the module's weights as they are now. For a module of your own, pass a function that makes it, such as
+        `lambda: MyNet(schema)`: it is called under the seed, so that the same seed gives the same run.
 
         `resume` is a run that was stopped: it goes on where it was saved. An earlier checkpoint of a run
         (`RUN@step-600`, `RUN@best` or its path) goes on in a new run, and the old one stays as it is.
@@ -147,12 +225,34 @@ class Trainer:
         random ones.
         """
         saved = None if resume is None else run_folder.resume_from(resume, self.checkpoint.path, "runs")
+        model = first_weights.begin(model, self.plan.seed, warm_start=warm_start)
+        try:
+            return self._start(model, train, valid, test, saved, init_from)
+        except BaseException:
+            first_weights.written(model)
+            raise
+
+    def _start(
+        self,
+        model: nn.Module,
+        train: Dataset,
+        valid: Dataset | None,
+        test: Dataset | None,
+        saved: Path | None,
+        init_from: str | Path | None,
+    ) -> Run | LaunchedRun:
         if self.cluster is not None:
-            return self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
+            launched = self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
+            first_weights.written(model)  # other processes train copies of it
+            return launched
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
         for sentence in run.messages:
             warn(sentence)
-        run.start(self._open_folder(saved))
+        folder = self._open_folder(saved)
+        with interrupts.held_back() as came:
+            run.start(folder)
+        if came:
+            interrupts.stop_now(run)
         return run
 
     def _open_folder(self, saved: Path | None) -> Path:
@@ -269,57 +369,6 @@ def _remarks(known: Schema, parts: Sequence[Dataset | None], init_from: str | Pa
         before = Schema.from_dict(Checkpoint.open(resolve(Path(init_from))).facts["schema"])
         found += differences(before.forms, known.forms, "the training data").values()
     return list(dict.fromkeys(found))
-
-
-def _check_optimizer(optimizer: object) -> None:
-    """A name, or one for a user's own loop, would fail in the middle of the first step."""
-    if all(hasattr(optimizer, part) for part in ("lr", "init", "step")):
-        return
-    what = f'"{optimizer}"' if isinstance(optimizer, str) else f"a {type(optimizer).__name__}"
-    raise UserError(
-        f"Trainer(optimizer=...) is {what}, not a rule for the dense parameters: write "
-        'gearshift.optim.build("adam", lr=1e-3) or gs.Adam(lr=1e-3)'
-    )
-
-
-def _check_rows(
-    optimizer: DenseOptimizer, trust: RowTrust, clip: CowClip | None, reduce: EmbeddingReduce
-) -> None:
-    """What would be something else, or nothing, without a word."""
-    if trust not in get_args(RowTrust):
-        raise names.unknown("row_trust", trust, get_args(RowTrust))
-    if reduce not in get_args(EmbeddingReduce):
-        raise names.unknown("embedding_reduce", reduce, get_args(EmbeddingReduce))
-    if trust != "dense_only" and not isinstance(optimizer, VarianceReduced):
-        raise UserError(
-            f'row_trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
-            'optimizer=gearshift.optim.build("vr_adam"), or leave it out'
-        )
-    if clip is not None and not isinstance(clip, CowClip):
-        raise UserError(f"Trainer(row_clip=...) is {clip!r}: write row_clip=gs.CowClip(), or leave it out")
-    if clip is not None and reduce != "mean":
-        raise UserError(
-            f'row_clip measures the mean gradient of a row: leave it out, or embedding_reduce="{reduce}"'
-        )
-
-
-def _growth(rule: str, base_batch: int | None, global_batch: int) -> Rates:
-    """What rates and L2 are multiplied with, and the least warm-up, at this batch."""
-    if base_batch is None and rule != "constant":
-        raise UserError(
-            f'batch_rule="{rule}" scales rates from the batch they were tuned for: give it, such as base_batch=1024'
-        )
-    if base_batch is not None and base_batch < 1:
-        raise UserError(f"base_batch={base_batch}: at least 1")
-    if base_batch is not None and rule == "constant":
-        raise UserError(
-            f'base_batch={base_batch} changes nothing without a rule: give batch_rule="square_root", or leave it out'
-        )
-    return scaled(rule, Rates(1.0, 1.0, 1.0), 1.0 if base_batch is None else global_batch / base_batch)
-
-
-def _grown(rows: RowOptimizer, growth: Rates) -> RowOptimizer:
-    return replace(rows, lr=rows.lr * growth.row_lr, l2=rows.l2 * growth.row_l2)
 
 
 @dataclass(frozen=True)

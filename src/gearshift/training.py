@@ -52,14 +52,17 @@ class NotFinite(UserError):
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when the validation measure has not improved for `patience` evaluations."""
+    """Stops when the validation measure (`Trainer(best=...)`) has not improved for `patience` evaluations.
 
-    patience: int = 2
+    The run ends with the parameters of its best evaluation. It needs `valid`.
+    """
+
+    patience: int = 2  # evaluations
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """Multiply both learning rates by `factor` after `patience` evaluations without improvement."""
+    """Multiplies all learning rates by `factor` after every `patience` evaluations without improvement."""
 
     factor: float = 0.1
     patience: int = 1

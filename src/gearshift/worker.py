@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -23,14 +23,11 @@ from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.schema import Bag, Field, Schema, Sequence
 from gearshift.dense import DenseParameters
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
+from gearshift.errors import UserError
+from gearshift.losses import Loss, binary_cross_entropy, summed
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 
 NO_VALUES = torch.empty(0)
-Loss = Callable[[Tensor, Tensor], Tensor]  # logits [B, T], labels [B, T] -> loss of each example, [B]
-
-
-def binary_cross_entropy(logits_BT: Tensor, labels_BT: Tensor) -> Tensor:
-    return nn.functional.binary_cross_entropy_with_logits(logits_BT, labels_BT, reduction="none").sum(1)
 
 
 @dataclass(frozen=True)
@@ -99,15 +96,8 @@ class Worker:
         leaves = self._leaves(found, rows, requires_grad=True)
         labels_BT = torch.from_numpy(batch.labels_BT)
         logits_BT = self._logits(batch, leaves)
-        loss_B = self.loss(logits_BT, labels_BT)
-        if loss_B.shape != (len(batch),):
-            raise ValueError(
-                f"the loss returned {list(loss_B.shape)} for a batch of {len(batch)} examples; return the loss of "
-                f"each example, [{len(batch)}], without a mean or sum over them"
-            )
-        if batch.weights_B is not None:
-            loss_B = loss_B * torch.from_numpy(batch.weights_B)
-        loss = loss_B.sum()
+        weights_B = None if batch.weights_B is None else torch.from_numpy(batch.weights_B)
+        loss = summed(self.loss, logits_BT, labels_BT, weights_B)
         loss.backward()  # type: ignore[no-untyped-call]
         return Push(
             tuple(self._row_push(i, *part) for i, part in enumerate(zip(found.indices, leaves, strict=True))),
@@ -129,7 +119,7 @@ class Worker:
         logits: Tensor = self.model(assemble(self.schema, self.groups, self.needs, batch, leaves))
         tasks = batch.labels_BT.shape[1]
         if logits.shape not in ((len(batch),), (len(batch), tasks)):
-            raise ValueError(
+            raise UserError(
                 f"{type(self.model).__name__}.forward returned {list(logits.shape)} logits for a batch of "
                 f"{len(batch)} examples; return [{len(batch)}]"
                 + (f" or [{len(batch)}, {tasks}]" if tasks > 1 else ", for example with .squeeze(1)")

@@ -70,3 +70,14 @@ def test_python_example(workplace: Path) -> None:
 def test_examples(workplace: Path, example: str) -> None:
     script = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import {example}; {example}.main(50_000)"
     assert run([sys.executable, "-c", script], workplace)
+
+
+def test_own_loop_on_a_csv_with_a_column_to_standardize(workplace: Path) -> None:
+    header, *lines = (workplace / "clicks.csv").read_text().splitlines()
+    lines = [f"{line},{i % 97 / 10 - 5}" for i, line in enumerate(lines)]
+    (workplace / "weather.csv").write_text("\n".join([f"{header},temperature", *lines]) + "\n")
+    schema = gs.infer_schema(workplace / "weather.csv")
+    assert [f.transform for f in schema.features if f.name == "temperature"] == ["standardize"]
+    assert "held-out loss 0." in run(
+        [sys.executable, str(ROOT / "examples/own_loop.py"), "weather.csv"], workplace
+    )

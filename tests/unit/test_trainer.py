@@ -39,8 +39,7 @@ def trainer(path: Path, **more) -> gs.Trainer:
 
 
 def model(**more) -> nn.Module:
-    torch.manual_seed(5)
-    return gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8], **more)
+    return gs.models.build("deepfm", PLAIN, seed=5, dim=4, hidden=[8, 8], **more)
 
 
 def state(folder: Path) -> dict[str, np.ndarray]:
@@ -326,11 +325,6 @@ def test_a_log_of_many_years_is_measured_by_day(tmp_path: Path) -> None:
     assert run.status().day is not None
     days = trainer(tmp_path).fit(model(), gs.read(log, schema), resume=folder).report["progressive_by_day"]
     assert len(days) == 1001 and days["1970-01-02"]["examples"] == 1
-
-
-def test_a_loss_that_is_a_mean_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="return the loss of each example"):
-        trainer(tmp_path, loss=lambda logits, labels: (logits - labels).square().mean()).fit(model(), data())
 
 
 def test_wrong_settings_are_told_at_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import checkpoint, control, lease, run_folder, run_log, run_owner, temporary
+from gearshift import checkpoint, control, interrupts, lease, run_folder, run_log, run_owner, temporary
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
@@ -26,7 +26,9 @@ from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster.site import FOLDER_SECONDS, Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
 from gearshift.control import Status
+from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError
+from gearshift.html_table import html_table
 from gearshift.result import Result
 from gearshift.trained import load
 from gearshift.training import Switch
@@ -129,7 +131,7 @@ def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shard
     return replace(plan, group=ray.reserve(plan, PLACE_SECONDS))
 
 
-class LaunchedRun:
+class LaunchedRun(History):
     """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
 
     def __init__(self, site: Site, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
@@ -149,11 +151,19 @@ class LaunchedRun:
         self._over = self._stopping = False
         self._result: Result | None = None
         self._keeper = lease.Keeper(self.folder, site.token, "driver")
+        # A cluster that others started goes on without this process, and so does the run.
+        self._cancel_stop = interrupts.stop_before_exit(self) if site.local else lambda: None
 
     def tell(self, sentence: str) -> None:
         """What is noticed here and not by the coordinator, which writes a log of its own sentences."""
         self.messages.append(sentence)
         run_log.write(self.folder, sentence, session=self._site.token)
+
+    def __repr__(self) -> str:
+        return status_text("Run", self._status, self.folder)
+
+    def _repr_html_(self) -> str:
+        return html_table([status_row(self._status, self.folder)])
 
     # What it tells
 
@@ -289,6 +299,7 @@ class LaunchedRun:
 
     def _leave(self, seconds: float = LEAVE_SECONDS) -> None:
         self._over = True
+        self._cancel_stop()
         with suppress(OSError):  # a folder that cannot be written
             self._keeper.close()
         leaving = threading.Thread(target=self._ray.leave, daemon=True)  # it may wait for what is gone
@@ -324,15 +335,29 @@ class LaunchedRun:
         return found
 
     def wait(self, timeout: float | None = None) -> Result:
-        until = None if timeout is None else time.monotonic() + timeout
-        while not self.finished:
-            if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"run {self.folder.name} is not done after {timeout} s")
-            time.sleep(POLL_SECONDS / 4)
+        """As `Run.wait`: Ctrl-C stops the run, which saves, and `KeyboardInterrupt` says how to resume it."""
+        try:
+            interrupts.wait(self, timeout)
+        except KeyboardInterrupt:
+            if self._error is None or not self._over:
+                raise
         if self._error is not None:
             raise self._error
         self._result = self._result or _result(self.folder, self._model)
         return self._result
+
+    def over(self, seconds: float) -> bool:
+        """Waits for the end, so long at most; whether the run is over. Raises nothing of the run's own."""
+        until = time.monotonic() + seconds
+        while not self.finished:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(POLL_SECONDS / 4)
+        return True
+
+    def ending(self) -> str:
+        """How a run that is over ended, in a sentence, with the way to resume it."""
+        return interrupts.ending(self.folder, self._status.phase, self._status.step, self._error)
 
 
 def _record(folder: Path) -> run_folder.RunRecord | None:

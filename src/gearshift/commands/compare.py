@@ -78,12 +78,7 @@ def _run(config: Config, asked: Asked) -> dict[str, Any]:
     from gearshift import train  # imports torch
 
     run = train.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
-    try:
-        report = dict(run.wait().report)
-    except KeyboardInterrupt:
-        run.stop()
-        run.wait()
-        raise
+    report = dict(run.wait().report)
     if report["auc"] is None:
         raise UserError(
             f"{run.folder}: the AUC is undefined, the {report['measured_on']} data have one class only"

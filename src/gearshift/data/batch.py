@@ -39,7 +39,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """`first` is the position of the first example in its data set: a batch can be leased and named."""
+    """Consecutive examples as arrays, one line for each example.
+
+    `first` is the position of the first one in its data set.
+    """
 
     first: int
     labels_BT: Floats
@@ -59,6 +62,7 @@ class Batch:
         return self if self.first == first else replace(self, first=first)
 
     def memory_bytes(self) -> int:
+        """How much memory its arrays take."""
         arrays: list[NDArray[Any] | None] = [self.labels_BT, self.numeric_BN, self.ids_BF]
         arrays += [self.weights_B, self.times_B, self.groups_B]
         arrays += [array for r in self.ragged for array in (r.ids, r.offsets)]

@@ -33,11 +33,13 @@ from gearshift.data.examples import (
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prefetch import prefetched
 from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
-from gearshift.data.schema import Schema
+from gearshift.data.schema import TYPE_NAMES, Schema
 from gearshift.data.sniff import CsvFormat as CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
+from gearshift.data.tables import as_table
 from gearshift.errors import UserError
+from gearshift.html_table import html_table
 
 PREFETCH_BATCHES = 8
 BLOCK_EXAMPLES = 65_536
@@ -64,6 +66,8 @@ def read(
     label columns may be absent and are not looked at. `missing_columns="as_missing"` lets feature columns be absent as
     well: such a feature is missing in every example. Which words of a text mean "missing" is `csv.null` where it
     is stated, otherwise `schema.null`, where `infer_schema` puts those that it finds.
+
+    A list of dicts and a polars LazyFrame are read like the table that they make.
     """
     if missing_columns not in get_args(MissingColumnsMode):
         raise names.unknown("missing_columns", missing_columns, get_args(MissingColumnsMode))
@@ -71,6 +75,7 @@ def read(
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
     if isinstance(source, ClickLog):
         return Dataset(GeneratedExamples(source))
+    source = as_table(source)
     if isinstance(source, list) and len(source) == 1:
         source = source[0]
     if format == "prepared" or (format == "auto" and is_prepared(source)):
@@ -106,8 +111,27 @@ class Dataset:
         """To another process: what was read is read there again."""
         return Dataset, (self.examples,)
 
+    def __repr__(self) -> str:
+        labels = ", ".join(label.column for label in self.schema.labels)
+        return f"Dataset({self.examples.describe()[0]}; {len(self.schema.features)} features, label {labels})"
+
+    def _repr_html_(self) -> str:
+        """A row for each column that is read."""
+        known = vars(self.schema)
+        rows = [{"column": label.column, "is": "label", "as": label.task} for label in self.schema.labels]
+        for name in ("time", "group", "weight"):
+            rows += [{"column": known[name], "is": name, "as": ""}] if known[name] else []
+        for feature in self.schema.features:
+            set_values = {
+                k: v for k, v in vars(feature).items() if k not in ("name", "fit") and v is not None
+            }
+            words = ", ".join(f"{name}={value}" for name, value in set_values.items())
+            rows.append({"column": feature.name, "is": TYPE_NAMES[type(feature)], "as": words})
+        return html_table(rows, repr(self))
+
     @property
     def schema(self) -> Schema:
+        """What the columns mean."""
         return self.examples.schema
 
     @property
@@ -126,6 +150,7 @@ class Dataset:
         return self.examples.estimate() if count is None else count
 
     def has_examples(self) -> bool:
+        """Whether there is at least one; reads the first."""
         with closing(self.batches(1)) as batches:
             return next(batches, None) is not None
 
@@ -167,6 +192,7 @@ class Dataset:
         return Dataset(MemoryExamples(self._load(None), self.schema))
 
     def with_schema(self, schema: Schema) -> Dataset:
+        """The same data, read as another schema says."""
         return Dataset(self.examples.with_schema(schema))
 
     def remarks(self, trained: Schema) -> dict[str, str]:
@@ -176,10 +202,15 @@ class Dataset:
         return remarks(self.examples, trained.forms)
 
     def head(self, n: int) -> Dataset:
+        """The first `n` examples."""
         return Dataset(HeadExamples(self.examples, n))
 
     def fitted(self, reference: Dataset | None = None) -> Dataset:
-        """Learns what standardize, `missing: mean` and bucketize need, or takes it from `reference`."""
+        """The same examples with a schema that has learned what standardize, `missing: mean` and bucketize need.
+
+        A `Trainer` does this itself; a loop of your own calls it on the training data, and on other data with these as
+        `reference`: `valid.fitted(train)`.
+        """
         from gearshift.data.fit import fit_schema
         from gearshift.data.separators import check_separators
 
@@ -211,7 +242,7 @@ class Dataset:
         return self.examples.time_range()
 
     def describe(self) -> str:
-        """ "7 files, 2.1 GB; 2026-11-01..07. Ignored columns: request_id" """
+        """What it is, in a line: `7 files, 2.1 GB; 2026-11-01..07. Ignored columns: request_id`."""
         from gearshift.data.split import days_in_words
 
         what, remark = self.examples.describe()

@@ -21,7 +21,7 @@ from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
 from gearshift.data.nesting import check_nesting
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
-from gearshift.errors import MissingColumns
+from gearshift.errors import MissingColumns, UserError
 
 TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
 ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
@@ -42,7 +42,10 @@ class Encoder:
     def __init__(self, schema: Schema, bad_lines: BadLines, *, labelled: bool = True) -> None:
         unfitted = [f.name for f in schema.features if needs_fit(f)]
         if unfitted:
-            raise ValueError(f"features {unfitted} must be fitted first: dataset.fitted()")
+            raise UserError(
+                f"{', '.join(f'`{name}`' for name in unfitted)}: means, spreads or buckets have to be learned from the "
+                "training data first: train = gs.read(...).fitted(); other data take them over: valid.fitted(train)"
+            )
         self.schema = schema
         self.bad_lines = bad_lines
         self.labelled = labelled

@@ -7,6 +7,7 @@ the reasons and corrects what is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from gearshift.data.profile import Profile, sample_profiles
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.data.sniff import CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
+from gearshift.data.tables import as_table
 from gearshift.data.text_layout import TextLayout
 from gearshift.data.text_source import TextSource
 from gearshift.errors import UserError
@@ -51,17 +53,41 @@ class Inferred:
     warnings: tuple[str, ...] = ()
 
 
-def infer_schema(source: Source, *, label: str | None = None, time: str | None = None) -> Schema:
+def infer_schema(
+    source: Source, *, label: str | Sequence[str] | None = None, time: str | None = None
+) -> Schema:
     """The schema that `gearshift init` would write for this file or table.
 
-    Words that mean "missing" in it (NULL, NA) are in `schema.null`, and `read` takes them from there.
+    Several labels are several tasks, named like their columns; a column that gives one of them away is no feature.
+    Words that mean "missing" in the data (NULL, NA) are in `schema.null`, and `read` takes them from there.
     """
-    return infer(source, label=label, time=time).schema
+    if label is None or isinstance(label, str):
+        return infer(source, label=label, time=time).schema
+    return _of_several_labels([infer(source, label=one, time=time).schema for one in _distinct(label)])
+
+
+def _distinct(labels: Sequence[str]) -> Sequence[str]:
+    if not labels or len(set(labels)) < len(labels):
+        raise UserError(f"label={list(labels)}: name one column or more, each once")
+    return labels
+
+
+def _of_several_labels(schemas: list[Schema]) -> Schema:
+    """From a schema for each label: the features that none of them leaves out, and that are no label."""
+    columns = {schema.labels[0].column for schema in schemas}
+    labels = tuple(replace(schema.labels[0], task=schema.labels[0].column) for schema in schemas)
+    features = tuple(
+        feature
+        for feature in schemas[0].features
+        if feature.name not in columns and all(feature in schema.features for schema in schemas)
+    )
+    return replace(schemas[0], features=features, labels=labels)
 
 
 def infer(
     source: Source, *, label: str | None = None, time: str | None = None, csv: CsvFormat = CsvFormat()
 ) -> Inferred:
+    source = as_table(source)
     raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
     profiles, examples, unreadable = sample_profiles(raw)
     markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()

@@ -113,6 +113,8 @@ class Form:
 
 @dataclass(frozen=True)
 class Schema:
+    """What the columns of a log mean. `gs.infer_schema` guesses one, `Schema.load` reads it from a config."""
+
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
     time: str | None = None  # epoch seconds to nanoseconds, ISO text, yyyymmdd or yymmddHH (Avazu)
@@ -125,14 +127,17 @@ class Schema:
 
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:
+        """Features that are numbers: the columns of `Batch.numeric_BN`, in order."""
         return tuple(f for f in self.features if isinstance(f, Numeric | Vector))
 
     @property
     def numeric_width(self) -> int:
+        """How many numbers an example has; a vector counts with its size."""
         return sum(f.size if isinstance(f, Vector) else 1 for f in self.numerics)
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """Features that own embedding rows, in order."""
         return tuple(f for f in self.features if not isinstance(f, Numeric | Vector))
 
     @property
@@ -146,7 +151,7 @@ class Schema:
         return tuple(f for f in self.features if isinstance(f, Bag | Sequence))
 
     def has_ids_of(self, column: str) -> bool:
-        """Are the ids of this column's values in every batch, as group or as a field of its own table?"""
+        """Whether every batch has the ids of this column's values, as group or as a field of its own table."""
         own = (f.name for f in self.features if isinstance(f, Categorical) and self.table(f) == f.name)
         return column == self.group or column in own
 
@@ -175,6 +180,7 @@ class Schema:
 
     @staticmethod
     def from_dict(plain: dict[str, Any]) -> Schema:
+        """The schema that `to_dict` wrote."""
         known = dict(plain)
         known["features"] = tuple(_feature_from_dict(f) for f in plain["features"])
         known["labels"] = tuple(Label(**label) for label in plain["labels"])

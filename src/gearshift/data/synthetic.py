@@ -59,7 +59,7 @@ class _Columns:
 
 
 class ClickLog:
-    """`examples` spread evenly over `days`.
+    """A generated click log: `examples` spread evenly over `days`.
 
     `drift` 1 turns the teacher's weights by about .15 rad a day and replaces 9 % of ads and queries each day;
     0 is a world that stands still. `sequences` adds `history`, the topics of up to 20 earlier ads, and a
@@ -108,9 +108,11 @@ class ClickLog:
         )
 
     def count(self) -> int:
+        """How many examples it has."""
         return self.examples
 
     def blocks(self) -> int:
+        """How many blocks of `block_size` examples it is made in."""
         return -(-self.examples // self.block_size)
 
     def day_begin(self, day: int) -> int:
@@ -180,6 +182,7 @@ class ClickLog:
         self._write(Path(path), lambda target, schema: parquet.ParquetWriter(target, schema), joined=False)
 
     def describe(self) -> str:
+        """What it is, in a line."""
         days = "1 day" if self.days == 1 else f"{self.days} days"
         return f"synthetic click log, {self.examples:,} examples over {days}, seed {self.seed}"
 

@@ -24,12 +24,16 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowSGD:
+    """Plain gradient descent on the rows of a batch."""
+
     lr: float = 0.05
     l2: float = 0.0
 
 
 @dataclass(frozen=True)
 class RowMomentum:
+    """Gradient descent with momentum; a row's velocity moves only when the row is in a batch."""
+
     lr: float = 0.05
     momentum: float = 0.9
     l2: float = 0.0
@@ -37,6 +41,8 @@ class RowMomentum:
 
 @dataclass(frozen=True)
 class RowAdagrad:
+    """Adagrad with an accumulator for each weight: the default for rows."""
+
     lr: float = 0.05
     eps: float = 1e-8
     initial: float = 0.0  # first value of the accumulator

@@ -4,6 +4,7 @@ inputs.py   what a model sees           layers.py   MLP, linear term, pairwise t
 shallow.py  LR, FM                      deep.py     DNN, Wide & Deep, DeepFM
 cross.py    DCN, DCN-V2                 dlrm.py     DLRM          din.py  DIN
 checks.py   what each needs of a schema  model.py   remembers how it was made
+first_weights.py   the weights that a run begins with
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) 
         return MODELS[name](schema, **params)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](schema, **params)
+        model = MODELS[name](schema, **params)
+    object.__setattr__(model, "born", None)  # this seed stays, whatever that of the run is
+    return model
 
 
 def parameters(name: str) -> dict[str, Any]:

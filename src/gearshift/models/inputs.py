@@ -34,6 +34,7 @@ class Needs:
 
     @staticmethod
     def of(module: nn.Module) -> Needs:
+        """What the attributes of a module ask for."""
         return Needs(
             int(getattr(module, "dim", 16)),
             bool(getattr(module, "embedding", True)),
@@ -170,10 +171,14 @@ class SequenceRows:
 
 @dataclass
 class Inputs:
-    numeric: Tensor  # [B, N]
-    fields: Fields  # [B, F, D]
-    sequences: dict[str, SequenceRows] = field(default_factory=dict)
-    linear: Tensor | None = None  # [B, F]
+    """What a model gets for a batch: numbers, and the embedding rows of each field."""
+
+    numeric: Tensor  # [B, N], after the schema's transforms
+    fields: Fields  # [B, F, D] in the order of the schema; x.fields["country"] is [B, D]
+    sequences: dict[str, SequenceRows] = field(
+        default_factory=dict
+    )  # by name, if the module has `sequences = True`
+    linear: Tensor | None = None  # [B, F], one more number per field, if the module has `linear = True`
 
     def flat(self) -> Tensor:
         """[B, N + sum of widths]: numbers, then fields; what an MLP starts from. One copy, or none."""

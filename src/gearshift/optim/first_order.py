@@ -28,29 +28,37 @@ class DenseOptimizer(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
+    """Plain gradient descent."""
+
     lr: float = 0.1
     l2: float = 0.0
 
     def init(self, n: int) -> State:
+        """The state for `n` weights before the first step."""
         return {}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
         flat.add_(_with_l2(grad, flat, self.l2), alpha=-self.lr * lr_scale)
 
 
 @dataclass(frozen=True)
 class Momentum:
+    """Gradient descent with momentum, or Nesterov's."""
+
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: bool = False
     l2: float = 0.0
 
     def init(self, n: int) -> State:
+        """The state for `n` weights before the first step."""
         return {"velocity": torch.zeros(n)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         velocity = state["velocity"].mul_(self.momentum).add_(grad)
         ahead = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
@@ -59,16 +67,20 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adagrad:
+    """Adagrad: each weight's rate falls with the squared gradients it has seen."""
+
     lr: float = 0.01
     eps: float = 1e-10
     initial: float = 0.0  # first value of the accumulator
     l2: float = 0.0
 
     def init(self, n: int) -> State:
+        """The state for `n` weights before the first step."""
         return {"sum": torch.full((n,), self.initial)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         total = state["sum"].addcmul_(grad, grad)
         flat.addcdiv_(grad, total.sqrt().add_(self.eps), value=-self.lr * lr_scale)
@@ -85,10 +97,12 @@ class Adam:
     l2: float = 0.0
 
     def init(self, n: int) -> State:
+        """The state for `n` weights before the first step."""
         return {"step": torch.zeros((), dtype=torch.int64), "mean": torch.zeros(n), "square": torch.zeros(n)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         step = int(state["step"].add_(1))
         mean = state["mean"].lerp_(grad, 1 - self.beta1)
@@ -109,9 +123,11 @@ class AdamW:
     weight_decay: float = 0.01
 
     def init(self, n: int) -> State:
+        """The state for `n` weights before the first step."""
         return self._adam.init(n)
 
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
+        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
         with torch.no_grad():
             flat.mul_(1 - self.lr * lr_scale * self.weight_decay)
         self._adam.step(flat, grad, state, lr_scale=lr_scale)

@@ -245,5 +245,5 @@ def test_numeric_transforms_and_their_fit(tmp_path: Path) -> None:
     ids = bucketized.read(0, 9).ids_BF[:, 0]
     seed = _core.table_seed("x")
     assert ids.tolist() == [_core.xxh64(t, seed) >> 1 for t in (b"1", b"2", b"", b"0", b"3")]
-    with pytest.raises(ValueError, match="must be fitted"):
+    with pytest.raises(ValueError, match="have to be learned from the training data first"):
         read(path, Schema((Bucketized("x", 4),), label)).read(0, 1)

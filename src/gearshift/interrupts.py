@@ -1,0 +1,176 @@
+"""What Ctrl-C and the end of the interpreter do to a run that Python code waits for or leaves behind.
+
+The same as on the command line: the first Ctrl-C asks the run to stop after its step and to save, and `wait` raises
+`KeyboardInterrupt` with the way to resume it; a second one raises at once, without waiting for the save. A program that
+ends while a run still trains (its last line, `sys.exit`, an exception) stops and saves the run before it leaves.
+
+A run must not be left training: a thread that is inside C++ code when the interpreter ends takes the process down
+("terminate called without an active exception").
+
+Ctrl-C is taken over by a signal handler while `wait` is at work, so that no exception comes up in the middle of our
+own code. A handler that somebody else has installed stays; if it raises `KeyboardInterrupt`, that counts as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from gearshift import run_folder
+
+POLL_SECONDS = 0.2
+QUIT = 130  # as a shell reports a process that Ctrl-C ended
+
+
+class Stoppable(Protocol):
+    @property
+    def folder(self) -> Path: ...
+    def stop(self) -> None: ...
+    def over(self, seconds: float) -> bool:
+        """Waits so long at most; whether the run has ended."""
+
+    def ending(self) -> str:
+        """How a run that is over ended, in a sentence."""
+
+
+class _CtrlC:
+    """A SIGINT handler for the time of a `wait`."""
+
+    def __init__(self, run: Stoppable) -> None:
+        self._run = run
+        self.stopping = False
+
+    def __call__(self, _number: int, _frame: Any) -> None:
+        if self.stopping:
+            self.abandon()
+        self.stop()
+
+    def abandon(self) -> NoReturn:
+        _abandoned.append(self._run)
+        raise KeyboardInterrupt(f"run {self._run.folder} was not waited for; it may not be saved")
+
+    def stop(self) -> None:
+        self.stopping = True
+        _say("Stopping after this step ... (Ctrl-C again quits at once, without saving)")
+        self._run.stop()
+
+
+_abandoned: list[Stoppable] = []  # runs that a second Ctrl-C left behind
+
+
+def wait(run: Stoppable, timeout: float | None = None) -> None:
+    """Returns when the run is over; `KeyboardInterrupt` if Ctrl-C ended it, `TimeoutError` if time is over first."""
+    ctrl_c = _CtrlC(run)
+    with _handled_by(ctrl_c):
+        _wait(run, timeout, ctrl_c)
+    if ctrl_c.stopping:
+        raise KeyboardInterrupt(run.ending())
+
+
+def _wait(run: Stoppable, timeout: float | None, ctrl_c: _CtrlC) -> None:
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            left = POLL_SECONDS if until is None or ctrl_c.stopping else until - time.monotonic()
+            if run.over(min(POLL_SECONDS, max(0.0, left))):
+                return
+        except KeyboardInterrupt:
+            if run in _abandoned:
+                raise
+            if ctrl_c.stopping:
+                ctrl_c.abandon()
+            ctrl_c.stop()
+        if until is not None and not ctrl_c.stopping and time.monotonic() >= until:
+            raise TimeoutError(f"run {run.folder.name} is not done after {timeout} s")
+
+
+@contextmanager
+def held_back() -> Iterator[list[int]]:
+    """Ctrl-C waits until a run is under way; gives the signals that came."""
+    came: list[int] = []
+    with _handled_by(lambda number, _frame: came.append(number)):
+        yield came
+
+
+def stop_now(run: Stoppable) -> None:
+    """As Ctrl-C during `wait`."""
+    ctrl_c = _CtrlC(run)
+    with _handled_by(ctrl_c):
+        ctrl_c.stop()
+        _wait(run, None, ctrl_c)
+    raise KeyboardInterrupt(run.ending())
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Only in the main thread, which alone gets signals, and only where Ctrl-C would raise `KeyboardInterrupt`."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def stop_before_exit(run: Stoppable) -> Callable[[], None]:
+    """A run that still trains when the interpreter exits is stopped and saved; returns what cancels this."""
+    leave = partial(_leave, run, os.getpid())
+    atexit.register(leave)
+    return lambda: atexit.unregister(leave)
+
+
+def _leave(run: Stoppable, process: int) -> None:
+    if os.getpid() != process:  # a fork of it, without its threads
+        return
+    if run in _abandoned:
+        _quit()
+    if run.over(0.0):
+        return
+    _say(f"The program ends, and run {run.folder} with it, after this step ... (Ctrl-C quits at once)")
+    try:
+        run.stop()
+        while not run.over(POLL_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        _quit()
+    _say(run.ending())
+
+
+def _quit() -> None:
+    """Without waiting for the run's threads, which would crash an interpreter that ends in the usual way."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+            stream.flush()
+    os._exit(QUIT)
+
+
+def ending(folder: Path, phase: str, step: int, error: BaseException | None) -> str:
+    """How a run ended, in a sentence."""
+    if error is not None:
+        return f"run {folder} failed: {error}"
+    if phase == "stopped":
+        return f"run {folder} was stopped and saved at step {step:,}. Resume: {resume_hint(folder)}"
+    return f'run {folder} was done already; its model: gs.load("{folder}")'
+
+
+def resume_hint(folder: Path) -> str:
+    """How to go on with a run that was stopped: on the command line if it came from there."""
+    if (folder / run_folder.CONFIG).is_file():
+        return f"gearshift train --resume {folder}"
+    return f'trainer.fit(model, train, valid, resume="{folder}")'
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

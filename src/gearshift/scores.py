@@ -1,0 +1,84 @@
+"""What a model scored, for people: figures by name, as text, HTML and tables. `Evaluation` holds the measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gearshift import display
+from gearshift.html_table import html_table, number
+from gearshift.metrics import Grouped, Measures
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Scores:
+    """Figures of the first task by name, and of all tasks as rows."""
+
+    measures: Measures
+    tasks: tuple[Measures, ...]
+    grouped_auc: float | None
+    grouped: tuple[Grouped | None, ...]
+    names: tuple[str, ...]
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve."""
+        return self.measures.auc
+
+    @property
+    def logloss(self) -> float:
+        """Mean log loss (binary cross-entropy)."""
+        return self.measures.logloss
+
+    @property
+    def normalized_entropy(self) -> float:
+        """Log loss over that of always predicting the mean rate; below 1 is better than that."""
+        return self.measures.normalized_entropy
+
+    @property
+    def calibration(self) -> float:
+        """Mean prediction over mean label; 1 is right on average."""
+        return self.measures.calibration
+
+    @property
+    def examples(self) -> int:
+        """How many were measured."""
+        return self.measures.examples
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures of the first task by name; None where one is not defined."""
+        return {**self.measures.as_dict(), "grouped_auc": self.grouped_auc}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each task."""
+        names = self.names or tuple(str(number) for number in range(len(self.tasks)))
+        groups = self.grouped or (None,) * len(self.tasks)
+        return [
+            {"task": name, **measures.as_dict(), "grouped_auc": None if found is None else found.auc}
+            for name, measures, found in zip(names, self.tasks, groups, strict=True)
+        ]
+
+    def to_arrow(self) -> pa.Table:
+        """The figures as an Arrow table, a row for each task."""
+        return display.to_arrow(self.rows())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The figures as a pandas DataFrame, a row for each task."""
+        return display.to_pandas(self.rows())
+
+    def __repr__(self) -> str:
+        figures = {
+            "auc": self.auc,
+            "logloss": self.logloss,
+            "normalized_entropy": self.normalized_entropy,
+            "calibration": self.calibration,
+            "examples": self.examples,
+        }
+        text = ", ".join(f"{name}={number(value)}" for name, value in figures.items())
+        return f"Evaluation({text}{f', tasks={list(self.names)}' if len(self.tasks) > 1 else ''})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows())
