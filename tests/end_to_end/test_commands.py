@@ -122,7 +122,7 @@ def test_runs_and_inspect_show_the_run() -> None:
 def test_evaluate_whole_by_column_and_by_day() -> None:
     assert "all" in gearshift("evaluate", "last")
     by_country = gearshift("evaluate", "last", "later.csv", "--by", "country", "--json", "slices.json")
-    names = {line.split()[0] for line in by_country.splitlines()}
+    names = {line.split()[0] for line in by_country.splitlines() if line}
     assert {"country", "all", "DE", "FR", "NO"} <= names
     slices = {entry["slice"]: entry for entry in json.loads(Path("slices.json").read_text())}
     assert slices["all"]["examples"] == ROWS == sum(slices[c]["examples"] for c in ("DE", "FR", "NO"))
