@@ -41,7 +41,7 @@ SECTIONS = {
     "Optimizers of dense weights": "SGD Momentum Adagrad Adam AdamW Schedule",
     "Optimizers of embedding rows": "RowSGD RowMomentum RowAdagrad RowwiseAdagrad RowAdam RowFTRL CowClip",
     "A loop of your own": "Embeddings Inputs",
-    "Errors": "UserError",
+    "Errors and warnings": "UserError DataWarning",
 }
 # Called by the engine and the coordinator, not by users.
 INTERNAL = {
