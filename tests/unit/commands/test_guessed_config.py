@@ -1,6 +1,6 @@
 """What `init` writes is read back as the schema that was guessed, and says why beside each guess."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,9 @@ from gearshift.data.schema import (
     Sequence,
     Vector,
 )
+from gearshift.data.sniff import CsvFormat
 
-
-@dataclass(frozen=True)
-class Csv:
-    delimiter: str | None = ","
-    header: bool | None = True
-    columns: tuple[str, ...] | None = None
-    null: tuple[str, ...] = ("",)
-    quote: str | None = '"'
-    trim: bool | None = False
-    decimal: str | None = "."
+FOUND = CsvFormat(",", True, quote='"', trim=False, decimal=".")
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class Inferred:
     schema: Schema
     guesses: tuple[Guess, ...] = ()
     format: str = "csv"
-    csv: Any = field(default_factory=Csv)
+    csv: CsvFormat = FOUND
 
 
 FEATURES: tuple[Feature, ...] = (
@@ -97,11 +89,12 @@ def test_every_guess_stands_beside_its_line_with_its_reason() -> None:
 
 
 def test_how_the_text_is_cut_is_written_down(tmp_path: Path) -> None:
-    csv = Csv("\t", False, ("a", "b"), ("", "NULL"), "none", True, ",")
+    csv = CsvFormat("\t", False, ("a", "b"), ("", "NULL"), "none", True, ",", 20, "latin-1")
     config = config_of(tmp_path, Inferred(Schema((Categorical("a"),), (Label("b"),)), csv=csv))
     found = config.data.csv
     assert (found.delimiter, found.header, found.columns) == ("\t", False, ("a", "b"))
     assert (found.null, found.quote, found.trim, found.decimal) == (("", "NULL"), "none", True, ",")
+    assert (found.quoted_lines, found.encoding) == (20, "latin-1")
     assert config.schema().null == ("", "NULL")  # so that gs.read(path, gs.Schema.load(...)) knows them too
 
 
