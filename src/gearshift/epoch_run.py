@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.roles.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.epoch_replicas import EpochReplicas
-from gearshift.errors import UserError
 from gearshift.learner import Learner, Replica
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
@@ -94,11 +93,9 @@ class PassHost(ABC):
 
     def resize(self, asked: ResizeAsked) -> None:
         training = self.training
+        strategy = asked.strategy_after(training)
         before, training.workers = training.workers, asked.workers
         self._resize(asked.workers)
-        strategy = training.strategy
-        with suppress(UserError):  # it fitted the strategy of when it was asked
-            strategy = training.recut(asked.workers)
         said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
         if strategy.batch != training.strategy.batch:
             self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
@@ -112,6 +109,7 @@ class PassHost(ABC):
         training = self.training
         if asked.by == "auto" and training.automatic is not asked.automatic:
             return  # somebody was faster, and knows better
+        asked.strategy = asked.strategy_after(training)
         before, adopted = training.strategy.name, self._under_way()
         self._switch(asked.name, asked.strategy, asked.reason)
         training.take(asked)

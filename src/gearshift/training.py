@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from typing import Any, Literal, Protocol
@@ -170,6 +170,14 @@ class SwitchAsked:
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
+    def strategy_after(self, training: Training) -> Strategy:
+        """The strategy that decides once this is carried out: with batches of the size that workers have by then."""
+        batch = training.strategy.batch
+        if "batch" not in self.settings and batch != self.strategy.batch:
+            with suppress(UserError):  # as it was asked, it fits
+                return training.make(self.name, {**self.settings, "batch": batch})
+        return self.strategy
+
     def carry_out(self, run: PassHost) -> None:
         run.switch(self)
 
@@ -186,6 +194,12 @@ class ResizeAsked:
 
     workers: int
     answered: threading.Event = field(default_factory=threading.Event)
+
+    def strategy_after(self, training: Training) -> Strategy:
+        """The strategy that decides once this is carried out: the same, with the global batch cut for so many."""
+        with suppress(UserError):  # it fitted the strategy of when it was asked
+            return training.recut(self.workers)
+        return training.strategy
 
     def carry_out(self, run: PassHost) -> None:
         run.resize(self)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.exchanger import Exchanger
 from gearshift.engine.roles.messages import COORDINATOR, Give, Message, To
 from gearshift.engine.roles.replica_messages import Meet
+from gearshift.engine.roles.requests import carry_out_requests
 from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.worker import Job, WorkerRole
@@ -42,6 +44,8 @@ from gearshift.server import Server
 from gearshift.shard import Drop
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease, WorkerLost
 from gearshift.sync.registry import make_strategy
+from gearshift.sync.replicated import choices_of
+from gearshift.sync.strategy import Strategy
 from tests.protocol.world import (
     IDS,
     MOMENTUM,
@@ -59,6 +63,8 @@ from tests.protocol.world import (
 )
 
 TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
+MOST_WORKERS = 5
+CALM = 100.0  # seconds after which nobody comes or goes any more: it would help those out who wait in vain
 
 
 def _exchange(rng: random.Random) -> dict[str, Any]:
@@ -82,6 +88,14 @@ STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         "mode": rng.choice(["params", "frozen_v", "params_m_v"]),
     },
 }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A switch, or another number of workers, on its way to the coordinator."""
+
+    switch: tuple[str, dict[str, Any]] | None = None
+    workers: int = 0
 
 
 @dataclass
@@ -131,30 +145,35 @@ class Simulation:
         self.optimizer = Adam(lr=0.01) if self.seed % 3 == 0 else MOMENTUM
         state = state_of(whole_server(1, self.optimizer))
         self.limits = Limits((2,), dense, ids=IDS, batch=self.global_batch, state=state)
-        self.history = History(optimizer=self.optimizer, share=self.batch / self.global_batch)
+        self.history = History(optimizer=self.optimizer)
         self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
         self.passed, self.counted = self.account.passed, self.account.counted
         self.rate_after = self.account.rate_after
-        self._asked: tuple[str, dict[str, Any]] | None = None  # a switch that waits for replicas
+        self._asked: SimpleQueue[Asked] = SimpleQueue()
         self._given_dense: dict[tuple[int, int], bool] = {}  # by incarnation and lease
+        self._given_examples: dict[tuple[int, int], float] = {}  # the same
         self._met_at: dict[tuple[int, int], float] = {}  # when a meeting began, by incarnation and number
         self._lost_at = 0.0  # a worker, last
+        self._unknown = 0  # an incarnation whose dense values do not follow from the steps alone
         self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
         self.disk = Disk(*self._strategy())
+        self.most_workers = self.workers  # at any time so far
         self.processes = {COORDINATOR: Process()}
         self.processes |= {To("shard", i): Process() for i in range(self.shards)}
-        self.processes |= {To("worker", i): Process() for i in range(self.workers)}
+        self.processes |= {To("worker", i): Process() for i in range(MOST_WORKERS)}
 
     def run(self) -> Simulation:
         for at in self.processes:
-            self._start(at)
+            if at.role != "worker" or at.number < self.workers:
+                self._start(at)
             self._later(self.rng.random(), lambda at=at: self._tick(at))
         if self.faults_until:
             self._later(self.rng.expovariate(0.3), self._fault)
-        self._later(self.rng.expovariate(0.05), self._switch)
+        for often, happen in ((0.05, self._switch), (0.04, self._resize), (0.03, self._dismiss)):
+            self._later(self.rng.expovariate(often), happen)
         while not self.over:
             assert self.now < LIMIT, "the run does not end"
             self.now, _, happen = heappop(self._heap)
@@ -185,6 +204,7 @@ class Simulation:
         self.counts[type(message).__name__] += 1
         if isinstance(message, Give):
             at = message.incarnation, message.lease
+            self._given_examples[at] = message.push.examples
             of_dense = bool(len(message.push.dense) or message.push.ring)
             self._given_dense[at] = self._given_dense.get(at, False) or of_dense
         if isinstance(message, Meet):
@@ -208,6 +228,8 @@ class Simulation:
             message = self._over_the_wire(to, message)
         if isinstance(process.role, CoordinatorRole):
             process.role.handle(message, self.now)
+            self._do_what_was_asked(process.role)
+            process.role.proceed()
         else:
             process.role.handle(message)
         self._after(to)
@@ -224,6 +246,8 @@ class Simulation:
         if process.role is not None and process.frozen_until <= self.now:
             if isinstance(process.role, CoordinatorRole):
                 process.role.tick(self.now)
+                self._do_what_was_asked(process.role)
+                process.role.proceed()
             else:
                 process.role.tick()
             self._after(at)
@@ -235,13 +259,17 @@ class Simulation:
         assert process.role is not None
         if isinstance(process.role, CoordinatorRole):
             self.over = process.role.over
+            self._check_size(process.role)
         out, process.role.out = process.role.out, []
         for to, message in out:
             self._send(to, message)
         if isinstance(process.role, ShardRole) and process.role.shard is not None:
             # The places that gradients wait in are bounded: a step's, and one for each worker.
-            most = 2 * self.global_batch + 2 * self.workers
+            most = 2 * self.global_batch + 2 * self.most_workers
             assert len(process.role.shard.waiting) <= most, "gradients pile up"
+        if isinstance(process.role, WorkerRole) and process.role.state == "over":
+            self._left(at, process)
+            return
         if isinstance(process.role, WorkerRole):
             self._set_alarm(at, process, process.role)
         if isinstance(process.role, WorkerRole) and process.role.job is not process.job:
@@ -263,6 +291,16 @@ class Simulation:
             role.wake()
             self._after(at)
 
+    def _left(self, at: To, process: Process) -> None:
+        """It was sent home; another starts in its place if one is wanted."""
+        self.counts["left"] += 1
+        process.role = process.job = None
+        self._later(self.rng.random() * 5.0, lambda: self._start_if_wanted(at))
+
+    def _start_if_wanted(self, at: To) -> None:
+        if at.number < self.workers and self.processes[at].role is None:
+            self._start(at)
+
     # ---- what processes do ----
 
     def _boot(self) -> int:
@@ -279,6 +317,7 @@ class Simulation:
                 shards=self.shards,
                 examples=self.examples,
                 patience=PATIENCE,
+                workers=self.workers,
                 cut_every=self.cut_every,
                 log=self._log,
                 rings=Rings(self.transport, turn=1),
@@ -319,6 +358,7 @@ class Simulation:
         if job.flat is None:
             process.mirror.take(job.answers, process.total)
         self.counts["stepped beside"] += any(answer.made and answer.made.ring for answer in job.answers)
+        whole = len({answer.step for answer in job.answers}) == 1  # else it makes no step beside the shards
         for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
             assert answer.step >= job.begin.version, "a pull saw too little"
             if answer.incarnation != self.disk.incarnation:
@@ -326,7 +366,7 @@ class Simulation:
             flat, rows = self.history.after(answer.step)
             if job.flat is None and self._is_servers_alone(role):
                 assert self._same(process.server.flat[own], flat[own]), f"dense values at step {answer.step}"
-            if job.place.ring:
+            if job.place.ring and whole and self._unknown != self.disk.incarnation:
                 for name, values in self.history.states[answer.step].items():
                     held = process.server.optimizer_state[name]
                     alike = self._same(held[own], values[own]) if values.dim() else torch.equal(held, values)
@@ -357,6 +397,8 @@ class Simulation:
         """Whether dense values are the servers' alone, as far as coordinator and worker know."""
         coordinator = self.processes[COORDINATOR].role
         if not isinstance(coordinator, CoordinatorRole) or coordinator.epoch is None:
+            return False
+        if self._unknown == coordinator.incarnation:
             return False
         return coordinator.meetings.plan == worker.replicas.plan and not coordinator.meetings.replicated
 
@@ -406,7 +448,7 @@ class Simulation:
             if isinstance(action, Begin):
                 self._ranges[action.lease.number] = action.lease
                 self._ranks.pop(action.lease.number, None)  # of an incarnation before
-                assert action.lease.count <= self.batch, "a lease is a batch"
+                assert action.lease.count <= self.global_batch, "a lease is a batch"
             elif isinstance(action, Apply):
                 parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
                 self._decided[action.step] = parts, action.over_kept
@@ -431,13 +473,21 @@ class Simulation:
         dense = [self._given_dense[self.disk.incarnation, lease.number] for lease, _ in parts]
         assert len(set(dense)) == 1, "a step of gradients, or of a replica"
         ranks = {n: self._ranks[n] for n in (lease.number for lease, _ in parts) if n in self._ranks}
-        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0], ranks)
+        examples = {
+            n: self._given_examples[self.disk.incarnation, n] for n in (lease.number for lease, _ in parts)
+        }
+        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0], ranks, examples)
         return rate
 
     def restore(self, facts: dict[str, Any]) -> None:
         """For the coordinator: everything after a snapshot is done again."""
         self.account.restore(facts)
-        self.history.rewind(self.disk.newest()[1]["step"])
+        name, snapshot = self.disk.snapshots[-1]
+        based = snapshot["step"] in self.history.based  # before or after the snapshot was taken
+        self.history.rewind(snapshot["step"])
+        parts = [part for i in range(self.shards) if (part := self.disk.parts.get((name, i)))]
+        if parts and (based or choices_of(make_strategy(snapshot["strategy"], snapshot["settings"]))):
+            self._base(snapshot["step"], [part.flat for part in parts], [part.optimizer for part in parts])
 
     # ---- what goes wrong ----
 
@@ -455,33 +505,79 @@ class Simulation:
             process.frozen_until = self.now + seconds
         self._later(self.rng.expovariate(0.3), self._fault)
 
+    # ---- what users ask ----
+
     def _switch(self) -> None:
+        self.counts["switched"] += 1
+        self._ask(Asked(switch=self._strategy()))
+        self._later(self.rng.expovariate(0.05), self._switch)
+
+    def _resize(self) -> None:
+        self.counts["resized"] += 1
+        self._ask(Asked(workers=self.rng.randint(1, MOST_WORKERS)))
+        if self.now < CALM:
+            self._later(self.rng.expovariate(0.04), self._resize)
+
+    def _dismiss(self) -> None:
+        """As where a machine will be taken away."""
         process = self.processes[COORDINATOR]
         if isinstance(process.role, CoordinatorRole) and process.frozen_until <= self.now:
-            self.counts["switched"] += 1
-            role, asked = process.role, self._strategy()
-            role.now = self.now
-            if role.epoch is not None and role.meetings.concerns(make_strategy(*asked)):
-                self._asked = asked
-                role.meetings.want()
-                role.proceed()
-            else:
-                role.switch(*asked, "why not")
+            process.role.now = self.now
+            self.counts["dismissed"] += 1
+            process.role.dismiss(self.rng.randrange(MOST_WORKERS))
+            process.role.proceed()
             self._after(COORDINATOR)
-        self._later(self.rng.expovariate(0.05), self._switch)
+        if self.now < CALM:
+            self._later(self.rng.expovariate(0.03), self._dismiss)
+
+    def _ask(self, asked: Asked) -> None:
+        self._asked.put(asked)
+        process = self.processes[COORDINATOR]
+        if isinstance(process.role, CoordinatorRole) and process.frozen_until <= self.now:
+            process.role.now = self.now
+            self._do_what_was_asked(process.role)
+            process.role.proceed()
+            self._after(COORDINATOR)
+
+    def _do_what_was_asked(self, role: CoordinatorRole) -> None:
+        carry_out_requests(
+            role, self._asked, self._strategy_after, lambda asked: self._carry_out(role, asked)
+        )
+
+    def _strategy_after(self, asked: Asked) -> Strategy:
+        return make_strategy(*self._settings_after(asked))
+
+    def _settings_after(self, asked: Asked) -> tuple[str, dict[str, Any]]:
+        """A resize cuts the global batch for so many workers."""
+        if asked.switch is not None:
+            return asked.switch
+        name, settings = self.disk.strategy
+        return name, {**settings, "batch": -(-self.global_batch // asked.workers)}
+
+    def _carry_out(self, role: CoordinatorRole, asked: Asked) -> None:
+        """As the books of a run do it."""
+        after = self._settings_after(asked)
+        if asked.workers:
+            self.workers, self.most_workers = asked.workers, max(asked.workers, self.most_workers)
+            role.resize(asked.workers)
+            for number in range(asked.workers):
+                self._later(
+                    self.rng.random() * 5.0, lambda at=To("worker", number): self._start_if_wanted(at)
+                )
+        if after != self.disk.strategy:
+            role.switch(*after, "why not")
+            self.disk.strategy, self.batch = after, after[1]["batch"]
 
     # ---- replicas ----
 
     def shown(self) -> None:
         """For the coordinator: replicas are where they can be saved, or taken over."""
-        coordinator, asked = self._coordinator(), self._asked
+        coordinator = self._coordinator()
         self.counts["shown"] += 1
         before = coordinator.meetings.replicated
         if before:
             self._check_shown(coordinator)
-        self._asked = None
-        if asked is not None:
-            coordinator.switch(*asked, "why not")
+        self._do_what_was_asked(coordinator)
         if before and not coordinator.meetings.replicated:
             self._rebase(coordinator)
 
@@ -493,15 +589,19 @@ class Simulation:
 
     def _rebase(self, coordinator: CoordinatorRole) -> None:
         """From here on the servers step the dense values."""
-        if (servers := self._shards(coordinator)) is not None:
-            state = {
-                name: torch.cat([s.optimizer_state[name] for s in servers])
-                if values.dim()
-                else values.clone()
-                for name, values in servers[0].optimizer_state.items()
-            }
-            assert coordinator.epoch is not None
-            self.history.rebase(coordinator.epoch.step, torch.cat([s.flat for s in servers]), state)
+        servers = self._shards(coordinator)
+        assert coordinator.epoch is not None
+        if servers is None:
+            self._unknown = coordinator.incarnation
+        else:
+            states = [server.optimizer_state for server in servers]
+            self._base(coordinator.epoch.step, [server.flat for server in servers], states)
+
+    def _base(self, step: int, flats: list[torch.Tensor], states: list[dict[str, torch.Tensor]]) -> None:
+        """Dense values of the shards at this step, from which servers go on."""
+        if _counts_differ(states):
+            self._unknown = self.disk.incarnation
+        self.history.rebase(step, torch.cat(flats), joined(states))
 
     def _check_shown(self, coordinator: CoordinatorRole) -> None:
         epoch, meeting, servers = coordinator.epoch, coordinator.meetings._meeting, self._shards(coordinator)
@@ -536,6 +636,12 @@ class Simulation:
 
     # ---- the laws ----
 
+    def _check_size(self, coordinator: CoordinatorRole) -> None:
+        for worker, session in coordinator._workers.items():
+            stays = worker < coordinator.workers and not session.dismissed
+            works = session.answer is not None or coordinator.rings.has(worker)
+            assert stays or works, "one that shall leave is kept after its batch"
+
     def _check(self) -> None:
         coordinator = self.processes[COORDINATOR].role
         assert isinstance(coordinator, CoordinatorRole) and coordinator.epoch is not None
@@ -553,12 +659,28 @@ class Simulation:
             unheard = {order.what.lease for order in coordinator.orders.open if isinstance(order.what, Drop)}
             assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
             server = role.shard.server
-            for name, values in optimizer.items() if not coordinator.meetings.replicated else ():
+            unknown = coordinator.meetings.replicated or self._unknown == coordinator.incarnation
+            for name, values in optimizer.items() if not unknown else ():
                 expected = values[own] if values.dim() else values
                 assert self._same(server.flat, flat[own]), f"dense values of shard {i}"
                 assert self._same(server.optimizer_state[name], expected), f"{name} of shard {i}"
             mine = self.layout.split_ids((np.arange(IDS, dtype=np.int64),))[i][0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
+
+
+def _counts_differ(states: list[dict[str, torch.Tensor]]) -> bool:
+    """Of steps, on the shards: a worker was lost in a meeting, and some of them had met with it already."""
+    return any(
+        len({int(state[name]) for state in states}) > 1 for name, v in states[0].items() if not v.dim()
+    )
+
+
+def joined(states: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The optimizer state of all shards as one."""
+    return {
+        name: torch.cat([state[name] for state in states]) if values.dim() else values.clone()
+        for name, values in states[0].items()
+    }
 
 
 def violation(seed: int) -> tuple[int, str]:

@@ -20,11 +20,12 @@ from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.engine.roles.worker import WorkerRole
 from gearshift.shard import Order, Shard
+from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Flight, Work
 from tests.protocol.simulator import Simulation, violation
 from tests.protocol.world import Account, Disk, restored
 
-SCHEDULES = int(os.environ.get("GEARSHIFT_SCHEDULES", "300"))
+SCHEDULES = int(os.environ.get("GEARSHIFT_SCHEDULES", "200"))
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +50,8 @@ def test_a_schedule_follows_from_its_seed() -> None:
 
 
 def test_schedules_have_every_kind_of_trouble() -> None:
-    seen = sum((Simulation(seed).run().counts for seed in range(40)), start=Simulation(0).counts)
-    kinds = "lost", "doubled", "switched", "Saved", "Rejoin"
+    seen = sum((Simulation(seed).run().counts for seed in range(100)), start=Simulation(0).counts)
+    kinds = "lost", "doubled", "switched", "resized", "dismissed", "left", "Saved", "Rejoin"
     for what in (*kinds, "Offer", "Met", "shown and compared", "sum", "no sum", "stepped beside"):
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
@@ -96,6 +97,8 @@ class Steady(Lossy):
 
     def _switch(self) -> None:
         pass
+
+    _resize = _dismiss = _switch
 
 
 @pytest.mark.parametrize(
@@ -337,9 +340,41 @@ def a_lagging_worker_takes_the_weights_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "state", lambda self: {})
 
 
+def a_resize_does_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
+    """The strategy keeps its name, but another share of the global batch is a batch."""
+    concerns = Meetings.concerns
+
+    def concerned(self: Meetings, strategy: Strategy) -> bool:
+        same = strategy.name == self._role.the_epoch.coordinator.strategy.name
+        return not same and concerns(self, strategy)
+
+    patch.setattr(Meetings, "concerns", concerned)
+
+
+def whoever_is_dismissed_takes_its_lease_along(patch: pytest.MonkeyPatch) -> None:
+    def dismiss(self: CoordinatorRole, worker: int) -> None:
+        if self._workers.pop(worker, None) is not None:
+            self.meetings.lost(worker)
+
+    patch.setattr(CoordinatorRole, "dismiss", dismiss)
+
+
+def whoever_is_too_many_stays(patch: pytest.MonkeyPatch) -> None:
+    resize = CoordinatorRole.resize
+
+    def resized(self: CoordinatorRole, workers: int) -> None:
+        resize(self, max(workers, len(self._workers)))
+        self.workers = workers
+
+    patch.setattr(CoordinatorRole, "resize", resized)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
+        a_resize_does_not_wait_for_replicas,
+        whoever_is_dismissed_takes_its_lease_along,
+        whoever_is_too_many_stays,
         a_worker_steps_while_its_replica_is_shown,
         steps_on_the_way_are_not_waited_for,
         one_that_is_lost_is_waited_for,

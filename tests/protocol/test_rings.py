@@ -166,6 +166,28 @@ def test_who_has_reported_and_leaves_breaks_the_ring() -> None:
     assert workers.role.rings.broken == 1 and workers.work[0].place == NO_PLACE
 
 
+def test_all_that_have_reported_and_are_too_many_leave_together() -> None:
+    workers = Workers(4)
+    workers.until_ringed()
+    workers.report(3)
+    workers.report(2)
+    workers.role.resize(2)  # whoever leaves first breaks the ring, and with it the other leaves
+    assert set(workers.role.members) == {0, 1} and workers.role.rings.broken == 1
+
+
+def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:
+    """The newcomer has no rank in it (schedule 444)."""
+    workers = Workers(3)
+    workers.until_ringed()
+    workers.say(Hello(3, 1))
+    workers.say(Report(1, 3, 1, 1))
+    assert 3 not in workers.work  # it waits for the next round
+    lease = workers.work[2].begin.lease
+    workers.role._workers[3].heard = 6.0
+    lost(workers)
+    assert workers.work[3].place == NO_PLACE and workers.work[3].begin.lease.first == lease.first
+
+
 def test_the_next_round_has_a_new_ring() -> None:
     workers = Workers(2)
     workers.until_ringed()

@@ -121,6 +121,10 @@ class Disk:
 
     def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
         self.incarnation = 0
+        self.strategy = (
+            strategy,
+            settings,
+        )  # as of now: it is no state of the parameters, and survives a rewind
         start = {"step": 0, "position": 0, "leased": [], "unbegun": []}
         start |= {"strategy": strategy, "settings": settings}
         self.snapshots: list[tuple[str, dict[str, Any]]] = [
@@ -133,7 +137,9 @@ class Disk:
         return self.incarnation
 
     def newest(self) -> tuple[str, dict[str, Any]]:
-        return copy.deepcopy(self.snapshots[-1])
+        name, facts = copy.deepcopy(self.snapshots[-1])
+        strategy, settings = self.strategy
+        return name, {**facts, "strategy": strategy, "settings": settings}
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         if incarnation == self.incarnation:
@@ -191,6 +197,7 @@ class Applied:
     rate: float
     dense: bool = True  # False: rows alone; the dense part was a replica's
     ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a ring
+    examples: dict[int, float] = field(default_factory=dict)  # by lease: as how many its rows count
 
     def pushes(self) -> list[tuple[Push, float]]:
         """What the shards must have: the sum of a ring is that of its parts in this step."""
@@ -199,6 +206,8 @@ class Applied:
             push = gradient(lease.first, lease.count)
             if (rank := self.ranks.get(lease.number)) is not None:
                 push = summed(push, self._sum() if rank == 0 else None)
+            if not self.dense:
+                push = replace(push, dense=push.dense[:0], examples=self.examples[lease.number])
             found.append((push, weight))
         return found
 
@@ -217,7 +226,6 @@ class History:
 
     steps: dict[int, Applied] = field(default_factory=dict)
     optimizer: DenseOptimizer = MOMENTUM
-    share: float = 1.0  # of the global batch, that a batch is
     based: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = field(default_factory=dict)  # by step
     flats: list[torch.Tensor] = field(default_factory=list)  # by step, from 0
     states: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of the optimizer
@@ -229,7 +237,7 @@ class History:
     def rewind(self, step: int) -> None:
         """A new incarnation begins after this step: what came later never was."""
         self.steps = {k: applied for k, applied in self.steps.items() if k <= step}
-        self.based = {k: values for k, values in self.based.items() if k <= step}
+        self.based = {k: values for k, values in self.based.items() if k < step}
         if step < len(self.flats):
             self._forget()
 
@@ -245,13 +253,7 @@ class History:
         while len(self.flats) <= step:
             if self.flats:
                 applied = self.steps[len(self.flats)]
-                pushes = applied.pushes()
-                if not applied.dense:
-                    pushes = [
-                        (replace(push, dense=push.dense[:0], examples=push.examples / self.share), weight)
-                        for push, weight in pushes
-                    ]
-                self.server.apply_group(pushes, lr_scale=applied.rate, over_kept=applied.over_kept)
+                self.server.apply_group(applied.pushes(), lr_scale=applied.rate, over_kept=applied.over_kept)
             if len(self.flats) in self.based:
                 flat, state = self.based[len(self.flats)]
                 self.server.flat.copy_(flat)

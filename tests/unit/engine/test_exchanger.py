@@ -297,3 +297,49 @@ def test_choices_travel_whole(exchange: Any) -> None:
     chosen = choices("bmuf", exchange=exchange, momentum=0.3, nesterov=True)
     assert choices_in(choices_text(chosen)) == chosen
     assert len(choices_text(chosen)) < 500, "a message has room for it"
+
+
+def offered(worker: int, boot: int, number: int, kind: Kind, meeting: int = 0) -> Offer:
+    return Offer(1, worker, boot, number, 1, meeting, 0, kind, True, 1.0, torch.ones(SIZE), {})
+
+
+def alone(name: str, *members: tuple[int, int], **settings: Any) -> SyncServer:
+    """One shard, with these members."""
+    server = SyncServer(fresh_shard(0, 1), 1, 0)
+    server.assemble(Assemble(1, 1, choices_text(choices(name, **settings)), members))
+    return server
+
+
+def test_a_worker_that_was_given_up_does_not_move_the_centre() -> None:
+    """It may not know it yet; servers may have taken the weights over meanwhile (schedule 849)."""
+    server = alone("easgd", (0, 10), (1, 11))
+    server.take(offered(0, 10, 1, Kind.CENTRE))
+    server.assemble(Assemble(2, 1, choices_text(choices("easgd")), ((1, 12),)))
+    before = server.server.flat.clone()
+    for worker, boot in ((0, 10), (1, 11)):  # one that left, and one that has started again
+        server.take(offered(worker, boot, 2, Kind.CENTRE))
+    assert torch.equal(server.server.flat, before)
+    server.take(offered(1, 12, 1, Kind.CENTRE))
+    assert not torch.equal(server.server.flat, before)
+
+
+def test_an_offer_that_is_resent_gets_the_result_of_its_own_meeting() -> None:
+    """Others may have met since, without the worker that asks (schedule 1402)."""
+    server = alone("model_averaging", (0, 10), (1, 11), exchange={"every": 2})
+    for worker in (0, 1):
+        server.take(offered(worker, 10 + worker, 1, Kind.MEAN, meeting=1))
+    first = server.said()[0][1]
+    server.assemble(
+        Assemble(2, 1, choices_text(choices("model_averaging", exchange={"every": 2})), ((1, 11),))
+    )
+    server.take(
+        replace(
+            offered(1, 11, 2, Kind.SHOW, meeting=2),
+            flat=torch.empty(0),
+            state=dict(server.server.optimizer_state),
+        )
+    )
+    server.said()
+    server.take(offered(0, 10, 1, Kind.MEAN, meeting=1))
+    again = server.said()[0][1]
+    assert isinstance(first, Target) and isinstance(again, Target) and torch.equal(first.flat, again.flat)

@@ -202,8 +202,8 @@ class CoordinatorRole:
             return
         self._orders_again()
         self.meetings.tick()
-        for worker, session in list(self._workers.items()):
-            if now - session.heard > self.patience:
+        for worker, session in list(self._workers.items()) if not self.over else ():  # they have left
+            if now - session.heard > self.patience and self._is_here(worker, session):
                 reason = f"worker {worker} was silent for {self.patience:g} s"
                 self.tell(f"{reason}; its examples go to the others")
                 self._given_up[worker] = session.boot
@@ -255,8 +255,12 @@ class CoordinatorRole:
         """Only those with a number below this shall work; others leave when they have ended their batch."""
         self.workers = workers
         for worker, session in list(self._workers.items()):
-            if worker >= workers and session.answer is None:
+            if worker >= workers and session.answer is None and self._is_here(worker, session):
                 self._leave(worker, session)
+
+    def _is_here(self, worker: int, session: Session) -> bool:
+        """Asked in a loop over sessions: whoever leaves may break a ring, and others of it leave at once."""
+        return self._workers.get(worker) is session
 
     def dismiss(self, worker: int) -> None:
         """It ends its batch and leaves; whoever comes with its number later is welcome."""
@@ -414,10 +418,11 @@ class CoordinatorRole:
                 if session is not None:
                     self._lose(worker, f"worker {worker} started anew")
                 return
+            held = self._undo_ring_of(worker)
             self._workers[worker] = Session(boot, self.now)
             self.epoch.joined(worker)
             self.meetings.joined()
-            self._leaves_ring(worker)
+            self._begin_again(held)
         self._workers[worker].heard = self.now
         self.out.append((To("worker", worker), Welcome(self.incarnation, boot)))
 
@@ -474,9 +479,9 @@ class CoordinatorRole:
             for one in whole:
                 self._wants_more(one.worker)
 
-    def _leaves_ring(self, worker: int) -> None:
-        if self.rings.has(worker):
-            self._begin_again(self.rings.undo())
+    def _undo_ring_of(self, worker: int) -> list[Report]:
+        """Before its lease goes to somebody else, no member of that ring; what was held begins again afterwards."""
+        return self.rings.undo() if self.rings.has(worker) else []
 
     def _begin_again(self, held: list[Report]) -> None:
         for report in held:
@@ -490,10 +495,11 @@ class CoordinatorRole:
         self.out.append((To("worker", worker), Over(session.boot)))
 
     def _lose(self, worker: int, reason: str) -> None:
+        held = self._undo_ring_of(worker)
         del self._workers[worker]
         self.the_epoch.lost(worker, reason)
         self.meetings.lost(worker)
-        self._leaves_ring(worker)
+        self._begin_again(held)
 
     def _tell(self, begin: Begin) -> None:
         session = self._workers[begin.worker]

@@ -246,9 +246,9 @@ class Exchanger:
     def _take(self, asked: Asked) -> None:
         """All shards have answered."""
         self._asked = None
-        flat, state = self._joined(asked.answers)
+        # To one without a replica the shards may have answered differently: another was lost meanwhile.
         if self.replica is not None and not (asked.meeting and self._absent):
-            self._merge(self.replica, asked, flat, state)
+            self._merge(self.replica, asked, *self._joined(asked.answers))
         if self._meeting:
             self._next_phase()
         elif self.replica is not None and isinstance(trigger := self.replica.choices.trigger, Background):

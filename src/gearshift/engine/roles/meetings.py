@@ -145,6 +145,8 @@ class Meetings:
         # A gradient that waits for others to form a step is at the servers, and stays there.
         if epoch.step < work.step or any(lease in work.flying for lease in meeting.leases):
             return False
+        if any(isinstance(order.what, Assemble) for order in self._role.orders.open):
+            return False  # a shard still takes offers of a worker that was given up
         self.shown = True
         self._role.shown()
         newcomers, self._newcomers = self._newcomers, {}

@@ -2,8 +2,8 @@
 
 The shard's dense weights are the centre (easgd), the global model (bmuf), or what the last meeting came to. The mean is
 made when every member has offered for the same meeting; who is a member comes as an order, so nobody waits for one that
-was given up. An offer that is said again is answered again and moves nothing: with the centre as it is by now, or with
-the last mean, for no later one can have been made without the worker that asks.
+was given up. A worker that was given up may not know it and still offer: it moves nothing any more. An offer that is
+resent is answered again and moves nothing: with the centre as it is by now, or with the mean that it was part of.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from gearshift.replicas.meeting import mean_state
 from gearshift.server import Server
 from gearshift.shard import Assemble
 
+Result = tuple[torch.Tensor, State]
+
 
 class SyncServer:
     def __init__(self, server: Server, incarnation: int, shard: int) -> None:
@@ -28,7 +30,7 @@ class SyncServer:
         self._members: dict[int, int] = {}  # boots, by worker
         self._offers: dict[int, Offer] = {}  # not answered, by worker: the newest
         self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest, by worker
-        self._last: tuple[torch.Tensor, State] = self._nothing, {}  # what the last meeting came to
+        self._results: dict[int, Result] = {}  # of the last meeting that a worker was part of, by worker
         self._early: dict[int, Offer] = {}  # of a generation that is still to be told, by worker
 
     def assemble(self, order: Assemble) -> None:
@@ -54,10 +56,11 @@ class SyncServer:
         elif offer.kind is Kind.FORK:
             self._answer(offer, self._flat(), {n: v.clone() for n, v in self.server.optimizer_state.items()})
         elif stamp == answered:
-            self._answer(offer, *((self._flat(), {}) if offer.kind is Kind.CENTRE else self._last))
+            self._answer(offer, *((self._flat(), {}) if offer.kind is Kind.CENTRE else self._results[worker]))
         elif stamp > answered and offer.kind is Kind.CENTRE:
-            self._answered[worker] = stamp
-            self._answer(offer, self._centre(offer), {})
+            if self._members.get(worker) == offer.boot:
+                self._answered[worker] = stamp
+                self._answer(offer, self._centre(offer), {})
         elif stamp > answered:
             self._keep_newest(self._offers, offer)
             self._meet()
@@ -92,14 +95,15 @@ class SyncServer:
         if max(one.assembly for one in here) > self._assembly:
             return  # there may be members that we have not heard of
         present = [one for one in here if one.present]
-        self._last = self._result(here[0].kind, present) if present else (self._nothing, {})
+        result = self._result(here[0].kind, present) if present else (self._nothing, {})
         for one in here:
             del self._offers[one.worker]
             self._answered[one.worker] = one.boot, one.number
-            self._answer(one, *self._last)
+            self._results[one.worker] = result
+            self._answer(one, *result)
 
     @torch.no_grad()
-    def _result(self, kind: Kind, offers: list[Offer]) -> tuple[torch.Tensor, State]:
+    def _result(self, kind: Kind, offers: list[Offer]) -> Result:
         weights = [one.weight for one in offers]
         if kind is Kind.MOMENTS:
             names = offers[0].state
