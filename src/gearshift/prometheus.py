@@ -36,6 +36,7 @@ COUNTERS = {
     "received_messages": "Messages received.",
     "received_bytes": "Bytes of the messages received.",
     "refused": "Connections and messages refused.",
+    "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
     "unsent": "Messages dropped because a queue was full or nobody was there; they are said again.",
     "waited_seconds": "Time in which it had nothing to do but to wait for others.",
     "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",

@@ -181,6 +181,21 @@ def test_a_key_that_becomes_known_later_is_let_in_then(company: Company) -> None
     assert company.hear(coordinator, hello(worker)) == m.Hello(0, 1)
 
 
+def test_a_process_that_dies_is_no_stranger(company: Company) -> None:
+    """Inside a host nobody else can connect: a handshake that breaks off, or never begins, is one of ours that died."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        coordinator = company(COORDINATOR, bind=ipc_address(Path(folder), COORDINATOR, 1))
+        path = coordinator.contact.address.removeprefix("ipc://")
+        for said in (b"", b"\xff" + bytes(8) + b"\x7f\x03"):  # before its greeting, and in the middle of it
+            before = coordinator.broken.total()
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.connect(path)
+                dead.sendall(said)
+            company.until(lambda before=before: coordinator.broken.total() > before)
+        assert not coordinator.refused and coordinator.news() == []
+        assert coordinator.figures()["broken"] >= 2 and coordinator.figures()["refused"] == 0
+
+
 # ---- strangers ----
 
 

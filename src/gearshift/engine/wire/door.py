@@ -1,4 +1,8 @@
-"""Who came to a socket that listens, and did not get in: what libzmq tells of connections, counted by reason."""
+"""Who came to a socket that listens, and did not get in: what libzmq tells of connections, counted by reason.
+
+Where strangers can come (a port), each of these is one, until it has shown a key. Where they cannot (a folder that only
+this user may enter, or a connection that we opened ourselves), a handshake that breaks off is a process that died.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from collections import Counter
 
 import zmq
 
+BROKE_OFF = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 FAILURES = {
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "a handshake that broke off",
+    BROKE_OFF: "a handshake that broke off",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "a handshake without the right keys",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "a handshake with an unknown key",
 }

@@ -3,7 +3,8 @@
 Coordinator and shards listen (ROUTER); workers connect to both, shards to the coordinator (DEALER). Inside a host they
 meet in a folder that only their user may enter, and share memory for large frames; between hosts, and wherever a port
 is open, they know each other by CURVE keys. Queues are bounded: what does not fit, or has no way to go, is dropped
-and counted, and the roles say it again. What is refused is counted by its reason. Of one thread, but for `wake`.
+and counted, and the roles say it again. What is refused is counted by its reason; a connection that broke because the
+process at its other end died is counted as broken, and is no news. Of one thread, but for `wake`.
 
 A name on the wire is role/number/boot/chance: ZeroMQ ignores whoever comes under a name that it believes connected, so
 no two connections share one; and nobody can guess another's, so a connection that comes back may take over its own.
@@ -27,10 +28,10 @@ from zmq.utils.monitor import recv_monitor_message
 from gearshift.engine.roles.messages import Message, To
 from gearshift.engine.wire.address import check_bind
 from gearshift.engine.wire.codec import Codec
-from gearshift.engine.wire.door import FAILURES, WATCHED, Door
+from gearshift.engine.wire.door import BROKE_OFF, FAILURES, WATCHED, Door
 from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.keys import Contact, Gate, Keys, Register
-from gearshift.engine.wire.limits import Limits, WireError
+from gearshift.engine.wire.limits import Broken, Limits, WireError
 from gearshift.engine.wire.shared import Neighbours
 
 CONNECTS = {"coordinator": (), "shard": ("coordinator",), "worker": ("coordinator", "shard")}
@@ -103,9 +104,11 @@ class Endpoint:
         self.me, self.boot, self.keys, self.half = me, boot, keys, half
         self.codec, self.limits = Codec(me, limits), limits
         self.refused: Counter[str] = Counter()  # by reason
+        self.broken: Counter[str] = Counter()  # the same: a process of ours that died
         self.unsent: Counter[str] = Counter()
         self.sent, self.received = Traffic(), Traffic()
-        self.door = Door(self.refused)
+        self._only_ours = bind.startswith("ipc://")  # a file that nobody but our user can reach
+        self.door = Door(self.broken if self._only_ours else self.refused)
         self._told: Counter[str] = Counter()
         self._told_at: dict[str, float] = {}
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -189,6 +192,7 @@ class Endpoint:
             "received_messages": self.received.messages,
             "received_bytes": self.received.bytes,
             "refused": sum(dict(self.refused).values()),
+            "broken": sum(dict(self.broken).values()),
             "unsent": sum(dict(self.unsent).values()),
         }
 
@@ -223,6 +227,8 @@ class Endpoint:
                 break
             try:
                 message = self._heard(socket, frames)
+            except Broken as error:
+                self.broken[error.reason] += 1
             except WireError as error:
                 self.refused[error.reason] += 1
             else:
@@ -290,7 +296,7 @@ class Endpoint:
         line, said = self._monitors[monitor], recv_monitor_message(monitor)
         event = zmq.Event(said["event"])
         if event in FAILURES:
-            self.refused[FAILURES[event]] += 1
+            self._count_failure(event, line)
         if line is None:
             self.door.saw(event, int(said["value"]))
         elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
@@ -299,6 +305,11 @@ class Endpoint:
         else:
             line.refused |= event in FAILURES
             line.down_since = line.down_since or time.monotonic()
+
+    def _count_failure(self, event: zmq.Event, line: Line | None) -> None:
+        """Of a handshake. One that breaks off is a stranger only where strangers can come."""
+        died = event == BROKE_OFF and (line is not None or self._only_ours)
+        (self.broken if died else self.refused)[FAILURES[event]] += 1
 
     def _listen(self, address: str, open_to_host: bool) -> Socket:
         check_bind(address, keys=self.keys is not None, open_to_host=open_to_host)

@@ -20,6 +20,10 @@ class WireError(ValueError):
         self.reason = reason
 
 
+class Broken(WireError):
+    """What a process that died, or was quicker than we are, has left of its message; it is resent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statistic:
     """A running statistic of a model, as `Push.buffer_changes` has it."""

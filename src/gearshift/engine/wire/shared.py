@@ -18,7 +18,7 @@ import numpy as np
 
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.frames import Buffer
-from gearshift.engine.wire.limits import Limits, WireError
+from gearshift.engine.wire.limits import Broken, Limits, WireError
 
 MAGIC = b"GSSM"
 LARGE = 32 * 1024  # bytes from which on it is worth it
@@ -73,9 +73,9 @@ class Peer:
             with file.open("rb") as opened:
                 memory = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         except (OSError, ValueError):
-            raise WireError("shared memory that is not there") from None
+            raise Broken("shared memory that is not there") from None
         if len(memory) <= START:
-            raise WireError("shared memory that is not there")
+            raise Broken("shared memory that is not there")
         self._written, self._ring = memory[:8].view(np.uint64), memory[START:]
 
     def gather(self, frames: Sequence[Buffer], limits: Limits) -> list[Buffer]:
@@ -96,7 +96,7 @@ class Peer:
             raise WireError("a place in shared memory that there is not")
         found = self._ring[at % size : at % size + length].copy()
         if int(self._written[0]) > at + size:
-            raise WireError("shared memory that was written over")
+            raise Broken("shared memory that was written over")
         return found
 
 
