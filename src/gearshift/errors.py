@@ -1,9 +1,13 @@
-"""Exceptions that speak to the user: what happened, where, what to do, in one sentence."""
+"""What happened, where, what to do: exceptions that say it to the user in one sentence, and others in one line."""
 
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
+from pathlib import Path
+
+MOST_LETTERS = 300  # of a message
 
 
 class UserError(ValueError):
@@ -34,3 +38,20 @@ def warn(sentence: str) -> None:
 
 class DataWarning(UserWarning):
     """Something about the data that the user should know and that does not stop the work."""
+
+
+def brief(error: BaseException) -> str:
+    """One line: `ValueError: sizes differ (my_model.py:31, in forward)`. A `UserError` says what is to be said."""
+    said = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return said
+    said = said if len(said) <= MOST_LETTERS else f"{said[:MOST_LETTERS]} ..."
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_library(frame.filename)] or frames
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}{f': {said}' if said else ''}{where}"
+
+
+def _is_library(file: str) -> bool:
+    """An error in the depths of PyTorch is understood by the line that called it."""
+    return "site-packages" in file or file.startswith("<")

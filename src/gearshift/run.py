@@ -9,6 +9,7 @@ import contextlib
 import copy
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,13 +18,13 @@ from typing import Any, Literal
 
 import torch
 
-from gearshift import __version__, control, interrupts, lease, run_folder
+from gearshift import __version__, control, interrupts, lease, run_folder, run_log
 from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.control import Status
 from gearshift.data.dataset import Dataset
 from gearshift.display import History, status_row, status_text
-from gearshift.errors import UserError
+from gearshift.errors import UserError, brief
 from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.html_table import html_table
@@ -33,10 +34,11 @@ from gearshift.replicas.figures import from_json
 from gearshift.report import report
 from gearshift.result import Result
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures
+from gearshift.retries import Retries
 from gearshift.run_health import Health
 from gearshift.run_log import Messages
 from gearshift.run_metrics import MetricsLog
-from gearshift.saver import Saver
+from gearshift.saver import Saver, failure_of
 from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
 
@@ -49,6 +51,7 @@ class CheckpointPolicy:
     keep: int = 3
     path: str | Path = "runs"
     private: bool = False  # nobody else can enter a run's folder
+    retry_for: float = 3600.0  # seconds for which the last save is tried again if the disk is full or gone
 
 
 class Callback:
@@ -84,6 +87,7 @@ class Run(History):
         self.training, self.policy, self.callbacks, self.test = training, policy, tuple(callbacks), test
         self.folder = Path()  # known once it started
         self.phase, self.health = "starting", Health()
+        self.retries = Retries(policy.retry_for, self.tell)
         self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages = Messages()  # sentences for the user, in order; all of them are in run.log too
         self.last_evaluation: Evaluation | None = None
@@ -112,6 +116,7 @@ class Run(History):
         self.health.begin(folder, self.resumed)
         if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
             self._save_clock = time.monotonic() - self.health.checkpoint_age
+        self.retries.how_to_stop = f"Ctrl-C or `gearshift stop {folder}`"
         self.saver = self.make_saver(
             folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
         )
@@ -129,8 +134,11 @@ class Run(History):
         return self._ended.is_set() and not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Asks the run to stop after this step; it saves a checkpoint first."""
-        self._stop.set()
+        """Asks the run to stop after this step; it saves a checkpoint first. One that cannot be saved is given up."""
+        if self.retries.active:
+            self.retries.give_up()
+        else:
+            self._stop.set()
 
     @property
     def stopping(self) -> bool:
@@ -297,7 +305,9 @@ class Run(History):
         self.phase = how
         self._end_control()
         self._events.close()
-        run_folder.finish(self.folder, how, None if self._error is None else str(self._error))
+        if self._error is not None and not isinstance(self._error, UserError):
+            run_log.write(self.folder, "".join(traceback.format_exception(self._error)))
+        run_folder.finish(self.folder, how, None if self._error is None else brief(self._error))
 
     def _train(self) -> Literal["done", "stopped"]:
         training = self.training
@@ -305,16 +315,39 @@ class Run(History):
         self._metrics.begin()
         training.run(self)
         stopped = self._stop.is_set()  # later is too late: the run is evaluated and done
-        self._enter("saving")
-        self.save_now()
-        self.saver.wait()
-        if self.saver.failure:
-            raise UserError(self.saver.failure)
+        self.begin_last_save()
+        self.retries.until_done(self._save_last)
         self._tell_callbacks_of_checkpoints()
         self._result = self._stopped_result() if stopped else self._final_result()
         if skipped := training.train.skipped:
-            run_folder.write_text(self.folder / "bad_lines.txt", "".join(f"{line}\n" for line in skipped))
+            lines = "".join(f"{line}\n" for line in skipped)
+            path = self.folder / "bad_lines.txt"
+            self.persist(path, lambda: run_folder.write_text(path, lines))
         return "stopped" if stopped else "done"
+
+    def begin_last_save(self) -> None:
+        """All steps are made: what is saved now is tried until it succeeds."""
+        self.saver.final = True
+        if self.phase != "saving":
+            self._enter("saving")
+
+    def train_again(self) -> None:
+        """A shard was lost before the last save: the run goes back to the last checkpoint."""
+        self.saver.final = False
+        self._enter("training")
+
+    def _save_last(self) -> str | None:
+        """Why it failed."""
+        try:
+            self.save_now()
+        except OSError as error:
+            return self.saver.sentence(self.saver.checkpoints.path(self.training.step), error)
+        self.saver.wait()
+        return self.saver.failure
+
+    def persist(self, path: Path, write: Callable[[], object]) -> None:
+        """A file that the run cannot go on or end without; tried again like the last save."""
+        self.retries.until_done(partial(failure_of, path, write))
 
     def _stopped_result(self) -> Result:
         """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
@@ -343,7 +376,8 @@ class Run(History):
         )
         figures |= self.health.totals()
         lease.check(self.folder)
-        run_folder.write_json(self.folder / "report.json", figures)
+        path = self.folder / "report.json"
+        self.persist(path, lambda: run_folder.write_json(path, figures))
         return self._result_of(figures)
 
     def _enter(self, phase: str) -> None:

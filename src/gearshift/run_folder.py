@@ -162,7 +162,8 @@ def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
     except lease.Fenced:
         return
     record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
-    write_json(folder / RUN, {**_recorded(folder), **record})
+    with contextlib.suppress(OSError, ValueError):  # a full disk is no reason to keep the lease
+        write_json(folder / RUN, {**_recorded(folder), **record})
     run_log.write(folder, f"{how}: {reason}" if reason else how)
     if mine is not None:
         mine.release()

@@ -10,12 +10,14 @@ import errno
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gearshift import checkpoint, lease
 from gearshift.background import in_background
 from gearshift.checkpoint import Arrays, CheckpointFolder
+from gearshift.estimate import size_text
 from gearshift.learner import Learner
 from gearshift.run_health import Health
 
@@ -30,6 +32,7 @@ class Saver:
         self.last = saved
         self.health = Health()  # hears of what was saved, and what was not
         self.failure: str | None = None  # of the newest attempt
+        self.final = False  # the run has ended: whoever saves tries again, and tells the user
         self._fault: Exception | None = None
         self._written: list[Path] = []
         self._writing: tuple[int, threading.Thread] | None = None
@@ -52,6 +55,7 @@ class Saver:
 
         def write() -> None:
             try:
+                refuse_vanished(path.parent.parent)
                 checkpoint.write(path, facts, everything, rows, self.check)
                 self.check()
                 self.checkpoints.link("last", path)
@@ -62,9 +66,9 @@ class Saver:
                 self._written.append(path)
                 self.health.saved()
             except OSError as error:
-                self.failure = self._sentence(path, error)
+                self.failure = self.sentence(path, error)
                 self.health.save_failed(self.failure)
-                self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+                self.tell_of_failure()
             except Exception as error:  # ours: raised where the run waits
                 self._fault = error
             finally:
@@ -105,12 +109,41 @@ class Saver:
         written, self._written = self._written, []
         return written
 
-    def _sentence(self, path: Path, error: OSError) -> str:
+    def tell_of_failure(self) -> None:
+        if not self.final:
+            self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+
+    def sentence(self, path: Path, error: OSError) -> str:
+        """What failed, where, and what is left."""
         intact = f"{self.last.name} is intact" if self.last else "there is none before it"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(path.parent).free
-            return (
-                f"no space left on {path.parent} ({free / 1e9:.1f} GB free): checkpoint {path.name} was not "
-                f"written, {intact}. Free some space"
-            )
-        return f"checkpoint {path.name} was not written ({error}), {intact}"
+        return f"checkpoint {path.name} was not written, {intact}: {why(error, path.parent, self.last)}"
+
+
+def why(error: OSError, folder: Path, like: Path | None = None) -> str:
+    """In words, with the space that is free in `folder`, and what a checkpoint `like` this one takes."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{place}"
+    known = []
+    with suppress(OSError):
+        known.append(f"{size_text(shutil.disk_usage(folder).free)} free")
+    with suppress(OSError):
+        if like is not None:
+            size = sum(file.stat().st_size for file in like.iterdir())
+            known.append(f"{like.name} takes {size_text(size)}")
+    return f"no space left on {folder}" + (f" ({', '.join(known)})" if known else "")
+
+
+def failure_of(path: Path, write: Callable[[], object]) -> str | None:
+    """Why this file could not be written; None: it was."""
+    try:
+        write()
+    except OSError as error:
+        return f"{path} was not written: {why(error, path.parent)}"
+    return None
+
+
+def refuse_vanished(run: Path) -> None:
+    """What was deleted or unmounted is not made anew: nobody would look for a checkpoint there."""
+    if not run.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(run))

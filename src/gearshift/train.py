@@ -237,7 +237,11 @@ def make_trainer(config: Config) -> Trainer:
         plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
         baseline=train.baseline,
         checkpoint=CheckpointPolicy(
-            config.checkpoint.every, config.checkpoint.keep, config.checkpoint.path, config.checkpoint.private
+            config.checkpoint.every,
+            config.checkpoint.keep,
+            config.checkpoint.path,
+            private=config.checkpoint.private,
+            retry_for=config.checkpoint.retry_for,
         ),
         name=config.name or "run",
     )

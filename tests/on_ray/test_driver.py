@@ -46,7 +46,13 @@ def started(runs: Path, temporary: Path, examples: int) -> Iterator[tuple[subpro
 @pytest.mark.slow  # test_ray_run.py does the same from the command line
 def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) -> None:
     with started(tmp_path, temporary, EXAMPLES) as (_, folder, own):
-        assert len(processes(own, "ray::Process")) == 2
+        titles = sorted(processes(own, "gearshift ").values())
+        assert titles == [
+            "gearshift coordinator",
+            "gearshift keeper",
+            "gearshift shard 0",
+            "gearshift worker 0",
+        ]
     assert run_folder.read(folder).is_live
     wait_until(lambda: not run_folder.read(folder).is_live)
     assert run_folder.read(folder).state == "done"
@@ -60,7 +66,7 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
 def test_when_its_own_ray_dies_the_run_ends_in_a_sentence(tmp_path: Path, temporary: Path, part: str) -> None:
     """At once, with all its processes, and nothing says that it runs. One of them is frozen, and ends too."""
     with started(tmp_path, temporary, 100 * EXAMPLES) as (starter, folder, own):
-        os.kill(next(iter(processes(own, "ray::Process"))), signal.SIGSTOP)
+        os.kill(next(iter(processes(own, "gearshift worker"))), signal.SIGSTOP)
         (victim,) = (pid for pid, command in processes(own).items() if f"/{part} " in command)
         os.kill(victim, signal.SIGKILL)
         _, said = starter.communicate(timeout=90)  # it took three minutes before it knew its own child

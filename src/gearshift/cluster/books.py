@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gearshift.checkpoint import Checkpoint
-from gearshift.cluster.site import write_state
+from gearshift.cluster.site import STATE, write_state
 from gearshift.engine.epoch import Ended
 from gearshift.engine.roles.messages import Measured
+from gearshift.engine.roles.requests import carry_out_requests
 from gearshift.epoch_run import PassHost
 from gearshift.replicas.figures import Counts, as_json, from_json
 from gearshift.resuming import restore_measures
+from gearshift.saver import failure_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
@@ -65,6 +67,7 @@ class Books(PassHost):
             )
         self.mark, self.before = time.perf_counter(), training.moment
         if self._rewinds:
+            self._engine.train_again()
             self._engine.staff.resize(training.workers)  # some may have been told that it is over
         self._began(0)
 
@@ -129,20 +132,18 @@ class Books(PassHost):
 
     def switch(self, asked: SwitchAsked) -> None:
         super().switch(asked)
-        self._keep(strategy=self.training.strategy_facts())
+        self._note(strategy=self.training.strategy_facts())
 
     def resize(self, asked: ResizeAsked) -> None:
         super().resize(asked)
-        self._keep(workers=asked.workers, strategy=self.training.strategy_facts())
+        self._note(workers=asked.workers, strategy=self.training.strategy_facts())
 
-    def _keep(self, **wishes: Any) -> None:
-        """For a coordinator that restarts. A full disk is no reason to end the run."""
-        try:
-            write_state(self._engine.site.folder, **wishes)
-        except OSError as error:
+    def _note(self, **facts: Any) -> None:
+        """For a coordinator after this one. A full disk is no reason to end the run."""
+        folder = self._engine.site.folder
+        if failure := failure_of(folder / STATE, lambda: write_state(folder, **facts)):
             self.observer.tell(
-                f"{error.strerror or error}: {' and '.join(wishes)} could not be noted in the run's folder; a "
-                "coordinator that restarts goes on with those of the last checkpoint"
+                f"{failure}: the change is made, but if the coordinator is lost now, the next one does not know it"
             )
 
     def _resize(self, workers: int) -> None:
@@ -164,17 +165,10 @@ class Books(PassHost):
             self._engine.save_if_asked()
 
     def do_what_was_asked(self) -> None:
-        """In order; what concerns replicas, when they are shown."""
-        role, asked = self._engine.role, self.training.asked
-        if role.epoch is None or role.over:
-            return
-        everything = [asked.get() for _ in range(asked.qsize())]
-        while everything and not self._must_wait(everything[0]):
-            everything.pop(0).carry_out(self)
-        if everything:
-            role.meetings.want()
-        for one in everything:
-            asked.put(one)
-
-    def _must_wait(self, asked: SwitchAsked | ResizeAsked) -> bool:
-        return isinstance(asked, SwitchAsked) and self._engine.role.meetings.concerns(asked.strategy)
+        training = self.training
+        carry_out_requests(
+            self._engine.role,
+            training.asked,
+            lambda asked: asked.strategy_after(training),
+            lambda asked: asked.carry_out(self),
+        )

@@ -275,15 +275,26 @@ class Engine:
         self._run.save_if_asked()
 
     def saved_all(self) -> bool:
-        """At the end: the last step is saved, or cannot be."""
+        """At the end: whether the last step is saved. If it cannot be, it is tried again."""
+        retries = self._run.retries
+        self._run.begin_last_save()
         if self.role.cutting:
             return False
         if self.saver.has(self.training.step):
+            retries.succeeded()
             return True
-        if self.saver.failure and self.saver.tried == self.training.step:
-            raise UserError(self.saver.failure)
-        self._run.save_now()
+        if failure := self.saver.take_failure(self.training.step):
+            retries.failed(failure)
+        if not retries.active or retries.due():
+            self._run.save_now()
         return False
+
+    def persist(self, path: Path, write: Callable[[], None]) -> None:
+        """What the run cannot go on without."""
+        self._run.persist(path, write)
+
+    def train_again(self) -> None:
+        self._run.train_again()
 
     def wait_for_cut(self) -> None:
         """Until the snapshot that is being written is done with. A shard says every tick that it lives."""

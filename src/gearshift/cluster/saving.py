@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.cluster import snapshots
-from gearshift.cluster.site import read_state, write_state
+from gearshift.cluster.site import STATE, read_state, write_state
 from gearshift.learner import Learner, is_of_rows
-from gearshift.saver import Saver
+from gearshift.saver import Saver, refuse_vanished, why
 
 if TYPE_CHECKING:
     from gearshift.cluster.coordinate import Engine
@@ -78,7 +78,7 @@ class ClusterSaver(Saver):
             self._written.append(path)
             self.health.saved()
         except OSError as error:
-            self.could_not(name, self._sentence(path, error))
+            self.could_not(name, self.sentence(path, error))
             return
         with suppress(OSError):
             self.checkpoints.prune()
@@ -88,7 +88,12 @@ class ClusterSaver(Saver):
         self.failure = sentence + ("" if "intact" in sentence else intact)
         self.health.save_failed(self.failure)
         snapshots.discard(self.checkpoints.folder, name)
-        self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+        self.tell_of_failure()
+
+    def take_failure(self, step: int) -> str | None:
+        """Why this step could not be saved, once."""
+        failure, self.failure = (self.failure, None) if self.tried == step else (None, self.failure)
+        return failure
 
 
 class Vault:
@@ -96,16 +101,17 @@ class Vault:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._folder = engine, engine.site.folder
+        self._incarnation = 0
 
     def new_incarnation(self) -> int:
-        """Nothing goes on without its number: a folder that cannot be written is waited for."""
-        return self._engine.site.patiently(self._new_incarnation, self._engine.tell)
+        self._engine.persist(self._folder / STATE, self._note_incarnation)
+        return self._incarnation
 
-    def _new_incarnation(self) -> int:
+    def _note_incarnation(self) -> None:
+        refuse_vanished(self._folder)
         self.check_ours()
-        number = int(read_state(self._folder).get("incarnation", 0)) + 1
-        write_state(self._folder, incarnation=number)
-        return number
+        self._incarnation = int(read_state(self._folder).get("incarnation", 0)) + 1
+        write_state(self._folder, incarnation=self._incarnation)
 
     def check_ours(self) -> None:
         """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
@@ -135,10 +141,13 @@ class Vault:
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         try:
+            refuse_vanished(self._folder)
             self.check_ours()
             newest = int(read_state(self._folder)["incarnation"])
-        except (OSError, KeyError):  # the folder is away
-            self._engine.saver.could_not(name, f"cannot read {self._folder}")
+        except OSError as error:
+            self._engine.saver.could_not(
+                name, f"checkpoint {name} was not written: {why(error, self._folder)}"
+            )
             return
         if incarnation == newest:
             self._engine.saver.commit(name, facts["book"])

@@ -10,6 +10,7 @@ from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_
 from gearshift.cluster.snapshots import PartCut, load_part, part_folder
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.errors import UserError
+from gearshift.saver import why
 from gearshift.server import Server
 
 
@@ -31,9 +32,12 @@ def serve(member: Member, site: Site) -> None:
             error = ""
             try:
                 cut.write(part_folder(site.checkpoints, name))
+            except OSError as failed:
+                error = f"shard {number} could not write its part of {name}: {why(failed, site.checkpoints)}"
             except Exception as failed:  # whatever it is: the coordinator waits for an answer
-                said = getattr(failed, "strerror", None) or failed or type(failed).__name__
-                error = f"shard {number} could not write its part ({said})"
+                error = (
+                    f"shard {number} could not write its part of {name} ({failed or type(failed).__name__})"
+                )
             driver.post(partial(role.saved, incarnation, name, error))
 
         in_background("gearshift-cut", write)

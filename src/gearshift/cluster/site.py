@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 
 from gearshift import lease, run_folder, run_log
+from gearshift.background import in_background
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
@@ -40,6 +41,7 @@ T = TypeVar("T")
 BAG = 256  # ids of one example in a bag that a message has room for
 SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
 FOLDER_SECONDS = 300.0  # for which a process that restarts waits for a folder that is full, read-only or away
+KEEP_SECONDS = 5.0  # between two attempts to write that a process is there
 
 STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
 
@@ -127,7 +129,7 @@ class Site:
         """While this process lives, nobody else takes the run, also if its coordinator is just being restarted."""
         if self.token:
             name = f"{member.me.role}-{member.me.number}"
-            lease.Keeper(self.folder, self.token, name)
+            _until_written(lambda: lease.Keeper(self.folder, self.token, name))
 
     def record_start(self, role: str, number: int) -> None:
         """A process of the run has started: counted in faults.jsonl, which outlives the coordinator."""
@@ -141,6 +143,10 @@ class Site:
             for who, again in known.items()
             for role, _, number in [who.rpartition("-")]
         }
+
+    def log(self, text: str) -> None:
+        """Into run.log: what is too long for a sentence."""
+        run_log.write(self.folder, text, session=self.token)
 
     def record_end(self, role: str, number: int) -> None:
         """It ended in good order: the next start of it is no restart."""
@@ -306,3 +312,19 @@ def limits_of(training: Training, shards: int) -> Limits:
         state=state_of(learner.server),
         spread=wants_spread(learner.server),
     )
+
+
+def _until_written(write: Callable[[], object]) -> None:
+    """At once; if the disk is full or away, later, beside the work that does not need it."""
+
+    def again() -> None:
+        while True:
+            time.sleep(KEEP_SECONDS)
+            with suppress(OSError):
+                write()
+                return
+
+    try:
+        write()
+    except OSError:
+        in_background("gearshift-keeper", again)

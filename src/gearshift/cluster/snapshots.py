@@ -30,6 +30,7 @@ from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import Cut, RowBlock
 from gearshift.learner import Learner, is_of_rows
+from gearshift.saver import refuse_vanished
 from gearshift.server import Server
 from gearshift.shard import Layout, shard_server
 
@@ -60,6 +61,7 @@ class PartCut:
 
     def write(self, folder: Path) -> None:
         try:
+            refuse_vanished(folder.parent.parent)
             folder.mkdir(parents=True, exist_ok=True)
             files: dict[str, Any] = {}
             for i, cut in enumerate(self.rows):

@@ -218,6 +218,11 @@ class Checkpoints(Section):
     private: bool = Field(
         default=False, description="Nobody but its user can enter the run's folder and read what is in it."
     )
+    retry_for: Seconds = Field(
+        default=3600.0,
+        ge=0,
+        description="How long the last save is tried again if the disk is full or gone; 0: not at all.",
+    )
 
 
 class Config(Section):

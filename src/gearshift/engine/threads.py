@@ -22,6 +22,7 @@ from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_shards import LocalShards
+from gearshift.errors import brief
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 
@@ -208,7 +209,7 @@ class ThreadsEngine:
             assert report.error is not None
             if len(self._fenced) >= self.spare:
                 raise report.error
-            self._fence(epoch, worker, f"worker {worker} failed: {report.error}")
+            self._fence(epoch, worker, f"worker {worker} failed: {brief(report.error)}")
             return
         lease = report.begin.lease.number
         if isinstance(report.push, Unusable):

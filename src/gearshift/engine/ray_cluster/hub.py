@@ -25,6 +25,7 @@ from gearshift.engine.ray_cluster.machines import (
     end_process,
     patiently,
     state_of,
+    take_title,
     this_host,
     this_place,
     token_is_on,
@@ -33,7 +34,7 @@ from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late
 from gearshift.engine.ray_cluster.plan import Plan
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
-from gearshift.errors import UserError
+from gearshift.errors import UserError, brief
 
 LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the keeper, the machines
 BEAT_SECONDS = 0.5  # between two looks at who has not been heard
@@ -92,6 +93,7 @@ class Hub:
 
     def _live(self) -> None:
         try:
+            take_title("coordinator")
             self._enter()
             self._seat._known = self._contacts
             self._run = self._site.patiently(
@@ -100,8 +102,10 @@ class Hub:
             self._follow(self._run)
         except UserError as error:
             self._error = str(error), True
-        except BaseException:
-            self._error = traceback.format_exc(), False
+        except BaseException as error:
+            self._error = brief(error), False
+            with contextlib.suppress(Exception):
+                self._site.log(f"coordinator: {traceback.format_exc()}")
         with contextlib.suppress(Exception):
             self.close()
         with contextlib.suppress(Exception):
@@ -266,7 +270,8 @@ class Hub:
         times = self._budget.failed(who)
         if is_users or times >= FAILURES:
             again = "" if is_users else f" {times} times, the last time so"
-            self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}"
+            more = "" if is_users else "; the traceback is in run.log"
+            self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}{more}"
 
     def notice(self, who: To) -> None:
         """A member's process was asked to end, by whoever manages its machine."""

@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import remove_placement_group
 
+from gearshift.engine.ray_cluster.machines import take_title
 from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan, actor_name
 from gearshift.engine.roles.messages import To
 
@@ -22,6 +23,7 @@ class Keeper:
     """
 
     def __init__(self, site: Any) -> None:
+        take_title("keeper")
         self._site = site
 
     def give(self) -> Any:

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
+TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's own until they have taken theirs
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
 ALONE_SECONDS = (
     900.0  # without the hub, after which a process ends; longer than the hub itself tries to start
@@ -88,6 +89,14 @@ def token_is_on() -> bool:
     return bool(is_token_auth_enabled())
 
 
+def take_title(role: str, number: int | None = None) -> None:
+    """`gearshift shard 1` in ps and top. Ray would title the process anew at each call (`ray::Process.meet`)."""
+    title = f"gearshift {role}" + ("" if number is None else f" {number}")
+    with contextlib.suppress(AttributeError):  # it is no public part of Ray, and may go
+        ray._raylet.setproctitle(title)  # type: ignore[attr-defined]
+        ray._raylet.setproctitle = lambda title: None  # type: ignore[attr-defined]
+
+
 def this_host() -> str:
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
@@ -98,8 +107,8 @@ def this_place() -> tuple[int, str]:
 
 
 def _kill(pid: int) -> None:
-    """If it is still one of Ray's: numbers are used again."""
+    """If it is still one of ours: numbers are used again."""
     title = Path(f"/proc/{pid}/cmdline")
     with contextlib.suppress(OSError):
-        if not Path("/proc").is_dir() or title.read_bytes().startswith(b"ray::"):
+        if not Path("/proc").is_dir() or title.read_bytes().startswith(TITLES):
             os.kill(pid, signal.SIGKILL)

@@ -23,13 +23,14 @@ from gearshift.engine.ray_cluster.machines import (
     end_process,
     patiently,
     state_of,
+    take_title,
     this_host,
     this_place,
 )
 from gearshift.engine.ray_cluster.plan import NAMESPACE, actor_name
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
-from gearshift.errors import UserError
+from gearshift.errors import UserError, brief
 
 NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
@@ -84,6 +85,7 @@ class Process:
         self._notice = threading.Event()
         with contextlib.suppress(ValueError):  # not in the main thread: it ends at once when it is asked to
             signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
+        take_title(who.role, who.number)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
@@ -107,8 +109,10 @@ class Process:
             self._body(seat, self._site)
         except UserError as error:
             failure = str(error), True
-        except BaseException:
-            failure = traceback.format_exc(), False
+        except BaseException as error:
+            failure = brief(error), False
+            with contextlib.suppress(Exception):
+                self._site.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
         patiently(lambda: hub.ended.remote(self._who, boot, failure))
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
