@@ -172,9 +172,10 @@ void bind_text(nb::module_& m) {
         if (out.shape(0) != spans.shape(0) || (out.shape(0) > 0 && out.shape(1) > 1 && out.stride(1) != 1)) throw std::invalid_argument("output of another shape");
         return parse_vectors(text_column(data, spans), begin, separator, out.shape(1), one_char(decimal), {out.data(), static_cast<size_t>(out.stride(0))}, json);
     }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "separator"_a, "decimal"_a, "out"_a.noconvert(), "json"_a = false, Release());
-    m.def("parse_labels", [](const Bytes& data, const Spans& spans, size_t begin, const std::string& positive, const Vector<float>& out) {
-        return parse_labels(text_column(data, spans), begin, positive, strided(out, spans.shape(0)));
-    }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "positive"_a, "out"_a.noconvert(), Release());
+    m.def("parse_labels", [](const Bytes& data, const Spans& spans, size_t begin, const std::vector<std::string>& positives,
+                             const std::string& decimal, const Vector<float>& out) {
+        return parse_labels(text_column(data, spans), begin, positives, one_char(decimal), strided(out, spans.shape(0)));
+    }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "positives"_a, "decimal"_a, "out"_a.noconvert(), Release());
     m.def("parse_times", [](const Bytes& data, const Spans& spans, size_t begin, const Vector<int64_t>& out) {
         return parse_times(text_column(data, spans), begin, strided(out, spans.shape(0)));
     }, "data"_a.noconvert(), "spans"_a.noconvert(), "begin"_a, "out"_a.noconvert(), Release());

@@ -155,12 +155,24 @@ size_t parse_vectors(const TextColumn& column, size_t begin, std::string_view se
     return column.size;
 }
 
-size_t parse_labels(const TextColumn& column, size_t begin, std::string_view positive, Strided<float> out) {
+size_t parse_labels(const TextColumn& column, size_t begin, const std::vector<std::string>& positives, char decimal,
+                    Strided<float> out) {
+    std::vector<double> numbers;
+    for (const std::string& positive : positives) {
+        double value = 0;
+        if (parse_double(positive, '.', value)) numbers.push_back(value);
+    }
+    const auto is_positive = [&](std::string_view text) {
+        if (std::find(positives.begin(), positives.end(), text) != positives.end()) return true;
+        double value = 0;
+        return !numbers.empty() && parse_double(text, decimal, value)
+            && std::find(numbers.begin(), numbers.end(), value) != numbers.end();
+    };
     for (size_t i = begin; i < column.size; ++i) {
         const std::string_view text = trimmed(column[i]);
         double value = 0;
         if (text.empty()) return i;
-        if (!positive.empty()) out[i] = text == positive ? 1.0f : 0.0f;
+        if (!positives.empty()) out[i] = is_positive(text) ? 1.0f : 0.0f;
         else if (text == "0" || text == "1") out[i] = static_cast<float>(text.front() - '0');
         else if (equals_ignoring_case(text, "true")) out[i] = 1.0f;
         else if (equals_ignoring_case(text, "false")) out[i] = 0.0f;

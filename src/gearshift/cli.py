@@ -6,7 +6,6 @@ sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Ex
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ import typer
 
 from gearshift.commands.sections import Sections
 from gearshift.errors import DataWarning, UserError
+from gearshift.names import nearest_name
 
 app = typer.Typer(
     name="gearshift",
@@ -71,13 +71,17 @@ def init(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
     label: Annotated[str | None, typer.Option(help="The label column, if the guess is wrong.")] = None,
     time: Annotated[str | None, typer.Option(help="The time column, if the guess is wrong.")] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Which label values mean a click: yes, '[a, b]', '> 0', '>= 4'."),
+    ] = None,
     encoding: Annotated[str | None, typer.Option(help="Of text that is not UTF-8, such as latin-1.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
 ) -> None:
     """Look at a file and write a config with every guess explained."""
     from gearshift.commands.init import init
 
-    init(data, output, label=label, time=time, encoding=encoding, force=force)
+    init(data, output, label=label, time=time, positive=positive, encoding=encoding, force=force)
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -552,8 +556,8 @@ def _usage(error: typer.TyperException, arguments: list[str]) -> str:
     ]
     typed = arguments[0] if arguments else ""
     if typed and not typed.startswith("-") and typed not in commands:
-        near = difflib.get_close_matches(typed, commands, n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
+        near = nearest_name(typed, commands)
+        hint = f" Did you mean `{near}`?" if near else ""
         return f"no command `{typed}`.{hint} ({', '.join(commands)})"
     help_of = f"gearshift {typed} --help" if typed in commands else "gearshift --help"
     return f"{error.format_message().rstrip('.')}. See {help_of}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.learner import Learner
 from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
 from gearshift.scores import Scores
+from gearshift.unseen import UnseenIds
 
 BATCH = 8192
 
@@ -28,6 +29,7 @@ class Evaluation(Scores):
     mean_rate: float
     grouped: tuple[Grouped | None, ...] = ()
     names: tuple[str, ...] = ()  # of the tasks
+    unseen: Mapping[str, float] = field(default_factory=dict)  # by user or item field: examples with a new id
 
     @property
     def calibration_table(self) -> CalibrationTable:
@@ -71,12 +73,14 @@ def collect(
 
 
 def evaluate(learner: Learner, dataset: Dataset) -> Evaluation:
-    found = [c.whole() for c in collect(predictions(learner, dataset), len(dataset.schema.labels))]
+    unseen = UnseenIds(learner, dataset, BATCH)
+    predicted = unseen.watch(predictions(learner, dataset))
+    found = [c.whole() for c in collect(predicted, len(dataset.schema.labels))]
     tasks = tuple(measured.measures for measured in found)
     grouped = tuple(measured.grouped for measured in found)
     first, names = grouped[0], tuple(label.task for label in dataset.schema.labels)
     auc = None if first is None else first.auc
-    return Evaluation(tasks[0], tasks, auc, tasks[0].mean_label, grouped, names)
+    return Evaluation(tasks[0], tasks, auc, tasks[0].mean_label, grouped, names, unseen.shares)
 
 
 def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats:

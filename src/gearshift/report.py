@@ -15,6 +15,7 @@ from gearshift.data.schema import Schema
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.training import Training
+from gearshift.warning_rules import Scored, one_label, too_good, warnings_of
 
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
 
@@ -70,6 +71,8 @@ def report(
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": lines_lost(training.train.skipped),
+        "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
+        "warnings": _warnings(training, valid, test),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -77,6 +80,23 @@ def report(
 def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """The figures of every task, by its name."""
     return {label.task: evaluation.task_figures(i) for i, label in enumerate(schema.labels)}
+
+
+def _warnings(training: Training, valid: Evaluation | None, test: Evaluation | None) -> list[str]:
+    """What is suspicious about the data and the figures, in sentences."""
+    before = training.progress.measures
+    tasks = [label.task for label in training.learner.schema.labels]
+    found = [training.data_warning] if training.data_warning else []
+    one = one_label(Scored("training", before))
+    found += [one] if one else []
+    for part, evaluation in (("valid", valid), ("test", test)):
+        for t, measures in enumerate(evaluation.tasks if evaluation else ()):
+            named = tasks[t] if len(tasks) > 1 else ""
+            unseen = evaluation.unseen if evaluation and t == 0 else {}
+            found += warnings_of(Scored(part, measures, named, before if t == 0 else None, unseen))
+    if valid is None:
+        found += too_good(Scored("training", before))
+    return found
 
 
 def _injected(training: Training) -> dict[str, Any] | None:
@@ -147,6 +167,7 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
             f"best   step {f['best_step']:,} of {f['global_steps']:,}: the best of {f['evaluations']} evaluations "
             "on the validation data, whose figures it therefore flatters a little"
         )
+    lines += [f"Warning: {sentence}" for sentence in f.get("warnings", ())]
     if f["skipped_lines"]:
         lines.append(
             f"data   {f['skipped_lines']:,} bad line(s) were skipped; they are listed in {folder}/bad_lines.txt"

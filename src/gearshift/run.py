@@ -23,6 +23,7 @@ from gearshift.cadence import Every, Moment
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.control import Status
 from gearshift.data.dataset import Dataset
+from gearshift.data.order import grouping_of_end
 from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError, brief
 from gearshift.evaluate import Evaluation, evaluate
@@ -41,6 +42,7 @@ from gearshift.run_metrics import MetricsLog
 from gearshift.saver import Saver, failure_of
 from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
+from gearshift.warning_rules import end_of_grouped_file
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,7 @@ class Run(History):
         training = self.training
         self._enter("training")
         self._metrics.begin()
+        self._look_at_order()
         training.run(self)
         stopped = self._stop.is_set()  # later is too late: the run is evaluated and done
         self.begin_last_save()
@@ -349,6 +352,12 @@ class Run(History):
         """A file that the run cannot go on or end without; tried again like the last save."""
         self.retries.until_done(partial(failure_of, path, write))
 
+    def _look_at_order(self) -> None:
+        grouping = grouping_of_end(self.training.train, self.training.valid)
+        if grouping is not None:
+            self.training.data_warning = end_of_grouped_file(grouping.words)
+            self.tell(f"Warning: {self.training.data_warning}")
+
     def _stopped_result(self) -> Result:
         """What is known without another pass over validation data: the run may be resumed, or about to be killed."""
         figures = report(self.training, self.training.step, self.last_evaluation, seconds=self._seconds())
@@ -378,6 +387,9 @@ class Run(History):
         lease.check(self.folder)
         path = self.folder / "report.json"
         self.persist(path, lambda: run_folder.write_json(path, figures))
+        for sentence in figures["warnings"]:
+            if sentence != training.data_warning:
+                self.tell(f"Warning: {sentence}")
         return self._result_of(figures)
 
     def _enter(self, phase: str) -> None:

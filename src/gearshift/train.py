@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,7 @@ from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.generated import GeneratedExamples
 from gearshift.data.schema import Schema
-from gearshift.data.split import by_hash, by_position, check_parts
+from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.estimate import estimate, refuse_too_large
@@ -164,7 +164,8 @@ def datasets(config: Config) -> Data:
     def open_files(paths: tuple[str, ...] | None) -> Dataset | None:
         if paths is None:
             return None
-        return read(list(paths), schema, format=settings.format, csv=csv, bad_lines=settings.bad_lines.skip)
+        found = read(list(paths), schema, format=settings.format, csv=csv, bad_lines=settings.bad_lines.skip)
+        return found if schema is not None else _as_stated(found, config)
 
     train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))
     assert train is not None, "a Config without `train` has `synthetic`"
@@ -175,12 +176,29 @@ def datasets(config: Config) -> Data:
     return Data(train, valid, test)
 
 
+def _as_stated(dataset: Dataset, config: Config) -> Dataset:
+    """Data that bring their own features (libfm, prepared) still have the label, group and weight that are stated."""
+    data = config.data
+    stated: dict[str, Any] = {
+        name: value for name in ("time", "group", "weight") if (value := getattr(data, name)) is not None
+    }
+    if data.label is not None:
+        stated["labels"] = config.labels()
+    if data.keep:
+        stated["keep"] = data.keep
+    if data.negatives_kept != 1.0:
+        stated["negatives_kept"] = data.negatives_kept
+    return dataset.with_schema(replace(dataset.schema, **stated)) if stated else dataset
+
+
 def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | None]:
     """Test data are cut off first, then validation data."""
 
     def parts(dataset: Dataset, held_out: float | str, name: str) -> tuple[Dataset, Dataset]:
         if split.hash_column:
             return by_hash(dataset, split.hash_column, held_out, name)
+        if split.by == "hash":
+            return by_example(dataset, held_out, name)
         if split.by == "end":
             return by_position(dataset, held_out)
         if isinstance(held_out, str) and held_out[:4].isdigit():

@@ -283,6 +283,7 @@ class Training:
                 )
         self.pacer = Pacer(plan.injected) if plan.injected else None
         self.progress = Progress()
+        self.data_warning: str | None = None  # a sentence about how validation data were cut
         self.replica_counts: dict[int, Counts] = {}  # as of now; `progress.exchanges` as of the last settling
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written

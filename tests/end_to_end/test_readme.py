@@ -25,6 +25,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header = header.replace("time", "ts")
     (folder / "clicks.csv").write_text("\n".join([header, *lines[:15_000]]) + "\n")
     (folder / "clicks-tomorrow.csv").write_text("\n".join([header, *lines[15_000:]]) + "\n")
+    labels = {"counts.csv": ("clicks", "0012"), "ratings.csv": ("rating", "1345")}
+    for name, (label, values) in labels.items():
+        rows = [f"u{i % 7},{values[i % 4]}" for i in range(100)]
+        (folder / name).write_text("\n".join([f"user,{label}", *rows]) + "\n")
+    events = [f"u{i % 7},{('view', 'view', 'click', 'buy')[i % 4]}" for i in range(100)]
+    (folder / "events.csv").write_text("\n".join(["user,event", *events]) + "\n")
     return folder
 
 

@@ -113,6 +113,9 @@ def test_sync_equals_threads(tmp_path: Path, cluster: gs.ClusterSettings) -> Non
         assert theirs[step] == pytest.approx(figures, rel=1e-4), step
     assert there.report["progressive"] == pytest.approx(here.report["progressive"], rel=1e-4)
     assert there.auc == pytest.approx(here.auc, abs=1e-4)
+    assert there.report["unseen_ids"] == here.report["unseen_ids"]
+    assert there.report["unseen_ids"]["ad"] > 0
+    assert there.report["warnings"] == here.report["warnings"]
     assert there.report["embedding_rows"] == here.report["embedding_rows"] > 1000
     assert there.report["embedding_bytes"] > 1000 * 4 * there.learner.server.stores[0].width
     np.testing.assert_allclose(there.predict(VALID), here.predict(VALID), rtol=1e-3, atol=1e-5)

@@ -31,7 +31,7 @@ static void parse_all(const TextColumn& column) {
     std::vector<int64_t> integers(column.size);
     const char decimal = below(2) ? '.' : ',';
     for (size_t at = 0; at < column.size; ++at) at = parse_floats(column, at, decimal, {doubles.data(), 1});
-    for (size_t at = 0; at < column.size; ++at) at = parse_labels(column, at, "", {floats.data(), 1});
+    for (size_t at = 0; at < column.size; ++at) at = parse_labels(column, at, {}, '.', {floats.data(), 1});
     for (size_t at = 0; at < column.size; ++at) at = parse_vectors(column, at, "|", 3, '.', {floats.data(), 3});
     for (size_t at = 0; at < column.size; ++at) at = parse_times(column, at, {integers.data(), 1});
     hash_column(column, 7, {integers.data(), 1});

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from gearshift import names
 
 
@@ -11,3 +13,17 @@ def test_the_nearest_name_is_told() -> None:
 def test_without_a_near_one_only_the_choice_is() -> None:
     assert str(names.unknown("model", "xyz", ["dnn"])) == "unknown model `xyz`. (dnn)"
     assert str(names.unknown("parameter", "xyz", [])) == "unknown parameter `xyz`. (none exist)"
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "meant"),
+    [
+        ("modle", ["mode", "model"], "model"),  # codespell:ignore modle
+        ("workres", ["works", "workers"], "workers"),
+        ("lable", ["able", "label", "table"], "label"),  # codespell:ignore lable
+        ("epoch", ["epochs", "every"], "epochs"),
+        ("xyz", ["model"], None),
+    ],
+)
+def test_the_fewest_typing_errors_win(typed: str, known: list[str], meant: str | None) -> None:
+    assert names.nearest_name(typed, known) == meant

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gearshift.cluster.snapshots import Size
 from gearshift.data.batch import Floats, Ids
-from gearshift.embedding.store import RowStore
+from gearshift.embedding.store import RowFTRL, RowStore
 
 if TYPE_CHECKING:
     from gearshift.cluster.coordinate import Engine
@@ -19,7 +20,7 @@ class Elsewhere:
 
     def __init__(self, store: RowStore, number: int, engine: Engine) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
-        self._number, self._engine = number, engine
+        self._number, self._engine, self._unmoved = number, engine, store
         self.size: Size = 0, 0  # in the newest checkpoint
 
     def __len__(self) -> int:
@@ -27,6 +28,19 @@ class Elsewhere:
 
     def memory_bytes(self) -> int:
         return self.size[1]
+
+    def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
+        """Whether rows were trained: they are no longer as they are born.
+
+        L1 may hold a trained weight at zero, where it was born: such columns tell nothing.
+        """
+        tells = [not (isinstance(part.optimizer, RowFTRL) and part.optimizer.l1) for part in self.parts]
+        columns = np.repeat(tells, [part.width for part in self.parts])
+        if not columns.any():
+            return np.ones(len(ids_U), np.bool_)
+        moved_U = (self.peek(ids_U) != self._unmoved.peek(ids_U))[:, columns].any(1)
+        known_U: NDArray[np.bool_] = moved_U | self._unmoved.contains(ids_U)  # or from another run
+        return known_U
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         stores, most = len(self._engine.learner.server.stores), self._engine.driver.endpoint.limits.ids

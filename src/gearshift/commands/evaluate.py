@@ -64,7 +64,9 @@ def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 def measure(
     opened: Opened, paths: list[str], by: str | None, missing_columns: MissingColumnsMode = "fail"
 ) -> list[dict[str, Any]]:
-    from gearshift.evaluate import collect
+    from gearshift.evaluate import BATCH, collect
+    from gearshift.unseen import UnseenIds
+    from gearshift.warning_rules import Scored, warnings_of
 
     by_day = by == "day" and opened.schema.time is not None
     schema = opened.schema if by is None or by_day else keeping(opened.schema, by)
@@ -76,14 +78,20 @@ def measure(
         raise UserError(f"--by day: the data have no column `{schema.time}`")
     keys = None if by is None else _days if by_day else partial(_texts, column=by)
     tasks = [label.task for label in schema.labels]
-    collected = collect(opened.predictions(dataset, corrected=False), len(tasks), keys)
+    unseen = UnseenIds(opened.model.learner, dataset, BATCH)
+    collected = collect(unseen.watch(opened.predictions(dataset, corrected=False)), len(tasks), keys)
     figures: list[dict[str, Any]] = []
     for task, found in zip(tasks, collected, strict=True):
         if len(tasks) > 1:
             terminal.say(f"{'' if task is tasks[0] else chr(10)}task {task}")
         named = _named(found, by_day=by_day)
         _tell(named, by, schema.group)
-        figures += [{"task": task, "slice": name, **_figures(measured)} for name, measured in named]
+        rows = [{"task": task, "slice": name, **_figures(measured)} for name, measured in named]
+        whole = Scored("these data", named[0][1].measures, unseen=unseen.shares if task is tasks[0] else {})
+        rows[0]["warnings"] = warnings_of(whole)
+        for sentence in rows[0]["warnings"]:
+            terminal.say(f"Warning: {sentence}")
+        figures += rows
     tell_skipped(dataset)
     return figures
 

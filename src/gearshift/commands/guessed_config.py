@@ -22,6 +22,13 @@ class Guess(Protocol):
     def guess(self) -> str: ...
     @property
     def why(self) -> str: ...
+    @property
+    def left_out(self) -> columns.Feature | None: ...
+
+
+class Grouping(Protocol):
+    @property
+    def words(self) -> str: ...
 
 
 class Inferred(Protocol):
@@ -35,6 +42,8 @@ class Inferred(Protocol):
     def guesses(self) -> Sequence[Guess]: ...
     @property
     def schema(self) -> columns.Schema: ...
+    @property
+    def grouping(self) -> Grouping | None: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ def _plain(text: str) -> str:
 
 def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
     schema: columns.Schema = found.schema
-    lines = [f"train: {dump_flow(str(data))}", _split_line(extent)]
+    lines = [f"train: {dump_flow(str(data))}", _split_line(split_of(found, extent))]
     if found.format != "parquet":
         lines.append(f"format: {found.format}")
     if _csv_settings(found.csv) and found.format in ("csv", "jsonl"):
@@ -82,7 +91,8 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
             _commented(f"csv: {dump_flow(_csv_settings(found.csv))}", _missing_words(found.csv.null))
         )
     label = schema.labels[0]
-    given = label.column if label.positive is None else {"column": label.column, "positive": label.positive}
+    positive = list(label.positive) if isinstance(label.positive, tuple) else label.positive
+    given = label.column if positive is None else {"column": label.column, "positive": positive}
     lines.append(_commented(f"label: {dump_flow(given)}", why.get(label.column)))
     for key in ("time", "group", "weight"):
         column = getattr(schema, key)
@@ -107,9 +117,24 @@ def _missing_words(null: Sequence[str]) -> str | None:
     return f"{', '.join(words)} seen: read as missing" if words else None
 
 
-def _split_line(extent: Extent) -> str:
-    by, how = ("time", "in time") if extent.has_days else ("end", "of the file")
-    return _commented(f"split: {{by: {by}, valid: 10%}}", f"the last 10 % {how} measure; or  valid: FILE")
+@dataclass(frozen=True)
+class GuessedSplit:
+    by: str
+    why: str
+
+
+def split_of(found: Inferred, extent: Extent) -> GuessedSplit:
+    """By time if there is one, else the end of the file, unless the end has other users than the beginning."""
+    if extent.has_days:
+        return GuessedSplit("time", "the last 10 % in time measure; or  valid: FILE")
+    if found.grouping is None:
+        return GuessedSplit("end", "the last 10 % of the file measure; or  valid: FILE")
+    why = f"{found.grouping.words}: the end of the file is no sample, so single examples are drawn; or  valid: FILE"
+    return GuessedSplit("hash", why)
+
+
+def _split_line(split: GuessedSplit) -> str:
+    return _commented(f"split: {{by: {split.by}, valid: 10%}}", split.why)
 
 
 def _feature_lines(found: Inferred, why: Mapping[str, str]) -> list[str]:
@@ -119,16 +144,19 @@ def _feature_lines(found: Inferred, why: Mapping[str, str]) -> list[str]:
         return [f"# features: those of every {found.format} log are built in"]
     lines = ["features:"]
     for feature in schema.features:
-        entry = entry_of(feature).model_dump(mode="json", exclude_defaults=True)
-        entry = {"name": entry.pop("name"), "type": entry.pop("type"), **entry}
-        lines.append(_commented(f"  - {dump_flow(entry)}", why.get(feature.name)))
+        lines.append(_commented(f"  - {dump_flow(_entry(feature))}", why.get(feature.name)))
     used = {feature.name for feature in schema.features} | {label.column for label in schema.labels}
     used |= {schema.time or "", schema.group or "", schema.weight or ""}
     for guess in found.guesses:
         if guess.column not in used:
-            entry = {"name": guess.column, "type": "categorical"}
+            entry = _entry(guess.left_out or columns.Categorical(guess.column))
             lines.append(_commented(f"# - {dump_flow(entry)}", f"{guess.guess}: {guess.why}"))
     return lines
+
+
+def _entry(feature: columns.Feature) -> dict[str, Any]:
+    entry = entry_of(feature).model_dump(mode="json", exclude_defaults=True)
+    return {"name": entry.pop("name"), "type": entry.pop("type"), **entry}
 
 
 def _training_lines(schema: columns.Schema, examples: int) -> list[str]:

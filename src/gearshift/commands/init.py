@@ -6,10 +6,12 @@ from pathlib import Path
 
 from gearshift import run_folder
 from gearshift.commands import terminal
-from gearshift.commands.guessed_config import Extent, written
+from gearshift.commands.guessed_config import Extent, split_of, written
 from gearshift.commands.train import check_writable
 from gearshift.config.files import exists, hint
 from gearshift.config.load import DATA_ENDINGS
+from gearshift.config.overrides import parse_value
+from gearshift.config.quantities import parse_text
 from gearshift.errors import UserError
 
 
@@ -19,6 +21,7 @@ def init(
     *,
     label: str | None,
     time: str | None,
+    positive: str | None = None,
     encoding: str | None = None,
     force: bool,
 ) -> None:
@@ -32,13 +35,17 @@ def init(
     from gearshift.data.dataset import CsvFormat, read
     from gearshift.data.infer import infer
 
-    found = infer(str(data), label=label, time=time, csv=CsvFormat(encoding=encoding))
+    csv = CsvFormat(encoding=encoding)
+    found = infer(str(data), label=label, time=time, positive=_rule(positive), csv=csv)
     dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
-    text = written(found, data, stem(data), Extent(dataset.estimate(), dataset.time_range()))
+    extent = Extent(dataset.estimate(), dataset.time_range())
+    text = written(found, data, stem(data), extent)
     run_folder.write_text(target, text)  # before a word is said: who reads along may stop reading
     terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))
+    split = split_of(found, extent)
+    terminal.say(f"  validation: split by {split.by} ({split.why.partition(';')[0]})")
     for warning in found.warnings:
         terminal.say(f"Warning: {warning}.")
     lines = text.count("\n")
@@ -46,6 +53,14 @@ def init(
         f"Wrote {target} ({lines} lines, every guess commented). Check the label and the id columns, "
         f"then: gearshift train {target}"
     )
+
+
+def _rule(positive: str | None) -> str | list[str] | None:
+    """A value, a list in YAML, or a threshold; numbers as they were typed."""
+    if positive is None:
+        return None
+    value = parse_value(positive, "--positive")
+    return [parse_text(v) for v in value] if isinstance(value, list) else positive
 
 
 def stem(data: Path) -> str:

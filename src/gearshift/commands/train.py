@@ -149,8 +149,10 @@ def follow(run: Run) -> Ending:
         step = terminal.count(run.status().step)
         terminal.say(f"Saved step {step}. Resume: gearshift train --resume {run.folder}")
         return Ending(result, QUIT if signals[:1] == [signal.SIGINT] else TERMINATED)
+    said = set(run.messages)
     for line in result.lines:
-        terminal.say(line)
+        if line not in said:
+            terminal.say(line)
     return Ending(result, 0)
 
 

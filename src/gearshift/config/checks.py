@@ -6,12 +6,12 @@ a file, because a run started from Python may bring its data and schema itself.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gearshift.errors import UserError
+from gearshift.names import nearest_name
 from gearshift.sync.registry import resolve, shared_replicas_need_threads
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Misfit:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean `x`?`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean `{close[0]}`?" if close else ""
+    close = nearest_name(word, known)
+    return f" Did you mean `{close}`?" if close else ""
 
 
 def first_misfit(config: Config) -> Misfit | None:
@@ -149,8 +149,10 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
             cut = getattr(split, name)
             say = f"data.split.{name} is `{cut}`; a split by {split.by} keeps back a share, such as 10%"
             yield Misfit(("data", "split", name), say)
-    if split.by not in ("time", "end") and split.hash_column is None:
-        say = f"data.split.by is `{split.by}`; expected time, end or hash(column), such as hash(user_id)"
+    if split.by not in ("time", "end", "hash") and split.hash_column is None:
+        say = (
+            f"data.split.by is `{split.by}`; expected time, end, hash or hash(column), such as hash(user_id)"
+        )
         yield Misfit(("data", "split", "by"), say)
     if split.by == "time" and data.time is None and data.format != "avazu":
         yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")

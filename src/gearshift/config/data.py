@@ -10,13 +10,28 @@ from pydantic_core import CoreSchema
 
 from gearshift.config.quantities import Count, Cut, Number, Share, Text, parse_text
 from gearshift.config.section import Named, Paths, Section, Texts
+from gearshift.data.label_rule import parse_positive
+
+
+def _rule(value: Any) -> Any:
+    return parse_positive(
+        [parse_text(v) for v in value] if isinstance(value, list | tuple) else parse_text(value)
+    )
+
+
+_VALUE: list[dict[str, str]] = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
+_RULE_SCHEMA = WithJsonSchema(
+    {"anyOf": [*_VALUE, {"type": "array", "items": {"anyOf": _VALUE}, "minItems": 1}]}
+)
+Rule = Annotated[str | tuple[str, ...], BeforeValidator(_rule), _RULE_SCHEMA]
 
 
 class LabelColumn(Named):
     main_key: ClassVar[str] = "column"
     column: Text = Field(description="The column that says whether it was a click.")
-    positive: Text | None = Field(
-        default=None, description="The value that means a click, where it is not 1."
+    positive: Rule | None = Field(
+        default=None,
+        description='What means a click, where it is not 1: a value, a list of values, or "> 0", ">= 4".',
     )
     task: Text = Field(default="click", description="The name of this task in reports.")
 
@@ -108,7 +123,8 @@ class Csv(Section):
 
 class Split(Section):
     by: Text = Field(
-        description="time or end (the last part of the log is kept back), or hash(column): whole users, say."
+        description="time or end (the last part of the log is kept back), hash (single examples) or hash(column): "
+        "all examples of a value, such as a user, together."
     )
     valid: Cut = Field(
         description="For validation: a share (10%), a duration (1d) or its first day (2026-11-08)."
@@ -158,7 +174,7 @@ class Data(Section):
     )
     label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,
-        description="The column with 0/1, {column: click, positive: yes}, or {task: column, ...}.",
+        description='The column with 0/1, {column: clicks, positive: "> 0"}, or {task: column, ...}.',
     )
     time: Text | None = Field(
         default=None, description="Epoch seconds or ISO text; orders the log, names days."

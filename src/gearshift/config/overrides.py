@@ -74,7 +74,7 @@ def _full_path(text: str, path: Path, root: type[BaseModel]) -> Path:
     if shallow:
         choices = ", ".join(".".join(s) for s in shallow)
         raise UserError(f"{text}: `{path[0]}` could be several settings; write one of {choices}")
-    known = {s[-1] for s in settings}
+    known = [s[-1] for s in sorted(settings, key=len)]  # of equally near ones, the outermost
     raise UserError(
         f"{text}: unknown key `{path[0]}`.{nearest(str(path[0]), known)} (docs/config.md lists all keys)"
     )

@@ -268,10 +268,9 @@ class Config(Section):
         features = known.features if known else ()
         if self.features is not None:
             features = tuple(entry.column() for entry in self.features)
-        labels = tuple(columns.Label(c.column, c.positive, c.task) for c in self.data.label or ())
         return columns.Schema(
             features,
-            labels or (known.labels if known else (columns.Label("label"),)),
+            self.labels() or (known.labels if known else (columns.Label("label"),)),
             time=self.data.time or (known.time if known else None),
             group=self.data.group,
             weight=self.data.weight,
@@ -279,6 +278,10 @@ class Config(Section):
             keep=self.data.keep,
             null=self.data.csv.null,
         )
+
+    def labels(self) -> tuple[columns.Label, ...]:
+        """Those that the config states; none where it leaves them to the format."""
+        return tuple(columns.Label(c.column, c.positive, c.task) for c in self.data.label or ())
 
     def to_yaml(self) -> str:
         """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids, Ragged
+from gearshift.data.label_rule import Positive, Threshold, threshold_of, values_of
 
 Bytes = NDArray[np.uint8]
 NO_NULLS: Bytes = np.empty(0, np.uint8)
@@ -210,7 +211,11 @@ def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
     return True
 
 
-def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
+def labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Floats:
+    """1 for a click, 0 for none, as the label's rule says; a missing label is refused."""
+    threshold = threshold_of(positive)
+    if threshold is not None:
+        return _beyond(threshold, column, refuse)
     column = plain(column)
     if not isinstance(column, TextColumn):
         if _refused_nested(column, refuse):
@@ -218,10 +223,28 @@ def labels(column: RawColumn, positive: str | None, refuse: Refuse) -> Floats:
         column = plain(number_text(column))
     assert isinstance(column, TextColumn)
     text, out = column, np.zeros(len(column), np.float32)
+    clicks = list(values_of(positive))
     _each_bad(
-        lambda begin: _core.parse_labels(text.data, text.spans, begin, positive or "", out), text, refuse
+        lambda begin: _core.parse_labels(text.data, text.spans, begin, clicks, text.decimal, out),
+        text,
+        refuse,
     )
     return out
+
+
+def _beyond(threshold: Threshold, column: RawColumn, refuse: Refuse) -> Floats:
+    refused: set[int] = set()
+
+    def note(i: int, text: str) -> None:
+        refused.add(i)
+        refuse(i, text)
+
+    values = floats(column, note)
+    for i in np.flatnonzero(np.isnan(values)):
+        if int(i) not in refused:
+            refuse(int(i), "")
+    clicked: Floats = threshold.holds(values).astype(np.float32)
+    return clicked
 
 
 def number_text(column: pa.Array) -> pa.Array:

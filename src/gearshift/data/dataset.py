@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from threading import Lock
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,9 +219,11 @@ class Dataset:
         return self if schema == self.schema else self.with_schema(schema)
 
     def split(
-        self, *, time: str | None = None, hash: str | None = None, valid: float | str = "10%"
+        self, *, time: str | None = None, hash: str | Literal[True] | None = None, valid: float | str = "10%"
     ) -> tuple[Dataset, Dataset]:
         """(train, valid): by a moment (`time`), by the hash of a column, or the last part of the log.
+
+        `hash=True` draws single examples, `hash="user"` all examples of a user together.
 
         `valid` is a share (0.1, "10%"), with a time column also a duration at the end ("1d", "12h").
         """
@@ -229,6 +231,8 @@ class Dataset:
 
         if time is not None:
             return split.by_time(self, time)
+        if hash is True:
+            return split.by_example(self, valid)
         if hash is not None:
             return split.by_hash(self, hash, valid)
         return split.by_end(self, valid)

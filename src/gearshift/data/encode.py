@@ -19,11 +19,15 @@ from gearshift.data import columns as raw
 from gearshift.data.bad_lines import BadLines, Place
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
+from gearshift.data.label_rule import literal, threshold_of
 from gearshift.data.nesting import check_nesting
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
+from gearshift.data.sniff import is_number
 from gearshift.errors import MissingColumns, UserError
+from gearshift.names import nearest_name
 
 TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
+COUNTS = '"> 0"'
 ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
 
 
@@ -178,16 +182,30 @@ class _Refused:
         return self.value(f"feature `{feature.name}`", expected, start=start)
 
     def label(self, label: Label) -> raw.Refuse:
-        """A foreign word among zeros and ones is a slip; where there are none, words are the labels."""
+        """Where other labels are read, a foreign word is a slip; where none is, the label lacks its rule."""
+        threshold = threshold_of(label.positive)
+        expected = "0 or 1" if threshold is None else f"a number for `positive: {label.positive}`"
+        if threshold is None and label.positive is not None:
+            expected = "a value"
 
         def refuse(i: int, text: str) -> None:
-            slip = not text or _some_labels_read(self._block.columns[label.column], label)
-            advice = (
-                ALLOW_SOME if slip else f'Map it: data.label={{column: {label.column}, positive: "{text}"}}'
-            )
-            self.value(f"label `{label.column}`", "0 or 1", advice)(i, text)
+            some_read = _some_labels_read(self._block.columns[label.column], label)
+            advice = _label_advice(label, text, some_read)
+            self.value(f"label `{label.column}`", expected, advice)(i, text)
 
         return refuse
+
+
+def _label_advice(label: Label, text: str, some_read: bool) -> str:
+    setting = f"data.label={{column: {label.column}, positive: %s}}"
+    if not text or (some_read and not is_number(text)):
+        return ALLOW_SOME
+    if label.positive is not None:
+        return ALLOW_SOME if some_read else "List the values that mean a click: " + setting % "[...]"
+    if is_number(text):
+        return f"If these are counts, say which mean a click: {setting % COUNTS}. If not: f{ALLOW_SOME[1:]}"
+    quoted = f'"{text}"' if isinstance(literal(text), str) else f'["{text}"]'
+    return "Say which value means a click: " + setting % quoted
 
 
 def _some_labels_read(column: RawColumn, label: Label) -> bool:
@@ -230,13 +248,11 @@ def bucket_indices(field: Bucketized, values: NDArray[np.float64]) -> pa.Array:
 
 def check_columns(schema: Schema, present: tuple[str, ...], where: str, *, labelled: bool = True) -> None:
     """Every column that the schema names must exist."""
-    from difflib import get_close_matches
-
     missing = [name for name in wanted_columns(schema, labelled=labelled) if name not in present]
     if not missing:
         return
-    near = get_close_matches(missing[0], present, 1) if len(missing) == 1 else []
-    hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(present[:40])}."
+    near = nearest_name(missing[0], present) if len(missing) == 1 else None
+    hint = f"Did you mean `{near}`?" if near else f"It has: {', '.join(present[:40])}."
     names = ", ".join(f"`{name}`" for name in missing)
     features = tuple(f.name for f in schema.features if f.name in missing)
     raise MissingColumns(f"{where} has no column{'s' * (len(missing) > 1)} {names}. {hint}", features)

@@ -386,6 +386,7 @@ class Choice:
     column: str | None = (
         None  # a column whose ids `select` needs; read beside the others where it is no field
     )
+    by_place: bool = False  # chosen by where they stand in the files
 
 
 class FilteredExamples:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from gearshift.errors import UserError
+from gearshift.names import nearest_name
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
@@ -167,10 +168,8 @@ def _why_no_match(pattern: str) -> str:
             return f" (folder {folder}/ has {_files(close)} that end in {suffix}: add {suffix}?)"
     if Path(pattern).expanduser().is_dir():
         return f" (the folder has no data file: {', '.join(DATA_ENDINGS)}, or these with .gz or .zst)"
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, 1)
-    return f" (did you mean {folder / near[0]}?)" if near else ""
+    near = nearest_name(name, names)
+    return f" (did you mean {folder / near}?)" if near else ""
 
 
 def _files(names: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from gearshift.data.guess_label import plain_name
-from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile, split_parts
+from gearshift.data.columns import TextColumn
+from gearshift.data.profile import SEPARATORS, STRONG_SEPARATORS, Parts, Profile, plain_name, split_parts
 from gearshift.data.schema import Bag, Categorical, Feature, Numeric, Sequence, Vector
 from gearshift.data.sniff import is_number
 
@@ -53,6 +53,9 @@ AMOUNT = re.compile(
     r"\s*-?([$€£¥₹]|(USD|EUR|GBP|JPY) ?) ?-?\d[\d., ]*$|\s*-?\d[\d., ]*([$€£¥₹%]| ?(USD|EUR|GBP|JPY))$|"
     r"\s*-?\d{1,3}(,\d{3})*\.\d+$"
 )
+LEADING_ZERO = re.compile(r"-?0\d")
+WITH_UNIT = re.compile(r"\s*[-+]?\d+([.,]\d+)* ?([A-Za-z\u00b0\u00b5]{1,4})\.?\s*")
+MOSTLY_NUMBERS = 0.9  # of the examples: the others are slips, or words for missing
 SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
 
 
@@ -65,6 +68,8 @@ class Guess:
     why: str
     role: Role
     feature: Feature | None = None
+    left_out: Feature | None = None  # what it would be, where it is ignored as a leak
+    suspicion: str | None = None  # a sentence that warns of it
 
 
 def guess_column(profile: Profile) -> Guess:
@@ -73,7 +78,40 @@ def guess_column(profile: Profile) -> Guess:
         guess = rule(profile)
         if guess is not None:
             return guess
-    return _category(profile, f"{profile.distinct:,} distinct")
+    unread = _why_no_number(profile)
+    return _category(profile, f"{profile.distinct:,} distinct" + (f"; {unread}" if unread else ""))
+
+
+def _why_no_number(profile: Profile) -> str | None:
+    """What keeps a column that is nearly one of numbers from being one; None if it is nothing like it."""
+    if profile.numbers is not None:
+        zeros = next((value for value in profile.values if LEADING_ZERO.match(value)), None)
+        return None if zeros is None else f"{zeros[:20]!r} has a leading zero: names, not amounts"
+    if profile.endless and profile.endless == int(profile.counts.sum()):
+        return "all infinite, no number to learn from"
+    words = {value for value in profile.values if not is_number(value)}
+    if _share(profile, words) > 1 - MOSTLY_NUMBERS:
+        return _why_no_amount(profile)
+    i, text = next((i, text) for i, text in enumerate(profile.texts()) if text in words)
+    place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""
+    null = ", or list it in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
+    where = f"{place.unit} {place.number:,}"
+    return f"numbers but for {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
+
+
+def _why_no_amount(profile: Profile) -> str | None:
+    """12.5 kg, 80 kg: one unit behind every number."""
+    units = {match[2] for value in profile.values if (match := WITH_UNIT.fullmatch(value))}
+    behind = {value for value in profile.values if WITH_UNIT.fullmatch(value)}
+    if len(units) != 1 or ID_NAME.search(profile.name) or _share(profile, behind) < MOSTLY_NUMBERS:
+        return None
+    return f"numbers with a unit, like {profile.values[0][:20]!r}, are not read as numbers; write the number alone"
+
+
+def _share(profile: Profile, values: set[str]) -> float:
+    """Of the examples that have a value."""
+    counts = zip(profile.values, profile.counts.tolist(), strict=True)
+    return float(sum(count for value, count in counts if value in values) / max(int(profile.counts.sum()), 1))
 
 
 def ignored(profile: Profile, why: str) -> Guess:
@@ -216,7 +254,7 @@ def _unique(profile: Profile) -> Guess | None:
 
 
 def _number(profile: Profile) -> Guess | None:
-    if profile.numbers is None or any(re.match(r"-?0\d", value) for value in profile.values):
+    if profile.numbers is None or any(map(LEADING_ZERO.match, profile.values)):
         return None
     if profile.is_whole:
         not_a_quantity = _why_no_quantity(profile)
@@ -287,7 +325,9 @@ def without_nearly_unique(guesses: list[Guess], profiles: list[Profile]) -> list
         is_id = ID_NAME.search(guess.column) is not None or guess.column in shared
         if not isinstance(guess.feature, Categorical) or not rare or is_id:
             return guess
-        return ignored(profile, f"{profile.distinct:,} distinct in {present:,} examples: hardly any recurs")
+        reason = guess.why.partition("; ")[2]
+        why = f"{profile.distinct:,} distinct in {present:,} examples: hardly any recurs"
+        return ignored(profile, f"{why}; {reason}" if reason else why)
 
     return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 

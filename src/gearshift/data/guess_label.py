@@ -1,7 +1,7 @@
 """Which column is the label: two values, and a name or a place that labels have.
 
 A column named like a label that is 0/1 but for a few values is the label too; the reason says where the first
-of these values stands.
+of these values stands. A label of more values (counts, ratings, events) needs a rule: `guess_rule` proposes one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gearshift.data.profile import Profile
+from gearshift.data import columns as raw
+from gearshift.data.guess_rule import (
+    CLICK_COUNT_NAME,
+    OTHER_COUNT_NAME,
+    POSITIVE_WORDS,
+    GuessedRule,
+    guess_rule,
+    is_counts,
+    named_like,
+    rule_text,
+    shown_values,
+    stated_rule,
+)
+from gearshift.data.label_rule import Positive, literal
+from gearshift.data.profile import Profile, plain_name
 from gearshift.data.schema import Label
 from gearshift.data.sniff import ICONV
 from gearshift.errors import UserError
@@ -29,25 +43,6 @@ LABEL_NAMES = (
 )
 ZERO_ONE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"0.0", "1.0"}, {"-1", "+1"}, {"-1.0", "1.0"})
 YES_NO = ({"yes", "no"}, {"y", "n"}, {"ja", "nein"}, {"oui", "non"}, {"si", "no"}, {"sí", "no"}, {"t", "f"})
-POSITIVE_WORDS = (
-    *(
-        "yes",
-        "y",
-        "true",
-        "t",
-        "ja",
-        "oui",
-        "si",
-        "sí",
-        "click",
-        "clicked",
-        "positive",
-        "pos",
-        "buy",
-        "bought",
-    ),
-    *("1", "good", "conv", "converted", "conversion", "purchase", "purchased"),
-)
 
 
 @dataclass(frozen=True)
@@ -57,30 +52,80 @@ class FoundLabel:
     warning: str | None = None
 
 
-def find_label(profiles: list[Profile], stated: str | None, where: str) -> FoundLabel:
-    """The column the user named, or the one that looks most like a label."""
+def find_label(
+    profiles: list[Profile], stated: str | None, where: str, positive: Positive = None
+) -> FoundLabel:
+    """The column the user named, or the one that looks most like a label; `positive` is the user's own rule."""
     if stated is not None:
-        profile = next((p for p in profiles if p.name == stated), None)
-        if profile is None:
-            names = ", ".join(p.name for p in profiles[:40])
-            raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
-        if profile.distinct == 0:
-            raise UserError(f"{where}: label `{stated}` has no value in the first examples.")
-        if profile.distinct > 2 and not _is_almost_zero_one(profile):
-            values = ", ".join(repr(v) for v in profile.values[:5])
-            raise UserError(
-                f"{where}: label `{stated}` has {profile.distinct:,} values ({values}, ...); it needs two. "
-                'Say which one means a click: data.label={column: ..., positive: "..."}'
-            )
+        profile = _named_by_user(profiles, stated, where)
+        if positive is not None:
+            return _with_rule(profile, stated_rule(positive), where)
+        if _needs_rule(profile):
+            return _with_rule(profile, guess_rule(profile, where), where)
         return _found(profile, "named by you")
-    candidate = _by_name(profiles) or _by_place(profiles)
+    candidate = (
+        _by_name(profiles)
+        or named_like(CLICK_COUNT_NAME, profiles)
+        or _by_place(profiles)
+        or named_like(OTHER_COUNT_NAME, profiles)
+    )
     if candidate is None:
         near = [f"`{p.name}` is {_but_for(p)}. " for p in profiles if _is_almost_zero_one(p)]
         raise UserError(
             f"{where}: no column looks like a label (two values such as 0 and 1). {''.join(near)}"
             'Name it: --label COLUMN (in Python: label="COLUMN")'
         )
+    if _needs_rule(candidate):
+        return _with_rule(candidate, guess_rule(candidate, where), where)
     return _found(candidate, "")
+
+
+def _needs_rule(profile: Profile) -> bool:
+    return profile.distinct > 2 and not _is_almost_zero_one(profile)
+
+
+def _named_by_user(profiles: list[Profile], stated: str, where: str) -> Profile:
+    profile = next((p for p in profiles if p.name == stated), None)
+    if profile is None:
+        names = ", ".join(p.name for p in profiles[:40])
+        raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
+    if profile.distinct == 0:
+        raise UserError(f"{where}: label `{stated}` has no value in the first examples.")
+    return profile
+
+
+def _with_rule(profile: Profile, rule: GuessedRule, where: str) -> FoundLabel:
+    """A label of counts, ratings or events, and the rule that makes clicks of them."""
+    label = Label(profile.name, rule.positive)
+    share = _share_of_clicks(profile, label, where)
+    written = rule_text(rule.positive)
+    why = f"{rule.reason}: {written} is taken as a click ({_percent(share)})"
+    warning = None
+    if rule.guessed:
+        warning = (
+            f"{profile.name} has {profile.distinct:,} values ({shown_values(profile)}): {written} is taken as a click; "
+            f"another rule: --label {profile.name} --positive RULE, such as '>= 2' or '[click, buy]' "
+            "(in Python: positive=)"
+        )
+    return FoundLabel(label, why, warning)
+
+
+def _share_of_clicks(profile: Profile, label: Label, where: str) -> float:
+    refused: list[str] = []
+    clicks = raw.labels(profile.column, label.positive, lambda _i, text: refused.append(text))
+    words = [text for text in refused if text]
+    if words and len(words) > 0.5 * profile.examples:
+        raise UserError(
+            f"{where}: label `{profile.name}` holds {words[0][:40]!r}, which is no number to compare with "
+            f"{rule_text(label.positive)}; name the values that mean a click: --positive '[{words[0][:40]}]' "
+            "(in Python: positive=[...])"
+        )
+    if not clicks.any():
+        raise UserError(
+            f"{where}: no example looked at is a click: label `{profile.name}` has {shown_values(profile)}, and the "
+            f"rule is {rule_text(label.positive)}. Give another: --positive RULE (in Python: positive=RULE)"
+        )
+    return float(clicks.mean())
 
 
 def _has_two_values(profile: Profile) -> bool:
@@ -105,12 +150,6 @@ def _by_name(profiles: list[Profile]) -> Profile | None:
     return None
 
 
-def plain_name(name: str) -> str:
-    """Clicked on Ad -> clicked_on_ad, isClick -> is_click."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip())
-    return re.sub(r"[\s.-]+", "_", words).lower()
-
-
 def _is_constant_zero_one(profile: Profile) -> bool:
     """The start of a log may hold no click at all."""
     return profile.values in (["0"], ["1"])
@@ -118,6 +157,8 @@ def _is_constant_zero_one(profile: Profile) -> bool:
 
 def _is_almost_zero_one(profile: Profile) -> bool:
     """0/1 but for up to one example in a hundred, which has another value or none."""
+    if is_counts(profile):
+        return False
     others = profile.examples - int(profile.counts[:2].sum())
     pair = {value.strip().lower() for value in profile.values[:2]}
     return pair in ZERO_ONE and 0 < others <= 0.01 * profile.examples
@@ -167,7 +208,7 @@ def _found(profile: Profile, remark: str) -> FoundLabel:
             f"label `{profile.name}` holds text that is not UTF-8; convert the file first: {ICONV}"
         )
     why = f"{positive.strip()!r} ({_percent(share)}, {reason}) is taken as the click{remark}"
-    return FoundLabel(Label(profile.name, positive=positive.strip()), why, _only_one_value(profile))
+    return FoundLabel(Label(profile.name, positive=literal(positive.strip())), why, _only_one_value(profile))
 
 
 def _only_one_value(profile: Profile) -> str | None:

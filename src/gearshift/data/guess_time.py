@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gearshift.data.columns import TextColumn
+from gearshift.data.guess_feature import ID_NAME, QUANTITY_NAME
+from gearshift.data.order import is_ascending
 from gearshift.data.profile import Profile
-from gearshift.data.split import days_in_words
+from gearshift.data.split import days_in_words, parse_moment
 from gearshift.errors import UserError
 
 TIME_NAME = re.compile(
@@ -19,6 +22,10 @@ TIME_NAME = re.compile(
     re.IGNORECASE,
 )
 EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
+THIS_CENTURY, SOON = 978_307_200, 2_051_222_400  # 2001 .. 2035
+FOLDER_MALUS = 3.0
+LONGEST_LOG = 10 * 365 * 86_400  # seconds
+NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,17 @@ class FoundTime:
     why: str
 
 
-def find_time(profiles: list[Profile], stated: str | None, where: str, label: str) -> FoundTime | None:
+def find_time(
+    profiles: list[Profile],
+    stated: str | None,
+    where: str,
+    label: str,
+    folders: Mapping[str, Sequence[str]] = {},
+) -> FoundTime | None:
+    """The column the user named, or the one that looks most like the time of an example.
+
+    `folders` are the values of columns that are folder names (dt=2026-11-01/): the sample may hold the first alone.
+    """
     if stated is not None:
         profile = next((p for p in profiles if p.name == stated), None)
         if profile is None:
@@ -41,10 +58,30 @@ def find_time(profiles: list[Profile], stated: str | None, where: str, label: st
         return FoundTime(stated, _why(profile, profile.times))
     found = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
     if not found:
-        return None
-    best = max(found, key=lambda pair: pair[0])[1]
+        return _time_of_folders(folders)
+    # The day of a folder ascends by itself: a clock in the file is finer, in whatever order.
+    best = max(found, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
     assert best.times is not None
     return FoundTime(best.name, _why(best, best.times))
+
+
+def is_time(profile: Profile) -> bool:
+    """Whether a column holds times, though another one is the time of the example."""
+    return _score(profile) > 0
+
+
+def _time_of_folders(folders: Mapping[str, Sequence[str]]) -> FoundTime | None:
+    """dt=2026-11-01/, dt=2026-11-02/, ..., each with more examples than the sample."""
+    for name, values in folders.items():
+        if TIME_NAME.search(name) is None or len(set(values)) < 2:
+            continue
+        try:
+            days = [parse_moment(value) for value in values]
+        except UserError:
+            continue
+        if min(days) >= EARLIEST and max(days) <= LATEST:
+            return FoundTime(name, f"folder names: {days_in_words(min(days), max(days))} UTC")
+    return None
 
 
 def _score(profile: Profile) -> float:
@@ -57,10 +94,21 @@ def _score(profile: Profile) -> float:
     times = profile.times
     if times is None or times.min() < EARLIEST or times.max() > LATEST:
         return 0.0
-    ascending = _is_ascending(times)
-    if profile.numbers is not None and not named and not ascending:
+    ascending = is_ascending(times)
+    if profile.numbers is not None and not named and not ascending and not _is_epoch(profile, times):
         return 0.0
     return 4.0 * named + 2.0 * ascending + profile.distinct / max(profile.examples, 1) + 0.1
+
+
+def _is_epoch(profile: Profile, times: NDArray[np.int64]) -> bool:
+    """Many different moments of a few years of this century, under a name that says nothing else.
+
+    Ids with as many digits lie further apart, or are fewer.
+    """
+    if NO_TIME_NAME.search(profile.name) or profile.distinct < 20 or float(profile.quantity.min()) < 1e9:
+        return False
+    low, high = int(times.min()), int(times.max())
+    return low >= THIS_CENTURY and high <= SOON and high - low <= LONGEST_LOG
 
 
 def _is_clock_like(numbers: NDArray[np.float64]) -> bool:
@@ -69,12 +117,8 @@ def _is_clock_like(numbers: NDArray[np.float64]) -> bool:
     return low >= 1e9 or (low >= 1e7 and high < 1e8)
 
 
-def _is_ascending(times: NDArray[np.int64]) -> bool:
-    return len(times) > 1 and bool((np.diff(times) >= 0).mean() > 0.99)
-
-
 def _why(profile: Profile, times: NDArray[np.int64]) -> str:
-    order = ", ascending" if _is_ascending(times) else ""
+    order = ", ascending" if is_ascending(times) else ""
     days = days_in_words(int(times.min()), int(times.max()))
     if isinstance(profile.column, TextColumn) and profile.numbers is not None:
         low, high = int(profile.quantity.min()), int(profile.quantity.max())

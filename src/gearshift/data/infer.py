@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gearshift.data.bad_lines import BadLine, lines_lost
 from gearshift.data.examples import RawSource
+from gearshift.data.files import hive_keys
 from gearshift.data.guess_feature import (
     Guess,
     Role,
@@ -22,9 +23,11 @@ from gearshift.data.guess_feature import (
     without_nearly_unique,
 )
 from gearshift.data.guess_label import FoundLabel, find_label
-from gearshift.data.guess_leak import gives_label_away, label_values
+from gearshift.data.guess_leak import find_leak, label_values
 from gearshift.data.guess_missing import find_missing_markers
-from gearshift.data.guess_time import find_time
+from gearshift.data.guess_time import FoundTime, find_time, is_time
+from gearshift.data.label_rule import Positive
+from gearshift.data.order import Grouping, find_grouping
 from gearshift.data.profile import Profile, sample_profiles
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.data.sniff import CsvFormat
@@ -51,18 +54,26 @@ class Inferred:
     guesses: tuple[Guess, ...]
     schema: Schema
     warnings: tuple[str, ...] = ()
+    grouping: Grouping | None = None  # by what the examples are grouped, if they are
 
 
 def infer_schema(
-    source: Source, *, label: str | Sequence[str] | None = None, time: str | None = None
+    source: Source,
+    *,
+    label: str | Sequence[str] | None = None,
+    time: str | None = None,
+    positive: str | Sequence[str] | None = None,
 ) -> Schema:
     """The schema that `gearshift init` would write for this file or table.
 
+    `positive` says which values of a single label mean a click: "yes", ["click", "buy"], "> 0", ">= 4".
     Several labels are several tasks, named like their columns; a column that gives one of them away is no feature.
     Words that mean "missing" in the data (NULL, NA) are in `schema.null`, and `read` takes them from there.
     """
     if label is None or isinstance(label, str):
-        return infer(source, label=label, time=time).schema
+        return infer(source, label=label, time=time, positive=positive).schema
+    if positive is not None:
+        raise UserError(f"positive={positive!r} is a rule for one label, not for {list(label)}; see gs.Label")
     return _of_several_labels([infer(source, label=one, time=time).schema for one in _distinct(label)])
 
 
@@ -85,8 +96,14 @@ def _of_several_labels(schemas: list[Schema]) -> Schema:
 
 
 def infer(
-    source: Source, *, label: str | None = None, time: str | None = None, csv: CsvFormat = CsvFormat()
+    source: Source,
+    *,
+    label: str | None = None,
+    time: str | None = None,
+    positive: str | Sequence[str] | None = None,
+    csv: CsvFormat = CsvFormat(),
 ) -> Inferred:
+    rule = _stated_rule(label, positive)
     source = as_table(source)
     raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
     profiles, examples, unreadable = sample_profiles(raw)
@@ -100,16 +117,28 @@ def infer(
         raise UserError(_why_no_examples(name, raw, unreadable))
     builtin = builtin_schema(format, raw.columns)
     if builtin is not None and label in (None, builtin.labels[0].column):
-        guesses, schema = _builtin_guesses(builtin, raw.columns, format), builtin
-        warnings: tuple[str, ...] = ()
+        found_label = find_label(profiles, builtin.labels[0].column, name, rule)
+        schema = replace(builtin, labels=(found_label.label,))
+        guesses = _builtin_guesses(schema, raw.columns, format, found_label)
+        warnings: tuple[str, ...] = () if found_label.warning is None else (found_label.warning,)
     else:
-        found_label = find_label(profiles, label, name)
-        guesses, schema = _guess_all(profiles, found_label, time, name)
+        found_label = find_label(profiles, label, name, rule)
+        found_time = find_time(profiles, time, name, found_label.label.column, _folder_names(raw))
+        guesses, schema = _guess_all(profiles, found_label, found_time)
         warnings = () if found_label.warning is None else (found_label.warning,)
+        warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
+        warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))
     warnings += () if not unreadable else (_unreadable_words(unreadable),)
     schema = replace(schema, null=csv.null)
-    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings)
+    grouping = find_grouping(profiles, schema)
+    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings, grouping)
+
+
+def _stated_rule(label: str | None, positive: str | Sequence[str] | None) -> Positive:
+    if positive is not None and label is None:
+        raise UserError("--positive is a rule for the label: name it with --label (in Python: label=)")
+    return Label(label or "", positive).positive  # type: ignore[arg-type]
 
 
 def _unreadable_words(unreadable: list[BadLine]) -> str:
@@ -133,16 +162,27 @@ def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> st
     )
 
 
+def _folder_names(raw: RawSource) -> dict[str, list[str]]:
+    """The values of columns that are folder names: dt -> 2026-11-01, 2026-11-02, ..."""
+    found: dict[str, list[str]] = {}
+    for file in raw.files:
+        for key, value in hive_keys(file.path).items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
 def _guess_all(
-    profiles: list[Profile], found_label: FoundLabel, time: str | None, where: str
+    profiles: list[Profile], found_label: FoundLabel, found_time: FoundTime | None
 ) -> tuple[tuple[Guess, ...], Schema]:
-    found_time = find_time(profiles, time, where, found_label.label.column)
     guesses: list[Guess] = []
     for profile in profiles:
         if profile.name == found_label.label.column:
             guesses.append(Guess(profile.name, "label", found_label.why, "label"))
         elif found_time is not None and profile.name == found_time.column:
             guesses.append(Guess(profile.name, "time", found_time.why, "time"))
+        elif found_time is not None and is_time(profile):
+            why = f"a time too, but {found_time.column} is the time of the example; tomorrow's values are all new"
+            guesses.append(ignored(profile, why))
         else:
             guesses.append(guess_column(profile))
     guesses = _without_leaks(guesses, profiles, found_label.label)
@@ -162,24 +202,50 @@ def _without_leaks(guesses: list[Guess], profiles: list[Profile], label: Label) 
     clicked = label_values(next(p for p in profiles if p.name == label.column), label)
 
     def checked(guess: Guess, profile: Profile) -> Guess:
-        reason = gives_label_away(profile, clicked) if guess.role == "feature" else None
-        return guess if reason is None else ignored(profile, reason)
+        leak = find_leak(profile, clicked) if guess.role == "feature" else None
+        if leak is None:
+            return guess
+        if leak.sure:
+            return replace(ignored(profile, leak.reason), left_out=guess.feature)
+        return replace(guess, why=f"{guess.why}; {leak.reason}", suspicion=f"{guess.column} {leak.reason}")
 
     return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 
 
 def _group(guesses: list[Guess], profiles: list[Profile]) -> str | None:
-    """Whose examples are ranked against each other: a user column with several examples each."""
-    categories = {g.column.lower(): g.column for g in guesses if isinstance(g.feature, Categorical)}
+    """Whose examples are ranked against each other: a user column with several examples each.
+
+    Of `User` and `user` the one that is spelled like the name, else the first.
+    """
+    categories = [g.column for g in guesses if isinstance(g.feature, Categorical)]
     by_name = {profile.name: profile for profile in profiles}
     for name in GROUP_NAMES:
-        column = categories.get(name)
-        if column is not None and by_name[column].examples >= 1.5 * by_name[column].distinct:
-            return column
+        alike = sorted(_spelled_alike(name, categories), key=lambda column: column != name)
+        for column in alike:
+            if by_name[column].examples >= 1.5 * by_name[column].distinct:
+                return column
     return None
 
 
-def _builtin_guesses(schema: Schema, columns: tuple[str, ...], format: str) -> tuple[Guess, ...]:
+def _spelled_alike(name: str, columns: Sequence[str]) -> list[str]:
+    return [column for column in columns if column.lower() == name.lower()]
+
+
+def _other_groups(group: str | None, guesses: Sequence[Guess]) -> tuple[str, ...]:
+    """A sentence where another column has the group's name in another spelling."""
+    columns = [g.column for g in guesses if isinstance(g.feature, Categorical)]
+    others = [column for column in _spelled_alike(group or "", columns) if column != group]
+    if not others:
+        return ()
+    return (
+        f"{group} and {others[0]} both look like the user: {group} is the group, within which gAUC ranks; "
+        f"if it is the other, set data.group: {others[0]}",
+    )
+
+
+def _builtin_guesses(
+    schema: Schema, columns: tuple[str, ...], format: str, label: FoundLabel
+) -> tuple[Guess, ...]:
     features = {f.name: f for f in schema.features}
     roles: dict[str | None, Role] = {schema.labels[0].column: "label", schema.time: "time"}
     guesses = []
@@ -189,7 +255,9 @@ def _builtin_guesses(schema: Schema, columns: tuple[str, ...], format: str) -> t
         words = type(feature).__name__.lower() if feature is not None else role
         if isinstance(feature, Numeric) and feature.transform != "none":
             words += f", {feature.transform}"
-        guesses.append(Guess(name, words, f"the {format} format", role, feature))
+        why = f"the {format} format"
+        why += f": {label.why}" if role == "label" and label.label.positive is not None else ""
+        guesses.append(Guess(name, words, why, role, feature))
     return tuple(guesses)
 
 

@@ -192,7 +192,13 @@ def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
             what = "was prepared with other settings" if feature.name in names else "is not in it"
             raise UserError(f"{folder}: feature `{feature.name}` {what}; prepare the data again.")
         features.append(learned)
-    missing = [label.task for label in asked.labels if label not in prepared.labels]
+    columns = {label.column for label in prepared.labels}
+    for label in asked.labels:
+        if label.column in columns and label not in prepared.labels:
+            raise UserError(
+                f"{folder}: label `{label.column}` was prepared with another rule or task; prepare the data again."
+            )
+    missing = [label.column for label in asked.labels if label not in prepared.labels]
     for name in ("time", "group", "weight"):
         if getattr(asked, name) not in (None, getattr(prepared, name)):
             missing.append(getattr(asked, name))

@@ -148,9 +148,14 @@ class Profile:
     def is_list(self) -> bool:
         return not isinstance(self.column, TextColumn) and raw.is_list(self.column.type)
 
+    def texts(self) -> list[str | None]:
+        """The value of each example, in order."""
+        values: list[str | None] = _as_text(raw.as_arrow(self.column)).to_pylist()
+        return values
+
     def first_other(self, values: list[str]) -> tuple[Place, str]:
         """Where the first example has another value than these, and which; "" if it has none."""
-        texts: list[str | None] = _as_text(raw.as_arrow(self.column)).to_pylist()
+        texts = self.texts()
         i = next(i for i, text in enumerate(texts) if text not in values)
         return self.place(i), texts[i] or ""
 
@@ -171,6 +176,12 @@ class Profile:
         share = holding / max(int(self.counts[:PARTS_VALUES].sum()), 1)
         mobile = sum(counts[piece] for piece in first & later) / max(counts.total(), 1)
         return Parts(separator, share, min(sizes, default=0), max(sizes, default=0), counts, mobile)
+
+
+def plain_name(name: str) -> str:
+    """Clicked on Ad -> clicked_on_ad, isClick -> is_click."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip())
+    return re.sub(r"[\s.-]+", "_", words).lower()
 
 
 def split_parts(value: str, separator: str) -> list[str]:

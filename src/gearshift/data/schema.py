@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gearshift.data.label_rule import Positive, parse_positive
+from gearshift.errors import UserError
+
 
 @dataclass(frozen=True)
 class NumericFit:
@@ -94,11 +97,23 @@ Field = Categorical | Bucketized | Bag | Sequence
 
 @dataclass(frozen=True)
 class Label:
-    """One task: the column, and the value that means a click where it is not 0/1."""
+    """One task: the column, and which of its values mean a click where they are not 0/1.
+
+    >>> Label("answer", positive="yes"), Label("event", positive=("click", "buy"))  # doctest: +ELLIPSIS
+    (Label(column='answer', positive='yes', ...), Label(column='event', positive=('click', 'buy'), ...))
+    >>> Label("clicks", positive="> 0").positive, Label("rating", positive=">= 4").positive
+    ('> 0', '>= 4')
+    """
 
     column: str
-    positive: str | None = None
+    positive: Positive = None
     task: str = "click"
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "positive", parse_positive(self.positive))
+        except ValueError as error:
+            raise UserError(f"label `{self.column}`: positive is {self.positive!r}; {error}") from None
 
 
 @dataclass(frozen=True)

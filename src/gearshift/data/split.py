@@ -1,4 +1,4 @@
-"""Training and validation from one log: by time, by the hash of a column, or its end; and the check of parts."""
+"""Training and validation from one log: by time, by hash, or its end; and the check of parts."""
 
 from __future__ import annotations
 
@@ -53,13 +53,10 @@ def by_hash(
 ) -> tuple[Dataset, Dataset]:
     """All examples of one value (a user) fall into the same part; parts of another name are drawn anew."""
     share = parse_share(valid)
-    bound = int(share * (1 << 63))
     seed = _core.table_seed(f"gearshift split {part}")
 
     def is_valid(batch: Batch, schema: Schema) -> Mask:
-        mixed = np.empty(len(batch), np.int64)
-        _core.hash_numbers(_column_ids(batch, schema, column), seed, mixed)
-        return mixed < bound
+        return _is_drawn(_column_ids(batch, schema, column), seed, share)
 
     words = f"by hash of {column}"
     train = Choice(lambda b, s: ~is_valid(b, s), 1 - share, f"{1 - share:.0%} {words}", column=column)
@@ -102,9 +99,29 @@ def by_position(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]
     """The first examples of the files, and a share of them at the end."""
     share = parse_share(valid)
     cut = dataset.counted() - round(dataset.counted() * share)
-    train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}")
-    held_out = Choice(lambda b, _: _positions(b) >= cut, share, f"the last {share:.0%}")
+    train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}", by_place=True)
+    held_out = Choice(lambda b, _: _positions(b) >= cut, share, f"the last {share:.0%}", by_place=True)
     return _parts(dataset, train, held_out)
+
+
+def by_example(dataset: Dataset, valid: float | str, part: str = "valid") -> tuple[Dataset, Dataset]:
+    """Single examples, drawn by the hash of their position: always the same ones of the same files."""
+    share = parse_share(valid)
+    seed = _core.table_seed(f"gearshift split {part}")
+
+    def is_valid(batch: Batch) -> Mask:
+        return _is_drawn(_positions(batch), seed, share)
+
+    train = Choice(lambda b, _: ~is_valid(b), 1 - share, f"{1 - share:.0%} by hash")
+    held_out = Choice(lambda b, _: is_valid(b), share, f"{share:.0%} by hash")
+    return _parts(dataset, train, held_out)
+
+
+def _is_drawn(ids: Ids, seed: int, share: float) -> Mask:
+    mixed = np.empty(len(ids), np.int64)
+    _core.hash_numbers(ids, seed, mixed)
+    drawn: Mask = mixed < int(share * (1 << 63))
+    return drawn
 
 
 def _time_at(dataset: Dataset, share: float) -> int:

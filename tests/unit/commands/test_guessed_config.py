@@ -31,6 +31,7 @@ class Guess:
     column: str
     guess: str
     why: str
+    left_out: Feature | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Inferred:
     guesses: tuple[Guess, ...] = ()
     format: str = "csv"
     csv: CsvFormat = FOUND
+    grouping: Any = None
 
 
 FEATURES: tuple[Feature, ...] = (

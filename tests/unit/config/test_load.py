@@ -221,7 +221,7 @@ def test_a_mistake_is_named_with_its_line(
             "train: a.csv, split: {by: time, valid: 1d}",
             "a split by time needs the time column: set data.time",
         ),
-        ("train: a.csv, split: {by: user, valid: 10%}", "expected time, end or hash(column)"),
+        ("train: a.csv, split: {by: user, valid: 10%}", "expected time, end, hash or hash(column)"),
         (
             "train: a.csv, split: {by: hash(user), valid: 1d}",
             "a split by hash(user) keeps back a share, such as 10%",

@@ -92,6 +92,7 @@ def test_a_tab_can_be_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
+        ("modle=dcn", "modle=dcn: unknown key `modle`. Did you mean `model`? (docs/config.md"),  # codespell:ignore modle
         ("workres=8", "workres=8: unknown key `workres`. Did you mean `workers`? (docs/config.md lists all keys)"),
         ("train.epoch=2", "train.epoch=2: unknown key `epoch` in train. Did you mean `epochs`?"),
         ("lr=3", "lr=3: `lr` could be several settings; write one of optimizer.dense.lr, optimizer.embeddings.lr, opt"),

@@ -60,9 +60,9 @@ def test_parsing_goes_on_behind_a_bad_value() -> None:
     assert out.tolist() == [0, 2, 3]
 
 
-def labels(values: list[str], positive: str = "") -> tuple[list[float], int]:
+def labels(values: list[str], *positives: str, decimal: str = ".") -> tuple[list[float], int]:
     out = np.zeros(len(values), np.float32)
-    stopped = _core.parse_labels(*column(values), 0, positive, out)
+    stopped = _core.parse_labels(*column(values), 0, list(positives), decimal, out)
     return out.tolist(), stopped
 
 
@@ -75,6 +75,13 @@ def test_labels() -> None:
     for bad in ("2", "0.5", "yes", "", "nan"):
         assert labels(["1", bad])[1] == 1
     assert labels([""], "yes")[1] == 0
+
+
+def test_labels_with_several_positive_values() -> None:
+    assert labels(["view", "click", "buy", "buys"], "click", "buy") == ([0, 1, 1, 0], 4)
+    assert labels(["4", "4.0", "5.00", "3", "04x", "x"], "4", "5") == ([1, 1, 1, 0, 0, 0], 6)
+    assert labels(["4,5", "4.5", "4"], "4.5", decimal=",") == ([1, 1, 0], 3)
+    assert labels(["4", ""], "4", "5")[1] == 1
 
 
 def times(values: list[str]) -> tuple[list[int], int]:

@@ -101,7 +101,7 @@ def test_a_foreign_label(tmp_path: Path) -> None:
     path = file(tmp_path, "click,user,price\nyes,a,2\nno,b,3\n")
     assert refusal(path) == (
         f"{path} line 2: label `click` is 'yes'; expected 0 or 1. "
-        'Map it: data.label={column: click, positive: "yes"}'
+        'Say which value means a click: data.label={column: click, positive: "yes"}'
     )
     mapped = Schema(SCHEMA.features, (Label("click", positive="yes"),))
     assert read(path, mapped).read(0, 9).labels_BT[:, 0].tolist() == [1, 0]

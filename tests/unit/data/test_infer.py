@@ -199,7 +199,7 @@ def test_words_that_mean_missing(tmp_path: Path) -> None:
     def line(i: int) -> str:
         tags = "NULL" if i % 4 == 0 else ";".join(random.sample(["red", "new", "xl"], 1 + i % 3))
         place, age = ("NA" if i % n == 0 else f"p{i % 13}" for n in (6, 9))
-        return f"{int(i % 3 == 0)},{tags},{place},{age},{'?' if i % 5 == 0 else i * 3}"
+        return f"{int(i % 7 == 0)},{tags},{place},{age},{'?' if i % 5 == 0 else i * 3}"
 
     header = "click,tags,place,age,paid"
     inferred = looked_at(write(tmp_path / "null.csv", [header, *each(line)]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gearshift.data.dataset import Dataset, read
@@ -237,3 +238,16 @@ def test_a_range_is_never_reversed(tmp_path: Path) -> None:
     for part in data.split(time="2026-11-20"):
         span = part.time_range()
         assert span is not None and span[0] <= span[1]
+
+
+def test_single_examples_by_hash() -> None:
+    schema = Schema((Categorical("user"),), (Label("click"),))
+    table = pa.table({"user": [f"u{i}" for i in range(5000)], "click": [i % 2 for i in range(5000)]})
+    train, valid = read(table, schema).split(hash=True, valid="20%")
+    parts = [set(part.read(0, 5000).ids_BF[:, 0].tolist()) for part in (train, valid)]
+    assert len(parts[0]) + len(parts[1]) == 5000
+    assert not parts[0] & parts[1]
+    assert 900 < len(parts[1]) < 1100
+    again = read(table, schema).split(hash=True, valid="20%")[1]
+    assert set(again.read(0, 5000).ids_BF[:, 0].tolist()) == parts[1]
+    check_parts(train, valid, None)
