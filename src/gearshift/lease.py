@@ -68,6 +68,8 @@ def claim(
     while True:
         owner = current(folder)
         same = owner is not None and session is not None and owner.session == session
+        if same and owner is not None and owner.released:
+            raise Fenced(f"run {folder.name} has ended: a process of it that restarts has nothing to do")
         if owner is not None and not owner.released and not same:
             _refuse_if_alive(folder, owner, tell)
         before = _seconds_until_now(owner) if same and owner is not None else 0.0
@@ -124,7 +126,7 @@ class Lease:
     def check(self) -> None:
         """Raises `Fenced` unless this claim is still the highest. A listing, so that no cached name misleads."""
         newest = newest_claim(self._place)
-        if newest is not None and number_of(newest) > self.fence:
+        if newest is not None and not self._is_mine(newest):
             self._lose(newest)
         if self.lost:
             raise Fenced(self.lost)
@@ -148,6 +150,13 @@ class Lease:
             self._claim.rename(self._claim.with_suffix(".released"))
         if _held.get(_key(self.folder)) is self:
             del _held[_key(self.folder)]
+
+    def _is_mine(self, newest: Path) -> bool:
+        """A claim of the same number is another's if somebody removed the folder of claims meanwhile."""
+        number = number_of(newest)
+        return number < self.fence or (
+            number == self.fence and read_holder(newest).session in ("", self.session)
+        )
 
     @property
     def _claim(self) -> Path:

@@ -154,13 +154,28 @@ def clear_leftovers(checkpoints: Path) -> None:
 def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
     """How the run ended: done, asked to stop (can be resumed), or failed with a reason.
 
-    An owner that was fenced writes nothing: the run is another's.
+    An owner that was fenced writes nothing: the run is another's, be it a process of the same session.
     """
+    mine = lease.held(folder)
+    try:
+        if mine is not None:
+            mine.check()
+    except lease.Fenced:
+        return
+    _record_end(folder, mine, how, reason)
+
+
+def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
+    """As `finish`, for whoever started the run and has ended its other processes: it takes the lease back first."""
     mine = lease.held(folder)
     try:
         mine = mine and mine.regain()
     except lease.Fenced:
         return
+    _record_end(folder, mine, how, reason)
+
+
+def _record_end(folder: Path, mine: lease.Lease | None, how: Ending, reason: str | None) -> None:
     record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
     with contextlib.suppress(OSError, ValueError):  # a full disk is no reason to keep the lease
         write_json(folder / RUN, {**_recorded(folder), **record})

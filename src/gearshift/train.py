@@ -69,7 +69,7 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
             private=config.checkpoint.private,
         )
     except BaseException as error:
-        run_folder.finish(folder, "failed", str(error))
+        run_folder.finish_for_session(folder, "failed", str(error))
         raise
 
 

@@ -327,7 +327,7 @@ class Trainer:
                 private=self.checkpoint.private,
             )
         except BaseException as error:
-            run_folder.finish(folder, "failed", str(error))
+            run_folder.finish_for_session(folder, "failed", str(error))
             raise
 
     def _shuffled(self, train: Dataset) -> bool:

@@ -382,3 +382,42 @@ def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
     process.wait()
     assert cli.run(["status", str(folder), "--exit-code"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
+
+
+def test_an_owner_that_was_replaced_by_its_own_session_ends_nothing(folder: Path, started: Any) -> None:
+    """A coordinator that was frozen and replaced wakes up and fails: the run of its successor goes on."""
+    mine = run_folder.claim(folder, session="one")
+    successor = started(folder, OWNER.replace("command='gearshift train a.yaml'", "session='one'"))
+    assert successor.stdout.readline() == "mine\n"
+    run_folder.finish(folder, "failed", "woke up too late")
+    assert run_folder.read(folder).state == "running"
+    assert lease_files.current(folder).fence == mine.fence + 1  # type: ignore[union-attr]
+
+
+def test_whoever_started_the_run_ends_it_for_its_session(folder: Path, started: Any) -> None:
+    run_folder.claim(folder, session="one")
+    successor = started(folder, OWNER.replace("command='gearshift train a.yaml'", "session='one'"))
+    assert successor.stdout.readline() == "mine\n"
+    successor.kill()
+    successor.wait(10)
+    run_folder.finish_for_session(folder, "failed", "Ray died")
+    assert (run_folder.read(folder).state, run_folder.read(folder).reason) == ("failed", "Ray died")
+
+
+def test_a_process_of_a_run_that_has_ended_cannot_claim_it_again(folder: Path) -> None:
+    run_folder.claim(folder, session="one")
+    run_folder.finish(folder, "stopped")
+    with pytest.raises(lease.Fenced, match="has ended"):
+        run_folder.claim(folder, session="one")
+    assert run_folder.read(folder).state == "stopped"
+    run_folder.claim(folder, session="two")  # a resume is a session of its own
+
+
+def test_a_claim_that_another_made_after_the_claims_were_removed_fences(folder: Path, started: Any) -> None:
+    mine = run_folder.claim(folder)
+    for path in (folder / lease_files.FOLDER).iterdir():
+        path.unlink()
+    other = started(folder)
+    assert other.stdout.readline() == "mine\n"
+    with pytest.raises(lease.Fenced):
+        mine.check()

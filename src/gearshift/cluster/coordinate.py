@@ -189,7 +189,8 @@ class Engine:
                 self.staff.replaced_to(self._replaced)
                 self.driver.steer(RunSeat(self))
         except lease.Fenced:
-            self._step_down_if_replaced()
+            if self.site.is_replaced():  # its processes must not be ended
+                self.staff.step_down()
             raise
         finally:
             self.staff.close()
@@ -198,12 +199,6 @@ class Engine:
         if self._run.measures_at_the_end:
             self._take_rows()
         return not self.role.epoch.stopped
-
-    def _step_down_if_replaced(self) -> None:
-        """By another coordinator of this run, which has the processes now: they must not be ended."""
-        owner = lease.current(self.site.folder)
-        if owner is not None and owner.session == self.site.token:
-            self.staff.step_down()
 
     def _notice(self, members: Sequence[To], reason: str) -> None:
         """What is saved now is not lost with them; workers end what they have begun. From any thread."""

@@ -68,7 +68,7 @@ def start(
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     session = run_folder.hand_over(folder)
     local = LocalRay.start(cpus, folder) if settings.address == "local" else None
-    plan, sockets, connected = None, local.sockets if local else "", False
+    plan, hub, sockets, connected = None, None, local.sockets if local else "", False
     try:
         ray = _ray()
         ray.connect(local.address if local else settings.address)
@@ -100,8 +100,11 @@ def start(
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
         lease.Keeper(folder, session, "ray", run_owner.identity(local.pid) if local else {})
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
+        return LaunchedRun(site, hub, plan, ray, model)
     except BaseException:
-        if plan is not None:
+        if hub is not None:
+            ray.end(hub, plan)
+        elif plan is not None:
             ray.leave_place(plan)
         if connected:
             ray.leave()
@@ -110,7 +113,6 @@ def start(
         elif sockets:
             shutil.rmtree(sockets, ignore_errors=True)
         raise
-    return LaunchedRun(site, hub, plan, ray, model)
 
 
 def _ray() -> Any:
@@ -149,6 +151,7 @@ class LaunchedRun(History):
         self._watchdog = ray.Watchdog(hub, site.patience, self.tell)
         self._error: BaseException | None = None
         self._over = self._stopping = False
+        self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
         self._result: Result | None = None
         self._keeper = lease.Keeper(self.folder, site.token, "driver")
         # A cluster that others started goes on without this process, and so does the run.
@@ -191,7 +194,8 @@ class LaunchedRun(History):
         if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
         if self._site.local is not None and self._site.local.died():
-            self._fail(f"the Ray cluster of this run died ({self._site.local.last_words()})")
+            if not self._ended_by_itself():  # a run that has ended ends its cluster
+                self._fail(f"the Ray cluster of this run died ({self._site.local.last_words()})")
             return
         if self._question is None:
             self._question = self._hub.watch.remote(self._seen, self._start)
@@ -209,14 +213,21 @@ class LaunchedRun(History):
             self._deal_with_silence()
 
     def _deal_with_silence(self) -> None:
-        record = _record(self.folder)
-        if record is not None and record.ended is not None:  # it said so itself
-            self._end(None if record.state != "failed" else (record.reason, True))
-        elif not self._ray.answers():  # and what is asked of it would wait
+        if self._ended_by_itself():
+            return
+        if not self._ray.answers():  # and what is asked of it would wait
             self._without_head()
         else:
             self._headless_since = None
             self._without_coordinator()
+
+    def _ended_by_itself(self) -> bool:
+        """Whether run.json says how the run ended; then this is its end here too."""
+        record = _record(self.folder)
+        if record is None or record.ended is None:
+            return False
+        self._end(None if record.state != "failed" else (record.reason, True))
+        return True
 
     def _without_coordinator(self) -> None:
         found = self._ray.state_of(self._hub)
@@ -260,10 +271,12 @@ class LaunchedRun(History):
         else:
             self._ray.end(self._hub, self._plan)
         with suppress(OSError, UserError):
-            control.remove(self.folder)
+            self._site.check_not_taken()  # what another session has there now is not ours to remove
             fault = run_log.Fault("lost", "ray", reason=reason, action="the run ended")
             run_log.record(self.folder, fault, session=self._site.token)
-            run_folder.finish(self.folder, "failed", sentence)
+            control.remove(self.folder)
+        with suppress(OSError, UserError):
+            run_folder.finish_for_session(self.folder, "failed", sentence)
         self._leave(GONE_SECONDS)
 
     def _hear(self, said: dict[str, Any]) -> None:
@@ -277,8 +290,8 @@ class LaunchedRun(History):
         self._status = said.get("status", self._status)
         if said["over"]:
             self._end(said["error"])
-        elif self._stopping:
-            self._hub.ask.remote("stop")
+        elif self._stopping and said["start"] != self._stop_heard_by:
+            self._send_stop()
 
     def _end(self, error: tuple[str, bool] | None) -> None:
         if error is not None:
@@ -287,7 +300,7 @@ class LaunchedRun(History):
             record = _record(self.folder)
             if record is not None and record.ended is None:  # it failed before the run was its own
                 with suppress(OSError):
-                    run_folder.finish(self.folder, "failed", error[0])
+                    run_folder.finish_for_session(self.folder, "failed", error[0])
         else:
             state = run_folder.read(self.folder).state
             self._status = replace(self._status, phase="stopped" if state == "stopped" else "done")
@@ -318,10 +331,14 @@ class LaunchedRun(History):
         self._ask("resize", workers)
 
     def stop(self) -> None:
-        """Also of a coordinator that is just starting, or starting anew: it is asked until it ends."""
+        """Each call is one request, as of `Run.stop`; a coordinator that restarts gets it again."""
         self._stopping = True
         if not self._over:
-            self._hub.ask.remote("stop")
+            self._send_stop()
+
+    def _send_stop(self) -> None:
+        self._stop_heard_by = self._start
+        self._hub.ask.remote("stop")
 
     def checkpoint(self) -> None:
         self._ask("checkpoint")

@@ -66,10 +66,10 @@ class LocalRay:
         with (folder / "start.log").open("w") as log:
             made = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         local = cls(str(folder), port, made.pid)
-        if run is not None:  # at once: its starter may die before it answers
-            temporary.mark(folder, run, leader=made.pid)
         until = time.monotonic() + START_SECONDS
         try:
+            if run is not None:  # at once: its starter may die before it answers
+                temporary.mark(folder, run, leader=made.pid)
             while not local._answers():
                 if made.poll() is not None or time.monotonic() > until:
                     said = (folder / "start.log").read_text().strip().splitlines()[-3:]

@@ -220,6 +220,12 @@ class Site:
         state = read_state(self.folder)
         return max(0, int(state.get("start", 1)) - int(state.get("starts_before", 0)) - 1)
 
+    def is_replaced(self) -> bool:
+        """Whether this coordinator was fenced by another one of its run, which has the other processes now."""
+        mine, owner = lease.held(self.folder), lease.current(self.folder)
+        fenced = mine is not None and owner is not None and owner.fence > mine.fence
+        return fenced and owner is not None and owner.session == self.token
+
     def record_failure(self, reason: str) -> None:
         """The coordinator failed before there was a run that could say so. Not if another owns it, or it has ended."""
         if lease.held(self.folder) is not None and run_folder.read(self.folder).ended is None:

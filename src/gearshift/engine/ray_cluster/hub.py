@@ -32,6 +32,7 @@ from gearshift.engine.ray_cluster.machines import (
 )
 from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late_sentence
 from gearshift.engine.ray_cluster.plan import Plan
+from gearshift.engine.retry import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
@@ -101,6 +102,8 @@ class Hub:
             )
             self._follow(self._run)
         except UserError as error:
+            if self._site is not None and self._site.is_replaced():
+                self.step_down()
             self._error = str(error), True
         except BaseException as error:
             self._error = brief(error), False
@@ -122,7 +125,9 @@ class Hub:
         """Learns what the run is, and notes in its folder that this is the coordinator now."""
         self._site = patiently(lambda: keeper_of(self._plan.name).give.remote(), STARTING_SECONDS)
         self._beats = Heartbeats(self._site.patience)
-        place, restarted = this_place(), state_of(ray.get_runtime_context().current_actor).restarts > 0
+        me = ray.get_runtime_context().current_actor
+        state = retry(lambda: state_of(me), STARTING_SECONDS, lambda error: True)  # Ray's head may be busy
+        place, restarted = this_place(), state.restarts > 0
         start = self._site.patiently(lambda: self._site.new_start(*place, restarted), self._early.append)
         self._seat.host, self._seat.place, self._seat.restarted = this_host(), place, restarted
         self._boot = self._seat.boot = start * STARTS
