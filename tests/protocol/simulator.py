@@ -172,8 +172,10 @@ class Simulation:
             self._later(self.rng.random(), lambda at=at: self._tick(at))
         if self.faults_until:
             self._later(self.rng.expovariate(0.3), self._fault)
-        for often, happen in ((0.05, self._switch), (0.04, self._resize), (0.03, self._dismiss)):
-            self._later(self.rng.expovariate(often), happen)
+        self._later(self.rng.expovariate(0.05), self._switch)
+        if self.rng.random() < 0.5:
+            self._later(self.rng.expovariate(0.04), self._resize)
+            self._later(self.rng.expovariate(0.03), self._dismiss)
         while not self.over:
             assert self.now < LIMIT, "the run does not end"
             self.now, _, happen = heappop(self._heap)

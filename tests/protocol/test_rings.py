@@ -188,6 +188,20 @@ def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:
     assert workers.work[3].place == NO_PLACE and workers.work[3].begin.lease.first == lease.first
 
 
+def test_a_meeting_does_not_wait_for_the_sum_of_a_ring() -> None:
+    """Who has met stands still, and a member that has not given its part yet will not (schedule 188)."""
+    workers = Workers(2)
+    workers.until_ringed()
+    lease = workers.work[0].begin.lease
+    workers.report(0)
+    workers.role.meetings.want()
+    workers.role.proceed()
+    workers.hear()
+    assert Drop(lease.number) in workers.orders and workers.work[0].place == NO_PLACE
+    workers.report(1)
+    assert workers.places() == [NO_PLACE, NO_PLACE], "no ring is made while workers are called together"
+
+
 def test_the_next_round_has_a_new_ring() -> None:
     workers = Workers(2)
     workers.until_ringed()

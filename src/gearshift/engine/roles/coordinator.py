@@ -235,7 +235,7 @@ class CoordinatorRole:
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         """Another strategy decides from here on; nothing under way is lost."""
         if self.epoch is not None:
-            self._begin_again(self.rings.undo())  # its gradients count together, which only sync promises
+            self.end_ring()  # its gradients count together, which only sync promises
             self.meetings.take_over(make_strategy(strategy, settings), keep=True)
             self.epoch.switch(strategy, settings, reason)
             self._feed()
@@ -483,6 +483,10 @@ class CoordinatorRole:
         """Before its lease goes to somebody else, no member of that ring; what was held begins again afterwards."""
         return self.rings.undo() if self.rings.has(worker) else []
 
+    def end_ring(self) -> None:
+        """A meeting begins: who has met would wait for the sum of one that may not give its part any more."""
+        self._begin_again(self.rings.undo())
+
     def _begin_again(self, held: list[Report]) -> None:
         for report in held:
             session = self._workers.get(report.worker)
@@ -510,7 +514,9 @@ class CoordinatorRole:
         self.out.append((To("worker", begin.worker), session.answer))
 
     def _all_asking(self) -> dict[int, int] | None:
-        """The boots of all workers, unless one of them is at work, has not asked yet, or is about to leave."""
+        """The boots of all workers, unless one of them is at work, has not asked yet, or is about to leave or meet."""
+        if self.meetings.under_way:
+            return None
         for worker, session in self._workers.items():
             leaves = worker >= self.workers or session.dismissed
             if leaves or session.answer is not None or not session.request:

@@ -52,6 +52,11 @@ class Meetings:
     def replicated(self) -> bool:
         return self._choices is not None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether workers are called together, and stand still once they have met."""
+        return self._meeting is not None
+
     # ---- what others ask ----
 
     def want(self) -> None:
@@ -136,6 +141,7 @@ class Meetings:
             self._wanted = False
         self._count += 1
         self._meeting = Meeting(self._count, exchange, set(self._role.members))
+        self._role.end_ring()
         for worker in self._meeting.waiting:
             self._call(worker, self._meeting)
         return True
