@@ -218,7 +218,7 @@ def test_the_starter_takes_a_run_back_from_a_coordinator_that_is_gone(folder: Pa
     assert lease.current(folder).fence == 2  # type: ignore[union-attr]
     process.kill()
     process.wait()
-    run_folder.finish(folder, "failed", "Ray is gone")
+    run_folder.finish_for_session(folder, "failed", "Ray is gone")
     record = run_folder.read(folder)
     assert (record.state, record.reason) == ("failed", "Ray is gone")
     run_folder.claim(folder)
@@ -392,16 +392,6 @@ def test_an_owner_that_was_replaced_by_its_own_session_ends_nothing(folder: Path
     run_folder.finish(folder, "failed", "woke up too late")
     assert run_folder.read(folder).state == "running"
     assert lease_files.current(folder).fence == mine.fence + 1  # type: ignore[union-attr]
-
-
-def test_whoever_started_the_run_ends_it_for_its_session(folder: Path, started: Any) -> None:
-    run_folder.claim(folder, session="one")
-    successor = started(folder, OWNER.replace("command='gearshift train a.yaml'", "session='one'"))
-    assert successor.stdout.readline() == "mine\n"
-    successor.kill()
-    successor.wait(10)
-    run_folder.finish_for_session(folder, "failed", "Ray died")
-    assert (run_folder.read(folder).state, run_folder.read(folder).reason) == ("failed", "Ray died")
 
 
 def test_a_process_of_a_run_that_has_ended_cannot_claim_it_again(folder: Path) -> None:

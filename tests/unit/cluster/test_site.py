@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from gearshift import lease, run_folder
+from gearshift import lease, lease_files, run_folder
 from gearshift.cluster import site as sites
 from gearshift.cluster.coordinate import Engine, coordinate
 from gearshift.cluster.saving import Vault
@@ -83,14 +83,13 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
 def test_a_fenced_coordinator_leaves_the_processes_to_the_one_of_its_session(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     mine = run_folder.claim(tmp_path)
-    stepped_down: list[int] = []
-    staff = SimpleNamespace(step_down=lambda: stepped_down.append(1))
-    for token, expected in ((mine.session, [1]), ("another", [])):
-        stepped_down.clear()
-        engine = SimpleNamespace(site=replace(site_in(tmp_path), token=token), staff=staff)
-        Engine._step_down_if_replaced(cast(Engine, engine))
-        assert stepped_down == expected
-    run_folder.finish(tmp_path, "done")
+    site = replace(site_in(tmp_path), token=mine.session)
+    assert not site.is_replaced()
+    claims = tmp_path / lease_files.FOLDER
+    lease_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
+    assert site.is_replaced()
+    lease_files.link_claim(claims, mine.fence + 2, "another", 0.0)
+    assert not site.is_replaced()
 
 
 def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
         SimpleNamespace(
             start=site.new_start(pid, "node", False),
             site=site,
-            tell=print,
+            persist=lambda path, write: write(),
             staff=SimpleNamespace(step_down=step_down),
         )
         for pid in (7, 8)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import cli, control, run_folder
+from gearshift import cli, control, run_folder, run_owner
 from gearshift.commands import watch
 from gearshift.commands.progress import LoggedProgress
 from tests.unit.test_control import Fake
@@ -73,7 +73,7 @@ def test_ctrl_c_leaves_the_run_alone(folder: Path, fake: Fake, capsys: pytest.Ca
     finally:
         signal.signal(signal.SIGINT, before)
     assert f"{folder.name} goes on; look again: gearshift watch " in capsys.readouterr().out
-    assert not fake.stopping.is_set() and run_folder.read(folder).state == "running"
+    assert not fake.stopping.is_set() and run_folder.read(folder).is_live
 
 
 def test_a_run_that_is_over_is_told_in_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,8 +111,9 @@ def test_a_run_that_starts_is_waited_for(
     assert lines[0] == fake.header[0] and lines[2].startswith("done   1,000 examples")
 
 
-def test_a_run_of_another_machine_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = json.loads((folder / run_folder.RUN).read_text())
-    (folder / run_folder.RUN).write_text(json.dumps({**said, "host": "elsewhere"}))
+def test_a_run_of_another_machine_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(run_owner.MACHINE, "another")  # it is the watcher who is elsewhere
     assert cli.run(["watch"]) == 2
-    assert "was started on elsewhere; give `watch` there" in capsys.readouterr().err
+    assert "give `watch` there" in capsys.readouterr().err

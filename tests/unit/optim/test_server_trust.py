@@ -52,7 +52,8 @@ def run_of(
         checkpoint=gs.CheckpointPolicy(Every(steps=5), keep=9, path=path),
         **more,
     )
-    run = trainer.start(model, gs.read(make_batch(PLAIN, examples), PLAIN), valid, resume=resume)
+    data = gs.read(make_batch(PLAIN, examples), PLAIN)
+    run = trainer.start(model, data, valid, resume=resume, warm_start=True)
     run.wait(60)
     return run
 
