@@ -18,6 +18,7 @@ from gearshift.data.absent import MissingColumnsMode
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.schema import Schema
+from gearshift.data.skew import Watch
 from gearshift.embedding.store import RowSGD
 from gearshift.errors import MissingColumns, UserError, warn
 from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predictions
@@ -33,7 +34,7 @@ class TrainedModel:
     def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
         """A `learner` to be loaded is loaded when somebody wants something of it."""
         self._learner, self.facts = learner, facts
-        self._warned: set[str] = set()
+        self._watch, self._warned = Watch(), set[str]()
 
     @property
     def learner(self) -> Learner:
@@ -62,7 +63,7 @@ class TrainedModel:
                 raise UserError("give missing_columns to gs.read, which has opened this Dataset already")
         except MissingColumns as error:
             raise error.with_option('missing_columns="as_missing"') from None
-        for column, sentence in dataset.remarks(self.schema).items():
+        for column, sentence in self._watch.remarks(dataset.examples, self.schema.forms).items():
             if column not in self._warned:
                 self._warned.add(column)
                 warn(sentence)

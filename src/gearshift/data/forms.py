@@ -27,6 +27,7 @@ from gearshift.data.profile import split_parts
 from gearshift.data.schema import Bag, Categorical, Feature, Form, Sequence, Vector
 
 SAMPLE_EXAMPLES = 10_000
+FEW_VALUES = 100  # are counted sooner one by one
 TEXT = "text"
 
 _LIKELY = r"^([+-]?[0-9]+(\.0*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|true|True|TRUE|false|False|FALSE)$"  # may have a spelling
@@ -55,11 +56,16 @@ def raw_examples(examples: Examples) -> RawExamples | None:
 def observed_forms(examples: Examples) -> tuple[Form, ...]:
     """Of the first examples; those of prepared data were observed when they were prepared."""
     source = raw_examples(examples)
-    if source is None:
-        return examples.schema.forms
-    features = [
-        f for f in source.schema.features if f.name not in source.absent and not isinstance(f, Vector)
-    ]
+    return examples.schema.forms if source is None else forms_of(source, observable(source))
+
+
+def observable(source: RawExamples) -> list[Feature]:
+    """The features that have a form and whose column is there."""
+    return [f for f in source.schema.features if f.name not in source.absent and not isinstance(f, Vector)]
+
+
+def forms_of(source: RawExamples, features: list[Feature]) -> tuple[Form, ...]:
+    """Of the first examples, for these features alone."""
     columns = _sample(source, tuple(f.name for f in features))
     return tuple(_form(feature, columns[feature.name]) for feature in features if columns)
 
@@ -78,8 +84,14 @@ def _sample(examples: RawExamples, names: tuple[str, ...]) -> dict[str, list[Raw
     return columns
 
 
+def merged(a: Form, b: Form) -> Form:
+    """Two samples of a column as one."""
+    spellings = Counter(dict(a.spellings)) + Counter(dict(b.spellings))
+    return Form(a.column, a.kind, a.values + b.values, tuple(sorted(spellings.items())))
+
+
 def _form(feature: Feature, parts: list[RawColumn]) -> Form:
-    kind = _kind(parts[0])
+    kind = TEXT if isinstance(parts[0], TextColumn) else kind_of(parts[0].type)
     if not isinstance(feature, Categorical | Bag | Sequence):
         return Form(feature.name, kind, 0)  # a number is a number, however it is written
     counts: Counter[str] = Counter()
@@ -108,11 +120,8 @@ def spelling(text: str) -> str | None:
     return f"time:{_DIGIT.sub('9', text)}" if _TIME.fullmatch(text) else None
 
 
-def _kind(column: RawColumn) -> str:
+def kind_of(kind: pa.DataType) -> str:
     """What the values are, in words; of lists, what they hold."""
-    if isinstance(column, TextColumn):
-        return TEXT
-    kind = column.type
     while True:
         if pa.types.is_dictionary(kind) or raw.is_list(kind):
             kind = kind.value_type
@@ -139,6 +148,8 @@ def _counted(column: RawColumn, separator: str | None) -> Counter[str]:
             for part in split_parts(text, separator):
                 parts[part] += count
         return parts
+    if len(array) <= FEW_VALUES:
+        return Counter(array.to_pylist())
     counts = _value_counts(array.filter(pc.match_substring_regex(array, _LIKELY)))
     others = len(array) - counts.total()
     return counts + Counter({"": others})
@@ -153,7 +164,8 @@ def _value_counts(array: pa.Array) -> Counter[str]:
 
 def _hashed_text(column: RawColumn) -> pa.Array:
     """The values that are not missing, as the text whose hash is their id."""
-    array = raw.as_arrow(column).drop_null()
+    array = raw.as_arrow(column)
+    array = array.drop_null() if array.null_count else array
     if raw.is_list(array.type):
         return _hashed_text(raw.plain(array.flatten()))
     if pa.types.is_nested(array.type):

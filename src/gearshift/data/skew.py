@@ -4,16 +4,22 @@ A file that went through pandas or a spreadsheet can have lost its leading zeros
 beside missing values), or have True where there was 1. The two samples are compared by their spellings (`forms.py`):
 one that training had is gone, and one that training did not have is there. Integers with other numbers of digits are no
 sign by themselves: ids grow.
+
+A model that is called again and again does not compare for ever: a `Watch` stops when it has seen enough of a column.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from gearshift.data.examples import Examples
-from gearshift.data.forms import TEXT, observed_forms, raw_examples
-from gearshift.data.schema import Form
+from gearshift.data.examples import Examples, RawExamples
+from gearshift.data.forms import TEXT, forms_of, kind_of, merged, observable, observed_forms, raw_examples
+from gearshift.data.schema import Feature, Form
+from gearshift.data.table_source import TableSource
 
+ENOUGH_EXAMPLES = (
+    200  # after which a column of tables is judged: a spelling of 3.5 % that is gone has been noticed
+)
 RARE = 1e-3  # what a sample lacks with less than this chance is gone
 EXACT_DIGITS = 15  # integers with more digits may be rounded when they are floats
 NUMBERS = ("integers", "floats")
@@ -24,11 +30,67 @@ def remarks(examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
     source = raw_examples(examples)
     if source is None:
         return {}
-    found = {
+    found = _absences(source)
+    return found | differences(trained, observed_forms(examples), source.where) if trained else found
+
+
+class Watch:
+    """The remarks on all that one model is given. A column is compared until enough of its examples were seen.
+
+    Tables are small parts of one stream, so their columns are judged together, by the kind of their values: integers
+    where there was text are compared again. A file is judged at once, and another file again.
+    """
+
+    def __init__(self) -> None:
+        self._where = ""
+        self._seen: dict[tuple[str, str], tuple[int, Form]] = {}  # (column, kind): examples, and their form
+
+    def remarks(self, examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
+        """As `remarks`, of the columns that are not judged yet."""
+        source = raw_examples(examples)
+        if source is None:
+            return {}
+        if source.where != self._where:
+            self._where, self._seen = source.where, {}
+        found = _absences(source)
+        if trained and (features := self._unjudged(source)):
+            found |= differences(trained, self._with_earlier(source, features), source.where)
+        return found
+
+    def _unjudged(self, source: RawExamples) -> list[Feature]:
+        kinds = _kinds(source)
+        return [f for f in observable(source) if not self._is_judged(f.name, kinds.get(f.name, ""))]
+
+    def _is_judged(self, column: str, kind: str) -> bool:
+        seen = self._seen.get((column, kind))
+        return seen is not None and seen[0] >= ENOUGH_EXAMPLES
+
+    def _with_earlier(self, source: RawExamples, features: list[Feature]) -> tuple[Form, ...]:
+        """The forms of these features, in this data and in what came before."""
+        kinds, forms = _kinds(source), []
+        count = source.count() if kinds else None
+        for form in forms_of(source, features):
+            key = (form.column, kinds.get(form.column, ""))
+            before, known = self._seen.get(key, (0, None))
+            now = form if known is None else merged(known, form)
+            self._seen[key] = (before + (ENOUGH_EXAMPLES if count is None else count), now)
+            forms.append(now)
+        return tuple(forms)
+
+
+def _kinds(source: RawExamples) -> dict[str, str]:
+    """By column, without a look at its values; of files none, which are judged as a whole."""
+    table = source.source
+    return (
+        {field.name: kind_of(field.type) for field in table.schema} if isinstance(table, TableSource) else {}
+    )
+
+
+def _absences(source: RawExamples) -> dict[str, str]:
+    return {
         name: f"{source.where} has no column `{name}`: it counts as missing in every example."
         for name in source.absent
     }
-    return found | differences(trained, observed_forms(examples), source.where) if trained else found
 
 
 def differences(trained: tuple[Form, ...], given: tuple[Form, ...], where: str) -> dict[str, str]:

@@ -173,6 +173,10 @@ class TableSource:
         self.name = name
         self.columns = tuple(table.column_names)
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.schema
+
     def count(self) -> int | None:
         return int(self._table.num_rows)
 

@@ -4,15 +4,18 @@ import datetime as dt
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import gearshift as gs
+from gearshift.data import skew
+from gearshift.data.dataset import Dataset
 from gearshift.data.forms import observed_forms
-from gearshift.data.schema import Schema
-from gearshift.data.skew import differences
+from gearshift.data.schema import Form, Schema
+from gearshift.data.skew import ENOUGH_EXAMPLES, Watch, differences
 
 N = 2_000
 
@@ -22,11 +25,13 @@ def column(make: Callable[[random.Random], Any], n: int = N, seed: int = 1) -> l
     return [make(draw) for _ in range(n)]
 
 
-def forms(values: Any, feature: Any = None) -> tuple[Any, ...]:
+def data(values: Any, feature: Any = None) -> Dataset:
     table = pa.table({"click": [i % 2 for i in range(len(values))], "x": values})
-    return observed_forms(
-        gs.read(table, Schema((feature or gs.Categorical("x"),), (gs.Label("click"),))).examples
-    )
+    return gs.read(table, Schema((feature or gs.Categorical("x"),), (gs.Label("click"),)))
+
+
+def forms(values: Any, feature: Any = None) -> tuple[Form, ...]:
+    return observed_forms(data(values, feature).examples)
 
 
 def told(trained: Any, given: Any, feature: Any = None) -> str | None:
@@ -118,3 +123,48 @@ def test_a_schema_keeps_the_forms_and_one_without_them_still_opens() -> None:
     assert Schema.from_dict(plain) == schema and schema.forms[0].kind == "text"
     del plain["forms"]  # as versions before wrote it
     assert Schema.from_dict(plain) == replace(schema, forms=())
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The columns whose values were looked at, call by call."""
+    calls: list[list[str]] = []
+    look = skew.forms_of
+
+    def counted(source: Any, features: Any) -> tuple[Form, ...]:
+        calls.append([feature.name for feature in features])
+        return look(source, features)
+
+    monkeypatch.setattr(skew, "forms_of", counted)
+    return calls
+
+
+@pytest.mark.parametrize("size", [1, 7, N])
+def test_a_watch_looks_at_a_column_until_it_is_judged(compared: list[list[str]], size: int) -> None:
+    watch, trained = Watch(), forms(PADDED)
+    for first in range(500):
+        rows = [PADDED[(first * size + i) % N] for i in range(size)]
+        assert watch.remarks(data(rows).examples, trained) == {}
+    assert compared == [["x"]] * -(-ENOUGH_EXAMPLES // size)
+
+
+def test_a_watch_judges_small_tables_together() -> None:
+    """One example without a leading zero may be chance, many are not."""
+    watch, trained = Watch(), forms(column(lambda d: "00007" if d.random() < 0.3 else "nike"))
+    found = [watch.remarks(data(["7"]).examples, trained) for _ in range(50)]
+    assert found[0] == {} and "text like 00007 there" in found[-1]["x"]
+
+
+def test_a_watch_compares_values_of_another_kind_and_another_file(
+    compared: list[list[str]], tmp_path: Path
+) -> None:
+    watch, trained = Watch(), forms(PADDED)
+    assert watch.remarks(data(PADDED).examples, trained) == {}
+    assert "integers like" in watch.remarks(data([7]).examples, trained)["x"]
+    for name, values in (("good", PADDED), ("bad", [int(v) for v in PADDED])):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("click,x\n" + "".join(f"{i % 2},{v}\n" for i, v in enumerate(values)))
+        examples = gs.read(path, data([7]).schema).examples
+        assert ("x" in watch.remarks(examples, trained)) == (name == "bad")
+        assert watch.remarks(examples, trained) == {}  # judged
+    assert len(compared) == 4
