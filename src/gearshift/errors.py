@@ -28,16 +28,16 @@ class MissingColumns(UserError):
         return UserError(f"{self} To read columns that are not there as missing values: {option}")
 
 
+class DataWarning(UserWarning):
+    """Something about the data that the user should know and that does not stop the work."""
+
+
 def warn(sentence: str) -> None:
-    """A Python warning at the line of the user's own code that led here."""
+    """A `DataWarning` at the line of the user's own code that led here."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gearshift."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, stacklevel=level)
-
-
-class DataWarning(UserWarning):
-    """Something about the data that the user should know and that does not stop the work."""
+    warnings.warn(sentence, DataWarning, stacklevel=level)
 
 
 def brief(error: BaseException) -> str:

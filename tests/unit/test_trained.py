@@ -58,7 +58,7 @@ def test_prediction_warns_once_of_lost_leading_zeros(result: gs.Result, tmp_path
         warnings.simplefilter("error")
         right = model.predict(good)
     bad = through_pandas(good, tmp_path / "new.csv")
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(gs.DataWarning) as told:
         wrong = model.predict(bad)
         model.predict(bad)
     assert [str(warning.message) for warning in told] == [

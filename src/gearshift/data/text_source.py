@@ -8,7 +8,6 @@ ones are decompressed up to it. Values are not converted here.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from gearshift.data.encode import RawBlock
 from gearshift.data.files import ByteStream, DataFile, hive_keys
 from gearshift.data.text_cut import PADDING, Cut, Layout
 from gearshift.data.text_layout import TextLayout
-from gearshift.errors import DataWarning, UserError
+from gearshift.errors import UserError, warn
 
 BLOCK_EXAMPLES = 65_536
 CHUNK_BYTES = 8 << 20
@@ -169,12 +168,10 @@ class _FilePass:
             return
         checked.add(self._at.file)
         line = self._at.line + int(np.count_nonzero(chunk[:at] == ord("\n"))) + 1
-        warnings.warn(
+        warn(
             f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are told apart by "
             "their bytes and shown with \ufffd. If the file is in another encoding, name it: "
-            "data.csv={encoding: latin-1}",
-            DataWarning,
-            stacklevel=2,
+            "data.csv={encoding: latin-1}"
         )
 
     def _chunk_blocks(
