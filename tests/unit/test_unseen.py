@@ -78,11 +78,9 @@ def test_whole_users_held_out_on_purpose_are_no_surprise(tmp_path: Path) -> None
 def test_the_end_of_a_file_sorted_by_user_is_told_before_the_run(tmp_path: Path) -> None:
     log = gs.read(write_log(tmp_path / "log.csv", range(200), sorted_by_user=True), SCHEMA)
     run, report = fit(tmp_path, *log.split())
-    assert run.messages[0].startswith(
-        "Warning: the examples of each user_id stand together, and the end of the file"
-    )
+    assert run.messages[0].startswith("Warning: examples are grouped by user_id, and the end of the file")
     assert report["warnings"][0] == run.messages[0].removeprefix("Warning: ")  # type: ignore[index]
-    assert sum("stand together" in message for message in run.messages) == 1
+    assert sum("are grouped by" in message for message in run.messages) == 1
 
 
 def test_the_command_line_says_each_warning_once(

@@ -129,7 +129,10 @@ def split_of(found: Inferred, extent: Extent) -> GuessedSplit:
         return GuessedSplit("time", "the last 10 % in time measure; or  valid: FILE")
     if found.grouping is None:
         return GuessedSplit("end", "the last 10 % of the file measure; or  valid: FILE")
-    why = f"{found.grouping.words}: the end of the file is no sample, so single examples are drawn; or  valid: FILE"
+    why = (
+        f"{found.grouping.words}, so the end of the file is not representative; validation examples are drawn by "
+        "hash; or  valid: FILE"
+    )
     return GuessedSplit("hash", why)
 
 

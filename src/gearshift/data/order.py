@@ -50,8 +50,8 @@ class Grouping:
     @property
     def words(self) -> str:
         if self.is_label:
-            return f"the examples are sorted by the label {self.column}"
-        return f"the examples of each {self.column} stand together"
+            return f"examples are sorted by the label {self.column}"
+        return f"examples are grouped by {self.column}"
 
 
 def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
@@ -73,7 +73,7 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
         ids = np.empty(profile.examples, np.int64)
         raw.write_ids(profile.column, 0, ids)
         known = is_entity(name) or name == schema.group
-        if stands_together(ids[ids != _core.xxh64(b"", 0) >> 1]) and (known or _is_sorted(profile)):
+        if stands_together(_known(ids, 0)) and (known or _is_sorted(profile)):
             return Grouping(name)
     return None
 
@@ -93,10 +93,12 @@ def grouping_of_end(train: Dataset, valid: Dataset | None) -> Grouping | None:
     for task, label in enumerate(schema.labels):
         if label_is_sorted(batch.labels_BT[:, task]):
             return Grouping(label.column, is_label=True)
-    if schema.group is not None and batch.groups_B is not None and stands_together(batch.groups_B):
-        return Grouping(schema.group)
+    group, groups_B = schema.group, batch.groups_B
+    if group and groups_B is not None and stands_together(_known(groups_B, _core.table_seed(group))):
+        return Grouping(group)
     for i, field in enumerate(schema.single_fields):
-        if is_entity(field.name) and stands_together(batch.ids_BF[:, i]):
+        seed = _core.table_seed(schema.table(field))
+        if is_entity(field.name) and stands_together(_known(batch.ids_BF[:, i], seed)):
             return Grouping(field.name)
     return None
 
@@ -112,6 +114,12 @@ def stands_together(ids: NDArray[np.int64]) -> bool:
     if distinct < FEWEST_VALUES or len(ids) < FEWEST_EACH * distinct:
         return False
     return bool(1 + np.count_nonzero(np.diff(ids)) <= MOST_RUNS * distinct)
+
+
+def _known(ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Those of values that are not missing; missing ones may be anywhere among the others."""
+    known: NDArray[np.int64] = ids[ids != _core.xxh64(b"", seed) >> 1]
+    return known
 
 
 def label_is_sorted(labels: NDArray[np.float32]) -> bool:

@@ -90,6 +90,15 @@ def test_single_values_do_not_stand_together() -> None:
     assert not stands_together(np.tile(np.repeat(np.arange(50), 5), 2))
 
 
+@pytest.mark.parametrize("group", ["user_id", None])
+def test_missing_values_among_the_others_change_nothing(group: str | None) -> None:
+    rows = sorted(log(), key=lambda row: str(row["user_id"]))
+    gaps = [row | {"user_id": None} if i % 7 == 0 else row for i, row in enumerate(rows)]
+    schema = Schema((Categorical("user_id"), Categorical("item")), (Label("click"),), group=group)
+    assert infer(table(gaps)).grouping == Grouping("user_id")
+    assert grouping_of_end(*read(table(gaps), schema).split()) == Grouping("user_id")
+
+
 def test_init_then_draws_single_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = sorted(log(), key=lambda row: str(row["user_id"]))
     path = tmp_path / "clicks.csv"
@@ -97,10 +106,10 @@ def test_init_then_draws_single_examples(tmp_path: Path, capsys: pytest.CaptureF
         "user_id,item,click\n" + "".join(f"{r['user_id']},{r['item']},{r['click']}\n" for r in rows)
     )
     init(path, tmp_path / "clicks.yaml", label=None, time=None, force=False)
-    assert "split by hash (the examples of each user_id stand together" in capsys.readouterr().out
+    assert "split by hash (examples are grouped by user_id, so" in capsys.readouterr().out
     text = (tmp_path / "clicks.yaml").read_text()
     assert "split: {by: hash, valid: 10%}" in text
-    assert "# the examples of each user_id stand together: the end of the file is no sample" in text
+    assert "# examples are grouped by user_id, so the end of the file is not representative" in text
     data = datasets(load_config(tmp_path / "clicks.yaml"))
     assert data.valid is not None
     train, valid = (np.unique(part.read(0, SIZE).ids_BF[:, 0]) for part in (data.train, data.valid))
