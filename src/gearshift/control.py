@@ -54,7 +54,7 @@ class Status:
     seconds_since_step: float = math.nan
     checkpoint_age: float = math.nan  # seconds since the newest was written
     failed_saves: int = 0
-    missing_workers: int = 0  # that shall work and are not there
+    missing_workers: int = 0  # that should be running but are not
     wall_seconds: float = math.nan  # since the run was started or resumed
 
 

@@ -56,7 +56,9 @@ class _CtrlC:
 
     def abandon(self) -> NoReturn:
         _abandoned.append(self._run)
-        raise KeyboardInterrupt(f"run {self._run.folder} was not waited for; it may not be saved")
+        raise KeyboardInterrupt(
+            f"no longer waiting for run {self._run.folder}; its last steps may not be saved"
+        )
 
     def stop(self) -> None:
         self.stopping = True

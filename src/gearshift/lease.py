@@ -277,19 +277,19 @@ def _refusal(folder: Path, owner: Holder) -> str:
     here = run_owner.lives(owner.process)
     if here and run_owner.is_stopped(owner.pid):
         return (
-            f"run {name} is halted, not gone: a signal holds process {owner.pid}. Let it go on (kill -CONT "
+            f"run {name} is suspended, not dead: process {owner.pid} was stopped by a signal. Let it go on (kill -CONT "
             f"{owner.pid}) or end it (kill -9 {owner.pid}) before resuming it"
         )
     if here:
         return f"run {name} is still running (process {owner.pid}); stop it before resuming it: {stop}"
     if here is False:
         return (
-            f"run {name} is recovering: process {owner.pid}, which owned it, is gone, but other processes of the run "
+            f"run {name} is recovering: its owner, process {owner.pid}, died, but other processes of the run "
             f"live and it is being restarted; wait for it, or stop it before resuming it: {stop}"
         )
     return (
-        f"run {name} is still running on {owner.host} (process {owner.pid}, its heartbeat goes on); stop it there "
-        f"before resuming it: {stop}"
+        f"run {name} is still running on {owner.host} (process {owner.pid}, its heartbeat is still advancing); stop "
+        f"it there before resuming it: {stop}"
     )
 
 

@@ -27,7 +27,7 @@ OF_THE_RUN = {  # fields of `control.Status`
         "failed_saves",
         "Checkpoints that could not be written since the run was started or resumed.",
     ),
-    "missing_workers": ("missing_workers", "Workers that shall work and are not there."),
+    "missing_workers": ("missing_workers", "Workers that should be running but are not."),
     "wall_seconds": ("wall_seconds", "Time since the run was started or resumed."),
 }
 COUNTERS = {

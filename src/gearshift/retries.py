@@ -61,8 +61,8 @@ class Retries:
         self._due = now + pause
         if self._attempts.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
             self._tell(
-                f"{failure}. What was trained since then is in memory alone, so it is tried again, for "
-                f"{duration(left)} at most; to give it up: {self.how_to_stop}"
+                f"{failure}. The steps since then exist only in memory, so the save is retried for up to "
+                f"{duration(left)}. To discard them: {self.how_to_stop}"
             )
 
     def due(self) -> bool:
@@ -72,12 +72,12 @@ class Retries:
 
     def succeeded(self) -> None:
         if self._attempts:
-            self._tell(f"written after {duration(time.monotonic() - self._began)} of trying again")
+            self._tell(f"saved after {duration(time.monotonic() - self._began)} of retries")
         self._attempts = 0
 
     def _raise_if_given_up(self) -> None:
         if self._given_up.is_set():
-            raise UserError(f"{self._failure}. It was given up, as asked")
+            raise UserError(f"{self._failure}. Retrying was stopped on request")
 
 
 def duration(seconds: float) -> str:

@@ -255,7 +255,7 @@ class Run(History):
         )
 
     def _missing_workers(self) -> int:
-        """That shall work and are not there: they start, or are lost. Workers that are threads are always there."""
+        """That should be running but are not: they start, or are lost. Workers that are threads are always there."""
         there = self.processes().get("coordinator-0", {}).get("workers", self.training.workers)
         return max(0, self.training.workers - int(there)) if self.phase == "training" else 0
 

@@ -66,7 +66,7 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
         return Standing(said, f"its coordinator is on {owner.host}", what, since)
     if lives is None:
         return Standing("unknown", f"started on {owner.host}", what, since, recorded=said)
-    restarted = f"process {owner.pid}, which owned it, is gone and is restarted"
+    restarted = f"its owner, process {owner.pid}, died and is being restarted"
     doubt: State = "unknown" if alive else "recovering"
     return Standing("recovering", "", restarted, owner.beat / 1e9, recorded=doubt)
 

@@ -28,7 +28,7 @@ def filled(disk: SmallDisk, cluster: gs.ClusterSettings) -> LaunchedRun:
     disk.fill()
     until(run, lambda: told(run, "could not write its part of step-24") > 0)
     assert told(run, "no space left on") and told(
-        run, f"to give it up: Ctrl-C or `gearshift stop {run.folder}`"
+        run, f"To discard them: Ctrl-C or `gearshift stop {run.folder}`"
     )
     assert run.status().phase == "saving"
     return run
@@ -44,7 +44,7 @@ def test_a_full_disk_at_the_last_save(tmp_path: Path, cluster: gs.ClusterSetting
         run = filled(disk, cluster)
         disk.free()
         assert run.wait(120).report["global_steps"] == 24
-        assert told(run, "of trying again") == 1 and not told(run, "goes on from step")
+        assert told(run, "of retries") == 1 and not told(run, "goes on from step")
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_full_disk_at_the_last_save_and_at_a_rewind(tmp_path: Path, cluster: g
         saved = Checkpoint.open((run.folder / "checkpoints" / "last").resolve())
         assert (saved.facts["step"], saved.facts["progress"]["examples"]) == (24, 6_000)
         assert not told(run, "silent for 5 s; its examples"), "workers have left in good order"
-        assert told(run, "of trying again")
+        assert told(run, "of retries")
 
 
 @pytest.mark.slow
@@ -67,5 +67,5 @@ def test_it_is_given_up_by_a_stop(tmp_path: Path, cluster: gs.ClusterSettings) -
     with small_disk(tmp_path / "disk", "32m") as disk:
         run = filled(disk, cluster)
         run.stop()
-        with pytest.raises(gs.UserError, match=r"no space left on .* given up, as asked"):
+        with pytest.raises(gs.UserError, match=r"no space left on .* Retrying was stopped on request"):
             run.wait(60)

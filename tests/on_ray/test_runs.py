@@ -251,7 +251,7 @@ def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_room(tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "PLACE_SECONDS", 1.0)
-    with pytest.raises(gs.UserError, match=r"asks 101\.5 CPUs \(5 processes\); the Ray cluster has 12"):
+    with pytest.raises(gs.UserError, match=r"needs 101\.5 CPUs \(5 processes\); the Ray cluster has 12"):
         trainer(tmp_path, cluster=replace(cluster, worker_cpus=50.0)).start(normed(), DATA)
 
 

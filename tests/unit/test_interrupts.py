@@ -90,7 +90,7 @@ def test_a_program_that_ends_leaves_a_stopped_run(
 def test_a_second_ctrl_c_quits_at_once(tmp_path: Path) -> None:
     """The callback holds the step until both signals came: nothing can be saved in between."""
     done = program(tmp_path, "after(3, lambda: (ctrl_c(2), time.sleep(60))); trainer.fit(model, data)")
-    assert done.returncode == 130 and "it may not be saved" in done.stderr, done.stderr
+    assert done.returncode == 130 and "its last steps may not be saved" in done.stderr, done.stderr
     assert only_run(tmp_path).state == "failed"
 
 

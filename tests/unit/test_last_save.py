@@ -52,7 +52,7 @@ def started(disk: SmallDisk, harm: Callable[[gs.Run], object], retry_for: float 
 def until_retrying(run: gs.Run) -> str:
     """The sentence that the operator sees."""
     end = time.monotonic() + 60
-    while not (said := [line for line in run.messages if "it is tried again" in line]):
+    while not (said := [line for line in run.messages if "the save is retried" in line]):
         assert time.monotonic() < end and not run.finished, run.messages
         time.sleep(0.01)
     assert run.status().phase == "saving"
@@ -63,7 +63,7 @@ def assert_saved(run: gs.Run) -> None:
     assert run.wait(30).report["global_steps"] == 8
     assert Checkpoint.open((run.folder / "checkpoints" / "last").resolve()).facts["step"] == 8
     assert run.status().phase == "done" and run_folder.read(run.folder).ended is not None
-    assert any("of trying again" in line for line in run.messages)
+    assert any("of retries" in line for line in run.messages)
 
 
 def test_a_full_disk(disk: SmallDisk) -> None:
@@ -71,7 +71,7 @@ def test_a_full_disk(disk: SmallDisk) -> None:
     said = until_retrying(run)
     assert f"no space left on {run.folder / 'checkpoints'} (0 B free, step-3 takes " in said
     assert "checkpoint step-8 was not written, step-3 is intact" in said
-    assert f"to give it up: Ctrl-C or `gearshift stop {run.folder}`" in said
+    assert f"To discard them: Ctrl-C or `gearshift stop {run.folder}`" in said
     assert not any("Training goes on" in line for line in run.messages if "step-8" in line)
     disk.free()
     assert_saved(run)
@@ -97,7 +97,9 @@ def test_it_is_given_up_by_a_stop(disk: SmallDisk) -> None:
     run = started(disk, lambda run: disk.fill())
     until_retrying(run)
     run.stop()
-    with pytest.raises(UserError, match=r"step-8 was not written, step-3 is intact.*given up, as asked"):
+    with pytest.raises(
+        UserError, match=r"step-8 was not written, step-3 is intact.*Retrying was stopped on request"
+    ):
         run.wait(60)
     assert run.status().phase == "failed"
     disk.free()

@@ -78,7 +78,7 @@ def test_a_live_owner_on_another_machine_is_not_displaced(folder: Path, started:
     owns(process)
     told: list[str] = []
     with pytest.raises(
-        UserError, match=rf"still running on .* \(process {process.pid}, its heartbeat goes on\)"
+        UserError, match=rf"still running on .* \(process {process.pid}, its heartbeat is still advancing\)"
     ):
         run_folder.claim(folder, tell=told.append)
     assert told and "still runs on" in told[0]
@@ -137,7 +137,7 @@ def test_a_frozen_owner_of_this_machine_is_named(folder: Path, started: Any) -> 
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(
-        UserError, match=rf"is halted, not gone: .*kill -CONT {process.pid}.*kill -9 {process.pid}"
+        UserError, match=rf"is suspended, not dead: .*kill -CONT {process.pid}.*kill -9 {process.pid}"
     ):
         run_folder.claim(folder)
 
@@ -154,7 +154,7 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
     process.wait()
     record = run_folder.read(folder)
     assert record.state == "recovering" and not record.standing.answers
-    assert f"process {process.pid}, which owned it, is gone" in record.standing.what
+    assert f"its owner, process {process.pid}, died" in record.standing.what
     assert record.standing.since is not None
     with pytest.raises(UserError, match=r"is recovering: .* it is being restarted; wait for it"):
         run_folder.claim(folder)

@@ -86,7 +86,7 @@ def test_what_a_dead_run_left_goes_and_what_others_have_stays(
     )
     assert (alive / "checkpoints" / ".step-1.5.part").exists()
     assert cli.run(["clean"]) == 0
-    assert capsys.readouterr().out == "nothing is left behind by dead runs\n"
+    assert capsys.readouterr().out == "nothing to clean up\n"
 
 
 def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(started: Any) -> None:

@@ -143,7 +143,8 @@ class Books(PassHost):
         folder = self._engine.site.folder
         if failure := failure_of(folder / STATE, lambda: write_state(folder, **facts)):
             self.observer.tell(
-                f"{failure}: the change is made, but if the coordinator is lost now, the next one does not know it"
+                f"{failure}: the change took effect but could not be recorded; a restarted coordinator would not know "
+                "it"
             )
 
     def _resize(self, workers: int) -> None:

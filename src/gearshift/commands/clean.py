@@ -17,4 +17,4 @@ def clean(folders: list[Path], *, dry_run: bool) -> None:
         if not dry_run:
             leftover.remove()
     if not found:
-        terminal.say("nothing is left behind by dead runs")
+        terminal.say("nothing to clean up")

@@ -94,9 +94,7 @@ def test_a_run_whose_owner_is_gone_recovers_while_others_of_it_live(
         capsys.readouterr()
         assert cli.run([command]) == 0
         out = capsys.readouterr().out
-        assert (
-            "recovering" in out and "which owned it, is gone and is restarted" in out and "failed" not in out
-        )
+        assert "recovering" in out and "died and is being restarted" in out and "failed" not in out
     assert cli.run(["switch", "gba"]) == 2
     assert "is recovering since" in capsys.readouterr().err
     next(Path("runs").glob("shop*/lease/keep-ray.json")).unlink()

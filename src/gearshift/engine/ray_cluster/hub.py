@@ -178,7 +178,7 @@ class Hub:
         elif late.overdue:
             boot = self._boots.setdefault(who, 1)  # of one that only a hub before this one knew
             self._places[who] = place
-            self.replace(who, boot, f"{who.role} {who.number} did not answer for {late.seconds:.0f} s")
+            self.replace(who, boot, f"{who.role} {who.number} has not answered for {late.seconds:.0f} s")
         else:
             self._seat.tell(late_sentence(late, self._beats.patience))
 
@@ -342,7 +342,7 @@ class Hub:
             boot = self._boots.get(who, 0)
         if (place := self._places.get(who)) and self._boots.get(who) == boot:
             self._boots[who] = 0  # once
-            self._seat.tell(f"{reason}: it is replaced")
+            self._seat.tell(f"{reason}; replacing it")
             self._replaced(who, reason)
             threading.Thread(target=end_process, args=place, daemon=True).start()
 

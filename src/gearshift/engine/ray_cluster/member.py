@@ -177,7 +177,7 @@ class Watchdog:
             elif not late.overdue:
                 self._tell(late_sentence(late, self._beats.patience))
             elif self._from_afar or place[1] == self._here:
-                self._tell(f"the coordinator did not answer for {late.seconds:.0f} s: it is replaced")
+                self._tell(f"the coordinator has not answered for {late.seconds:.0f} s; replacing it")
                 end_process(*place)
                 return True
         return False
@@ -185,7 +185,7 @@ class Watchdog:
 
 def late_sentence(late: Late, patience: float) -> str:
     name = "the coordinator" if late.who == HUB else f"{late.who.role} {late.who.number}"
-    return f"{name} does not answer for {late.seconds:.0f} s; replaced at {patience:g} s"
+    return f"{name} has not answered for {late.seconds:.0f} s; it will be replaced after {patience:g} s"
 
 
 def patiently_found(name: str) -> Any:

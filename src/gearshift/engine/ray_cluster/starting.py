@@ -96,8 +96,8 @@ def reserve(plan: Plan, seconds: float) -> PlacementGroup:
         wanted = sum(bundle["CPU"] for bundle in bundles)
         there, free = _cpus(ray.cluster_resources), _cpus(ray.available_resources)
         raise UserError(
-            f"the run asks {wanted:g} CPUs ({len(bundles)} processes); the Ray cluster has {there:g}, {free:g} of them "
-            "free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
+            f"the run needs {wanted:g} CPUs ({len(bundles)} processes); the Ray cluster has {there:g}, {free:g} of "
+            "them free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
         )
     return group
 

@@ -302,7 +302,7 @@ class CoordinatorRole:
             return
         again, self._boots[shard] = boot > self._boots[shard], boot
         if again and self.epoch is not None:
-            self.tell(f"shard {shard} was lost and started anew")
+            self.tell(f"shard {shard} was lost and restarted")
             self._new_incarnation()
         elif self.epoch is None:
             self._loaded.discard(shard)
