@@ -62,9 +62,9 @@ class RunRecord:
         return self.state in run_state.LIVE
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Only its heartbeats can tell how it is."""
-        return self.state == "unknown" and self.standing.recorded != "unknown"
+    def needs_heartbeats(self) -> bool:
+        """Only heartbeats, seen over time, can tell whether it lives."""
+        return self.standing.recorded != "unknown"
 
     def seen_by(self, watcher: run_state.Watcher) -> RunRecord:
         """With what its heartbeats show."""

@@ -93,5 +93,5 @@ class Watcher:
         if quiet > lease.LAPSE_SECONDS:
             return Standing("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
         if self._pulse.heard:
-            return replace(now, state=now.recorded, reason=f"on {owner.host}")
+            return replace(now, state=now.recorded, recorded="unknown", reason=f"on {owner.host}")
         return now

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gearshift import control, lease, run_folder
@@ -21,17 +22,23 @@ POLL_SECONDS = 0.25
 
 
 def seen(records: Sequence[RunRecord], seconds: float = 3 * lease.BEAT_SECONDS) -> list[RunRecord]:
-    """With the states of runs on other machines, as a few of their heartbeats show them; all at once."""
-    watchers = {record.folder: Watcher(record.folder) for record in records if record.is_elsewhere}
+    """With the states of runs that only heartbeats can tell, as a few of them show; all at once."""
+    watchers = {record.folder: Watcher(record.folder) for record in records if record.needs_heartbeats}
     found, until = list(records), time.monotonic() + seconds
-    while any(record.is_elsewhere for record in found) and time.monotonic() < until:
-        found = [r.seen_by(watchers[r.folder]) if r.is_elsewhere else r for r in map(_again, found)]
+    while any(record.needs_heartbeats for record in found) and time.monotonic() < until:
+        found = [r.seen_by(watchers[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
         time.sleep(lease.BEAT_SECONDS / 8)
-    return found
+    return [_not_heard(r, seconds) if r.needs_heartbeats else r for r in found]
 
 
 def _again(record: RunRecord) -> RunRecord:
-    return run_folder.read(record.folder) if record.is_elsewhere else record
+    return run_folder.read(record.folder) if record.needs_heartbeats else record
+
+
+def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
+    """It may be dead, or just slow: that is not known."""
+    why = record.reason or "its owner is gone"
+    return replace(record, state="unknown", reason=f"{why}; no heartbeat was seen in {seconds:.0f} s")
 
 
 class Watched:

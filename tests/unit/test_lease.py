@@ -411,3 +411,33 @@ def test_a_claim_that_another_made_after_the_claims_were_removed_fences(folder: 
     assert other.stdout.readline() == "mine\n"
     with pytest.raises(lease.Fenced):
         mine.check()
+
+
+def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
+    folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can look at the processes of such a cluster: their heartbeats tell, or that there are none."""
+    from gearshift import cli, watching
+    from gearshift.commands.metrics import page_or_state
+
+    process = started(folder)
+    owns(process)
+    owner = lease.current(folder)
+    assert owner is not None
+    lease.Keeper(folder, owner.session, "ray", {})
+    process.kill()
+    process.wait()
+    record = run_folder.read(folder)
+    assert record.state == "recovering" and record.needs_heartbeats
+    shard = lease.Keeper(folder, owner.session, "shard-0", {})
+    shard_heart = lease.Heart(shard.path)
+    (seen,) = watching.seen([record], 30.0)
+    assert seen.state == "recovering" and not seen.needs_heartbeats
+    shard_heart.stop()
+    (seen,) = watching.seen([record], 0.3)
+    assert (seen.state, seen.needs_heartbeats) == ("unknown", True)
+    assert "its owner is gone; no heartbeat was seen in" in seen.reason
+    monkeypatch.setattr(watching.seen, "__defaults__", (3.0,))
+    assert cli.run(["status", str(folder), "--exit-code"]) == 5
+    assert "there was no heartbeat for" in capsys.readouterr().out
+    assert 'state="failed"} 1' in page_or_state(folder)

@@ -11,6 +11,7 @@ from gearshift.commands import terminal
 from gearshift.commands.control import run_of
 from gearshift.commands.status import look
 from gearshift.errors import UserError
+from gearshift.watching import seen
 
 HOST = "127.0.0.1"
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,7 +44,8 @@ def page_or_state(folder: Path) -> str:
     try:
         return page(folder)
     except UserError:
-        return prometheus.state_text(folder.name, run_folder.read(folder).state)
+        (record,) = seen([run_folder.read(folder)])
+        return prometheus.state_text(folder.name, record.state)
 
 
 def probe(folder: Path) -> tuple[int, str]:
