@@ -6,7 +6,8 @@
     .NAME.PID, lease/.*           files that were being written
 
 A temporary folder says which run it belongs to, and which process made it (temporary.py). It is stale if that one is
-dead and its session of the run is over. Folders of versions without that file are stale if no process of this machine
+dead and its session of the run is over. While the run's folder cannot be read (a share that is not mounted, say), what
+processes still use is left alone. Folders of versions without that file are stale if no process of this machine
 names them, in its command line or as the place of a socket. Ray's processes are in the session of the process that the
 mark names, and are ended with it. Knows no torch and no Ray.
 """
@@ -28,6 +29,7 @@ from gearshift import control, lease, run_folder, run_owner, temporary
 from gearshift.errors import UserError
 from gearshift.lease_files import FOLDER
 from gearshift.temporary import Mark
+from gearshift.watching import seen
 
 PREFIXES = (temporary.SOCKETS, temporary.CONTROL)
 YOUNG_SECONDS = 60.0  # a folder without a mark may be just being made
@@ -39,19 +41,24 @@ EndSession = Callable[[int | None, Path], None]  # ends all processes of a clust
 class Leftover:
     path: Path
     what: str
-    remove: Callable[[], None]
+    remove: Callable[[], None] | None  # None: it cannot be judged, and is left alone
 
 
-def find(*roots: str | Path, end_session: EndSession, also_unmarked: bool = True) -> Iterator[Leftover]:
-    """Of runs below `roots`, and of all runs in the folder for temporary files."""
+def find(
+    *roots: str | Path, end_session: EndSession, also_unmarked: bool = True, watch: float = 0.0
+) -> Iterator[Leftover]:
+    """Of runs below `roots`, and of all runs in the folder for temporary files.
+
+    A run that only heartbeats can tell is watched for so many seconds.
+    """
     for root in roots:
         for path in sorted(Path(root).glob(f"*/{run_folder.RUN}")):
             if not path.parent.is_symlink():
-                yield from of_run(path.parent)
+                yield from of_run(path.parent, watch)
     for place in sorted(Path(tempfile.gettempdir()).iterdir()):
         if place.name.startswith(PREFIXES) and _is_our_folder(place):
             if marked := temporary.mark_of(place):
-                yield from _of_marked(place, marked, end_session)
+                yield from _of_marked(place, marked, end_session, watch)
             elif also_unmarked and _is_old(place) and not _is_named(place):
                 yield Leftover(place, "left by a run that is gone", lambda place=place: _remove(place))  # type: ignore[misc]
 
@@ -60,16 +67,17 @@ def clear(*roots: str | Path, end_session: EndSession) -> None:
     """When another run starts. What cannot be removed stays: it is no reason not to start."""
     with contextlib.suppress(OSError):
         for leftover in find(*roots, end_session=end_session, also_unmarked=False):
-            leftover.remove()
+            if leftover.remove is not None:
+                leftover.remove()
 
 
-def of_run(folder: Path) -> Iterator[Leftover]:
-    """Of one run, if it is over; a run of another machine cannot be judged from here."""
+def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
+    """Of one run, if it is over."""
     checkpoints = folder / run_folder.CHECKPOINTS
     halves = [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]
     unfinished = [*folder.glob(".*.[0-9]*"), *checkpoints.glob(".*.[0-9]*"), *(folder / FOLDER).glob(".*")]
     sockets = [path for path in (folder / control.KEY, folder / control.SOCKET) if os.path.lexists(path)]
-    if not (halves or unfinished or sockets) or _lives(folder):
+    if not (halves or unfinished or sockets) or not _is_over(folder, watch):
         return
     if halves:
         names = ", ".join(path.name for path in halves)
@@ -81,31 +89,43 @@ def of_run(folder: Path) -> Iterator[Leftover]:
             yield Leftover(path, "a file that was being written", path.unlink)
 
 
-def _of_marked(place: Path, marked: Mark, end_session: EndSession) -> Iterator[Leftover]:
-    if run_owner.lives(marked.process) is not False or _lives(marked.run, marked.session):
+def _of_marked(place: Path, marked: Mark, end_session: EndSession, watch: float) -> Iterator[Leftover]:
+    if run_owner.lives(marked.process) is not False:
         return
+    is_over = _is_over(marked.run, watch, marked.session)
+    if is_over is None and (run_owner.lives(marked.leader) or _is_named(place)):
+        yield Leftover(place, _not_judged(marked), None)
+    elif is_over is not False:
+        yield _of_dead(place, marked, end_session)
+
+
+def _not_judged(marked: Mark) -> str:
+    who = "sockets" if marked.leader is None else f"Ray cluster (process {marked.leader['pid']})"
+    return f"{who} of run {marked.run.name}: processes use it, and {marked.run} cannot be read"
+
+
+def _of_dead(place: Path, marked: Mark, end_session: EndSession) -> Leftover:
     what = f"of run {marked.run.name}, which is over"
     if marked.leader is not None and run_owner.lives(marked.leader):
         pid = int(marked.leader["pid"])
-        yield Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
-    elif marked.leader is not None:  # its pid may be another's now
-        yield Leftover(place, f"what is left of a Ray cluster {what}", lambda: end_session(None, place))
-    else:
-        yield Leftover(place, f"temporary folder {what}", lambda: _remove(place))
+        return Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
+    if marked.leader is not None:  # its pid may be another's now
+        return Leftover(place, f"what is left of a Ray cluster {what}", lambda: end_session(None, place))
+    return Leftover(place, f"temporary folder {what}", lambda: _remove(place))
 
 
-def _lives(folder: Path, session: str | None = None) -> bool:
-    """In this session, if one is named. A run that cannot be judged or read from here is left alone."""
-    owner = lease.current(folder)
-    if not (folder / run_folder.RUN).exists():
-        return False
-    if session is not None and owner is not None and owner.session != session:
-        return False
+def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | None:
+    """The run, or this session of it; None if its folder cannot be read. In doubt it is not over."""
     try:
+        owner = lease.current(folder)
         record = run_folder.read(folder)
     except (UserError, OSError):
+        return None
+    if session is not None and owner is not None and owner.session != session:
         return True
-    return record.is_live or record.state == "unknown"
+    if record.needs_heartbeats:
+        (record,) = seen([record], watch)
+    return not record.is_live and record.state != "unknown"
 
 
 def _is_our_folder(place: Path) -> bool:

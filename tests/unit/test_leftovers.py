@@ -89,7 +89,9 @@ def test_what_a_dead_run_left_goes_and_what_others_have_stays(
     assert capsys.readouterr().out == "nothing to clean up\n"
 
 
-def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(started: Any) -> None:
+def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(
+    started: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its starter is gone: while the run goes on without it, so does the cluster."""
     cluster = (
         "import subprocess, os\n"
@@ -107,6 +109,13 @@ def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(started: Any) ->
     try:
         assert run_folder.read(folder).state == "recovering"
         assert list(leftovers.find("runs", end_session=end_session)) == []
+        Path("runs").rename("unmounted")  # the share is away for a while
+        leftovers.clear("runs", end_session=end_session)
+        assert cli.run(["clean"]) == 0
+        said = capsys.readouterr().out
+        assert f"left alone {place}   (Ray cluster (process {pid}) of run {folder.name}: " in said
+        assert place.exists() and Path(f"/proc/{pid}").exists() and not _is_zombie(pid)
+        Path("unmounted").rename("runs")
         (folder / "lease" / "keep-ray.json").unlink()  # nobody restarts it any more
         (found,) = leftovers.find("runs", end_session=end_session)
         assert f"Ray cluster (process {pid})" in found.what

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gearshift import leftovers
+from gearshift import lease, leftovers
 from gearshift.cluster.end_session import end_session
 from gearshift.commands import terminal
 
 
 def clean(folders: list[Path], *, dry_run: bool) -> None:
     found = 0
-    for leftover in leftovers.find(*folders, end_session=end_session):
+    watch = lease.LAPSE_SECONDS + lease.BEAT_SECONDS
+    for leftover in leftovers.find(*folders, end_session=end_session, watch=watch):
         found += 1
-        terminal.say(f"{'would remove' if dry_run else 'removed'} {leftover.path}   ({leftover.what})")
-        if not dry_run:
+        done = "left alone" if leftover.remove is None else "would remove" if dry_run else "removed"
+        terminal.say(f"{done} {leftover.path}   ({leftover.what})")
+        if leftover.remove is not None and not dry_run:
             leftover.remove()
     if not found:
         terminal.say("nothing to clean up")
