@@ -305,6 +305,7 @@ class Run(History):
             with contextlib.suppress(Exception):  # the first error is the one to tell
                 self.saver.wait()
         self.phase = how
+        self.health.ends()
         self._end_control()
         self._events.close()
         if self._error is not None and not isinstance(self._error, UserError):

@@ -1,7 +1,7 @@
 """What happened in a run, kept in its folder.
 
     run.log        every sentence that the run told its user, and who owned it when, with local time and zone
-    faults.jsonl   one line per fault: what broke, when, what was done about it, what it cost
+    faults.jsonl   a line per fault: what broke, when, what was done about it; and lines with what it cost
 
 Both only grow, and survive the process that writes them, so totals count the restarts of a coordinator too. What cannot
 be written (a full disk) is no reason to end a training: a line is lost, not the run. Knows no torch.
@@ -15,7 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
@@ -23,12 +23,16 @@ from gearshift import lease
 from gearshift.errors import UserError
 
 LOG, FAULTS = "run.log", "faults.jsonl"
-Kind = Literal["start", "end", "lost", "frozen", "save failed"]
+Kind = Literal["start", "end", "lost", "frozen", "save failed", "cost"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that broke, or a process that started or ended (those count restarts)."""
+    """Something that broke, or a process that started or ended (those count restarts).
+
+    A line of kind `cost` adds what became known later to the newest fault of that role and number. Unless the cost is
+    `open` itself, the run has recovered from all its faults.
+    """
 
     kind: Kind
     role: str  # coordinator, shard, worker, driver, ray, run
@@ -39,6 +43,7 @@ class Fault:
     redone_steps: int = 0
     session: str = ""
     time: float = field(default_factory=time.time)  # epoch seconds
+    open: bool = False  # the run has not recovered from it yet
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,46 @@ def record(folder: Path, fault: Fault, *, session: str | None = None) -> None:
     _append_if_ours(folder, FAULTS, json.dumps({**asdict(fault), "session": known}), session)
 
 
-def faults(folder: Path) -> Iterator[Fault]:
-    """In order; lines that are torn or of a later version are left out."""
+def faults(folder: Path) -> list[Fault]:
+    """In order, each with all it cost."""
+    found: list[Fault] = []
+    for line in _lines(folder):
+        if line.kind != "cost":
+            found.append(line)
+            continue
+        at = _charged(found, line)
+        if at is None:  # its fault could not be written
+            found.append(replace(line, kind="lost"))
+        else:
+            seconds, steps = (
+                found[at].seconds_lost + line.seconds_lost,
+                found[at].redone_steps + line.redone_steps,
+            )
+            found[at] = replace(found[at], seconds_lost=seconds, redone_steps=steps)
+        if not line.open:
+            found = [replace(one, open=one.open and one.session != line.session) for one in found]
+    return found
+
+
+def _charged(found: list[Fault], cost: Fault) -> int | None:
+    """The place of the fault that this is the cost of."""
+    for at, fault in reversed(list(enumerate(found))):
+        same = (fault.session, fault.role, fault.number) == (cost.session, cost.role, cost.number)
+        if same and fault.kind in ("lost", "frozen"):
+            return at
+    return None
+
+
+def seconds_open(folder: Path) -> float:
+    """Since the newest fault of this session that the run has not recovered from. A figure: it trusts the clocks."""
+    owner = lease.current(folder)
+    session = owner.session if owner else ""
+    times = [fault.time for fault in faults(folder) if fault.open and fault.session == session]
+    return max(0.0, time.time() - times[-1]) if times else 0.0
+
+
+def _lines(folder: Path) -> Iterator[Fault]:
+    """Those that are torn or of a later version are left out."""
     with contextlib.suppress(OSError), (folder / FAULTS).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError, TypeError):

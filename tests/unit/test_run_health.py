@@ -87,7 +87,6 @@ def test_faults_cost_the_time_until_the_next_step(tmp_path: Path) -> None:
     health.recovers(
         "frozen", "shard", 1, reason="shard 1 was silent", action="it is replaced", seconds_before=2.0
     )
-    health.recovers("frozen", "shard", 1, reason="shard 1 was silent", action="it is replaced")  # once
     health.redoes(30)
     record = run_folder.read(folder)
     assert (record.state, record.standing.what) == ("recovering", "shard 1 was silent; it is replaced")
@@ -103,6 +102,68 @@ def test_faults_cost_the_time_until_the_next_step(tmp_path: Path) -> None:
     totals = health.totals()
     assert (totals["failed_saves"], totals["redone_steps"], totals["faults"]) == (1, 30, 2)
     run_folder.finish(folder, "done")
+
+
+def recovering(folder: Path, seconds_before: float = 0.0) -> Health:
+    """A coordinator that was restarted."""
+    health = Health()
+    health.recovers(
+        "lost", "coordinator", reason="it was lost", action="restarted", seconds_before=seconds_before
+    )
+    health.begin(folder)
+    health.enters("training")
+    return health
+
+
+def test_a_coordinator_lost_after_the_last_step_counts(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    health = recovering(folder, 2.0)
+    assert [fault.open for fault in run_log.faults(folder)] == [True]
+    assert run_log.totals(folder).faults == 1  # at once
+    time.sleep(0.1)
+    for phase, state in (("saving", "saving"), ("evaluating", "running")):
+        health.enters(phase)
+        assert run_folder.read(folder).state == state
+    assert 2.1 <= health.totals()["seconds_lost"] < 60 and health.totals()["faults"] == 1
+    (fault,) = run_log.faults(folder)
+    assert not fault.open
+    run_folder.finish(folder, "done")
+
+
+def test_a_second_loss_before_the_next_step_counts_with_its_time_and_steps(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    recovering(folder, 2.0)
+    time.sleep(0.2)  # then this one is lost too, just after a heartbeat
+    health = recovering(folder, 0.01)
+    health.redoes(30)  # a shard was lost, too
+    health.redoes(0)  # and again
+    health.stepped()
+    found = run_log.faults(folder)
+    assert [fault.role for fault in found] == ["coordinator", "coordinator", "shard", "shard"]
+    assert [fault.redone_steps for fault in found] == [0, 0, 30, 0]
+    totals = health.totals()
+    assert (totals["faults"], totals["redone_steps"]) == (4, 30) and 2.2 <= totals["seconds_lost"] < 60
+    health.stepped()
+    assert health.totals()["seconds_lost"] == totals["seconds_lost"]
+    run_folder.finish(folder, "done")
+
+
+def test_a_run_that_fails_while_it_recovers_has_its_fault_counted(tmp_path: Path) -> None:
+    class Fails(gs.Callback):
+        def on_step(self, run: Run) -> None:
+            run.health.recovers("frozen", "worker", 3, reason="it was silent", action="it is replaced")
+            time.sleep(0.1)
+            raise RuntimeError("broken")
+
+    data = gs.Dataset(GeneratedExamples(gs.ClickLog(examples=1000, days=1)))
+    policy = gs.CheckpointPolicy(path=tmp_path / "runs")
+    trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[Fails()], shuffle=False)
+    with pytest.raises(RuntimeError, match="broken"):
+        trainer.fit(gs.models.LR(data.schema), data)
+    (record,) = run_folder.list_runs(tmp_path / "runs")
+    totals = run_log.totals(record.folder)
+    assert (record.state, totals.faults) == ("failed", 1) and 0.1 <= totals.seconds_lost < 60
+    assert not run_log.faults(record.folder)[0].open
 
 
 def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
