@@ -126,9 +126,12 @@ class Run(History):
         if self.resumed is not None:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
         self.training.log = self._events = EventLog(folder, self.tell, check=partial(lease.check, folder))
-        self._end_control = control.serve(folder, self)
-        self._cancel_stop = interrupts.stop_before_exit(self)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._events.close)
+            self._end_control = undo.callback(control.serve(folder, self))
+            self._cancel_stop = undo.callback(interrupts.stop_before_exit(self))
+            self._thread.start()
+            undo.pop_all()
 
     @property
     def finished(self) -> bool:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gearshift import lease, run_log, run_owner, run_state
-from gearshift.errors import UserError
+from gearshift.errors import UserError, brief
 from gearshift.run_state import Ending, Standing, State
 
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
@@ -82,9 +82,32 @@ def create(root: str | Path, name: str, *, command: str = "", private: bool = Fa
     stamp = time.strftime("%m%d-%H%M")
     folder = _make_unique(root, f"{readable}-{stamp}", 0o700 if private else 0o777)
     (folder / CHECKPOINTS).mkdir()
-    claim(folder, command=command)
+    _claim_or_release(folder, command)
     _link_last(folder)
     return folder
+
+
+def _claim_or_release(
+    folder: Path, command: str, tell: Callable[[str], None] = lambda sentence: None
+) -> None:
+    """A claim that fails halfway (a full disk) leaves no lease behind."""
+    before = lease.held(folder)
+    try:
+        claim(folder, command=command, tell=tell)
+    except BaseException as error:
+        if lease.held(folder) not in (None, before):
+            finish(folder, "failed", brief(error))
+        raise
+
+
+@contextlib.contextmanager
+def failed_unless_started(folder: Path) -> Iterator[None]:
+    """Around what comes between the claim and the start of a run: what goes wrong ends it and releases it."""
+    try:
+        yield
+    except BaseException as error:
+        finish(folder, "failed", brief(error))
+        raise
 
 
 def claim(
@@ -278,7 +301,7 @@ def open_folder(
     """The folder to train in, ours from now on: that of a run which goes on, else a new one."""
     if resume is None or not _is_run(resume):
         return create(root, name, command=command, private=private)
-    claim(resume, command=command, tell=tell)
+    _claim_or_release(resume, command, tell)
     return resume
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gearshift import leftovers, models, optim, run_folder
+from gearshift import interrupts, leftovers, models, optim, run_folder
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.config import Config, load_config
@@ -46,9 +46,12 @@ def start(
     needs = estimate(run.training, config.memory)
     refuse_too_large(needs, run.training)
     folder = _open_folder(config, command, resume)
-    run_folder.write_config(folder, config, command)
-    run.header = header(config, run, folder, needs.text(run.training))
-    run.start(folder)
+    with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
+        run_folder.write_config(folder, config, command)
+        run.header = header(config, run, folder, needs.text(run.training))
+        run.start(folder)
+    if came:
+        interrupts.stop_now(run)
     return run
 
 
@@ -57,7 +60,7 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
     from gearshift.cluster import launch
 
     folder = _open_folder(config, command, resume)
-    try:
+    with run_folder.failed_unless_started(folder):
         run_folder.write_config(folder, config, command)
         return launch.start(
             FromConfig((folder / run_folder.CONFIG).resolve(), init_from and init_from.resolve()),
@@ -68,9 +71,6 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
             origin=None if resume in (None, folder) else resume,
             private=config.checkpoint.private,
         )
-    except BaseException as error:
-        run_folder.finish_for_session(folder, "failed", str(error))
-        raise
 
 
 def _open_folder(config: Config, command: str, resume: Path | None) -> Path:

@@ -249,7 +249,7 @@ class Trainer:
         for sentence in run.messages:
             warn(sentence)
         folder = self._open_folder(saved)
-        with interrupts.held_back() as came:
+        with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
             run.start(folder)
         if came:
             interrupts.stop_now(run)
@@ -315,7 +315,7 @@ class Trainer:
         from gearshift.cluster import launch
 
         folder = self._open_folder(saved)
-        try:
+        with run_folder.failed_unless_started(folder):
             return launch.start(
                 recipe,
                 cluster,
@@ -326,9 +326,6 @@ class Trainer:
                 model=recipe.model,
                 private=self.checkpoint.private,
             )
-        except BaseException as error:
-            run_folder.finish_for_session(folder, "failed", str(error))
-            raise
 
     def _shuffled(self, train: Dataset) -> bool:
         """By default a log with a time is read once in its order; anything else is shuffled."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from gearshift import control, lease, run_folder
 from gearshift.config import load_config
 from gearshift.errors import UserError
 from gearshift.train import build, start
@@ -45,6 +47,29 @@ def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
     assert (run.folder / "config.yaml").is_file() and (run.folder / "report.json").is_file()
     assert any("embedding rows expected" in line for line in run.header)
     assert str(run.folder) in run.header[0]
+
+
+@pytest.mark.parametrize("breaks", ["config.yaml", "control", "run.json"])
+def test_a_run_that_cannot_start_has_failed_and_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    real = run_folder.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.name == breaks and '"failed"' not in text:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(run_folder, "write_text", full)
+    if breaks == "control":
+        monkeypatch.setattr(control, "serve", lambda *_: full(Path("control"), ""))
+    with pytest.raises(OSError, match="No space"):
+        start(configured(tmp_path), command="test")
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if not path.is_symlink())
+    assert lease.held(folder) is None and list((folder / "lease").glob("*.released"))
+    if breaks != "run.json":
+        record = run_folder.read(folder)
+        assert record.state == "failed" and "No space left on device" in record.reason
 
 
 def test_the_header_says_what_a_batch_rule_did(tmp_path: Path) -> None:
