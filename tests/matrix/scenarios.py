@@ -100,7 +100,6 @@ NEEDS_MOUNTS = (DISK_FULL, DISK_FULL_FOR_EVER, READ_ONLY, READ_ONLY_RESTART, OTH
 SHORT = (
     Case("kill -9", "shard", CHECKPOINT, "gba"),
     Case("kill -9", "coordinator", SWITCH, "easgd"),
-    Case("kill -9", "raylet", TRAINING, "sync"),
 )
 
 

@@ -39,6 +39,7 @@ def told(run: LaunchedRun, what: str) -> int:
     return sum(what in line for line in run.messages)
 
 
+@pytest.mark.slow  # on threads: unit/test_last_save.py
 def test_a_full_disk_at_the_last_save(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     with small_disk(tmp_path / "disk", "32m") as disk:
         run = filled(disk, cluster)

@@ -55,4 +55,4 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
     assert (fault.role, fault.reason) == ("coordinator", "the coordinator was lost")
     log = (folder / run_log.LOG).read_text()
     assert "owns the run (lease 1)" in log and "owns the run (lease 3)" in log
-    assert "the coordinator was lost and started anew" in log and log.rstrip().endswith("  stopped")
+    assert "the coordinator was lost and restarted" in log and log.rstrip().endswith("  stopped")

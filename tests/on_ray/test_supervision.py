@@ -84,6 +84,7 @@ def test_what_freezes_for_ever_is_replaced(tmp_path: Path, cluster: gs.ClusterSe
     assert run_folder.read(run.folder).state == "stopped"
 
 
+@pytest.mark.slow  # 40 s; what waits for the folder is tested in unit/cluster/test_site.py
 def test_a_coordinator_that_cannot_write_when_it_restarts(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

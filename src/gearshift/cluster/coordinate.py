@@ -95,7 +95,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run.header = site.recipe.header(run, folder)
     if site.restarts():
         where = run.resumed.name if run.resumed else "the beginning"
-        run.tell(f"the coordinator was lost and started anew; the run goes on from {where}")
+        run.tell(f"the coordinator was lost and restarted; the run goes on from {where}")
         lost, seconds = "the coordinator was lost", mine.seconds_without_owner
         run.health.recovers(
             "lost", "coordinator", reason=lost, action="it was restarted", seconds_before=seconds
