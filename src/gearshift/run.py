@@ -325,12 +325,17 @@ class Run(History):
         self.begin_last_save()
         self.retries.until_done(self._save_last)
         self._tell_callbacks_of_checkpoints()
+        self._list_bad_lines()
         self._result = self._stopped_result() if stopped else self._final_result()
-        if skipped := training.train.skipped:
+        return "stopped" if stopped else "done"
+
+    def _list_bad_lines(self) -> None:
+        """For the user to look at: the run is worth as much without the list."""
+        if skipped := self.training.train.skipped:
             lines = "".join(f"{line}\n" for line in skipped)
             path = self.folder / "bad_lines.txt"
-            self.persist(path, lambda: run_folder.write_text(path, lines))
-        return "stopped" if stopped else "done"
+            if failure := self._failure_of(path, lambda: run_folder.write_text(path, lines)):
+                self.tell(f"{failure}. It would list the lines that were skipped")
 
     def begin_last_save(self) -> None:
         """All steps are made: what is saved now is tried until it succeeds."""
@@ -353,8 +358,17 @@ class Run(History):
         return self.saver.failure
 
     def persist(self, path: Path, write: Callable[[], object]) -> None:
-        """A file that the run cannot go on or end without; tried again like the last save."""
-        self.retries.until_done(partial(failure_of, path, write))
+        """A file that the run cannot go on or end without; tried again like the last save, while the run is ours."""
+        self.retries.until_done(partial(self._failure_of, path, write))
+
+    def _failure_of(self, path: Path, write: Callable[[], object]) -> str | None:
+        """Why this file could not be written; None: it was. Raises `lease.Fenced` if the run is another's now."""
+
+        def write_if_ours() -> None:
+            lease.check(self.folder)
+            write()
+
+        return failure_of(path, write_if_ours)
 
     def _look_at_order(self) -> None:
         grouping = grouping_of_end(self.training.train, self.training.valid)
@@ -388,7 +402,6 @@ class Run(History):
             training, steps, self.last_evaluation, test, baseline or None, seconds=self._seconds()
         )
         figures |= self.health.totals()
-        lease.check(self.folder)
         path = self.folder / "report.json"
         self.persist(path, lambda: run_folder.write_json(path, figures))
         for sentence in figures["warnings"]:
@@ -467,7 +480,7 @@ class Run(History):
         training = self.training
         if self.saver.has(training.step):
             if best:
-                self.saver.checkpoints.link("best", self.saver.checkpoints.path(training.step))
+                self.saver.link("best", self.saver.checkpoints.path(training.step))
             return
         learners = (training.learner, *((training.baseline,) if training.baseline else ()))
         arrays: dict[str, Arrays] = {

@@ -57,10 +57,9 @@ class Saver:
             try:
                 refuse_vanished(path.parent.parent)
                 checkpoint.write(path, facts, everything, rows, self.check)
-                self.check()
-                self.checkpoints.link("last", path)
+                self.link("last", path)
                 if best:
-                    self.checkpoints.link("best", path)
+                    self.link("best", path)
                 self.checkpoints.prune()
                 self.last, self.failure = path, None
                 self._written.append(path)
@@ -81,15 +80,20 @@ class Saver:
         """Raises `lease.Fenced` if the run is another process's now."""
         lease.check(self.checkpoints.folder.parent)
 
+    def link(self, name: str, path: Path) -> None:
+        """Points `last` or `best` to a checkpoint, if the run is still ours."""
+        self.check()
+        self.checkpoints.link(name, path)
+
     def take_over(self, resumed: Path, best_step: int) -> None:
         """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""
         if resumed.parent.resolve() == self.checkpoints.folder.resolve():
             return
         self.last = self.checkpoints.take_over(resumed)
-        self.checkpoints.link("last", self.last)
+        self.link("last", self.last)
         best = resumed.with_name(self.checkpoints.path(best_step).name)
         if best.exists():
-            self.checkpoints.link("best", self.checkpoints.take_over(best))
+            self.link("best", self.checkpoints.take_over(best))
 
     def wait(self) -> None:
         if self._writing is not None:

@@ -10,6 +10,7 @@ import pytest
 from gearshift import control, lease, run_folder
 from gearshift.config import load_config
 from gearshift.errors import UserError
+from gearshift.run import Run
 from gearshift.train import build, start
 
 CSV = """\
@@ -128,6 +129,56 @@ def test_skipped_lines_are_listed_in_the_run_folder(tmp_path: Path) -> None:
     run = start(config, command="test")
     assert run.wait(120).report["skipped_lines"] == 1
     assert "line 602" in (run.folder / "bad_lines.txt").read_text()
+
+
+def test_a_list_of_skipped_lines_that_cannot_be_written_fails_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path, ", bad_lines: {skip: 10}", ["checkpoint.retry_for=1s"])
+    with (tmp_path / "clicks.csv").open("a") as file:
+        file.write("1,2,3\n")
+    real, written = run_folder.write_text, list[str]()
+
+    def full(path: Path, text: str) -> None:
+        written.append(path.name)
+        if path.name == "bad_lines.txt":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(run_folder, "write_text", full)
+    run = start(config, command="test")
+    assert run.wait(120).report["skipped_lines"] == 1
+    assert run_folder.read(run.folder).state == "done"
+    assert any("bad_lines.txt was not written: no space left" in said for said in run.messages)
+    assert written.index("bad_lines.txt") < written.index("report.json")
+
+
+def test_a_run_that_was_taken_over_tries_no_write_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = run_folder.write_text, list[str]()
+
+    def taken_over(path: Path, text: str) -> None:
+        if path.name == "report.json":
+            tried.append(path.name)
+            (path.parent / "lease" / "99.json").write_text('{"session": "another"}')
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(run_folder, "write_text", taken_over)
+    run = start(configured(tmp_path), command="test")
+    with pytest.raises(lease.Fenced, match="was taken over"):
+        run.wait(120)
+    assert tried == ["report.json"]
+    assert isinstance(run, Run)
+    link = run.folder / "checkpoints" / "best"
+    before = link.readlink()
+    with pytest.raises(lease.Fenced):
+        run.saver.link("best", run.folder / "checkpoints" / "step-1")
+    assert link.readlink() == before
+    mine = lease.held(run.folder)
+    assert mine is not None
+    mine.release()
 
 
 @pytest.mark.parametrize("by", ["time", "hash(user)"])

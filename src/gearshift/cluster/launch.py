@@ -248,9 +248,7 @@ class LaunchedRun(History):
         now = time.monotonic()
         if self._headless_since is None:
             self._headless_since = now
-            self.messages.append(
-                f"Ray's head does not answer; if it is not back in {LOST_SECONDS:g} s, this ends"
-            )
+            self.tell(f"Ray's head does not answer; if it is not back in {LOST_SECONDS:g} s, this ends")
         elif now - self._headless_since > LOST_SECONDS:
             self._error = UserError(
                 f"Ray does not answer any more: its head is gone, or this machine cannot reach it. {self._resume}"

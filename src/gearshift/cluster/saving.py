@@ -39,7 +39,7 @@ class ClusterSaver(Saver):
         self.engine.wait_for_cut()
         if self.has(step):  # it was that one
             if best:
-                self.checkpoints.link("best", self.checkpoints.path(step))
+                self.link("best", self.checkpoints.path(step))
             return
         self._pending, self.tried = (facts, arrays, best), step
         self.engine.role.take_cut()
@@ -68,13 +68,12 @@ class ClusterSaver(Saver):
             learner, layout = self.engine.learner, self.engine.layout
             sizes = snapshots.commit(learner, layout, beside, path, facts, said["arrays"], self.check)
             self.engine.learn_sizes(sizes)
-            self.check()
-            self.checkpoints.link("last", path)
+            self.link("last", path)
             for overtaken in self.checkpoints.folder.glob(".step-*.part"):  # cuts of before a rewind
                 shutil.rmtree(overtaken, ignore_errors=True)
             self.last, self.failure = path, None
             if said["best"]:
-                self.checkpoints.link("best", path)
+                self.link("best", path)
             self._written.append(path)
             self.health.saved()
         except OSError as error:
