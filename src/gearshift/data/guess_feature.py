@@ -90,7 +90,7 @@ def _why_no_number(profile: Profile) -> str | None:
     if profile.endless and profile.endless == int(profile.counts.sum()):
         return "all infinite, no number to learn from"
     words = {value for value in profile.values if not is_number(value)}
-    if _share(profile, words) > 1 - MOSTLY_NUMBERS:
+    if not words or _share(profile, words) > 1 - MOSTLY_NUMBERS:
         return _why_no_amount(profile)
     i, text = next((i, text) for i, text in enumerate(profile.texts()) if text in words)
     place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""

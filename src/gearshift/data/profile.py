@@ -230,6 +230,8 @@ def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[
     parts = [block.columns[name] for block in blocks]
     texts = [part for part in parts if isinstance(part, TextColumn)]
     arrays = [raw.as_arrow(part) for part in parts]
+    if len({array.type for array in arrays}) > 1:  # files of one folder that store it differently
+        arrays = [_as_text(array) for array in arrays]
     merged = pa.chunked_array(arrays).combine_chunks() if arrays else pa.array([], pa.large_string())
     column: raw.RawColumn = merged
     nested = {part.nested for part in texts if part.nested is not None}
@@ -274,4 +276,7 @@ def _distinct(column: raw.RawColumn, array: pa.Array) -> tuple[list[str], NDArra
 def _as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        texts = (None if value is None else value.decode(errors="replace") for value in array.to_pylist())
+        return pa.array(list(texts), pa.large_string())
     return (raw.number_text(array) if not raw.is_text(array.type) else array).cast(pa.large_string())
