@@ -88,7 +88,7 @@ class Messages(list[str]):
         return self
 
     def insert(self, index: SupportsIndex, sentence: str) -> None:
-        raise NotImplementedError("what was told is told")
+        raise TypeError("messages are append-only")
 
 
 def write(folder: Path, sentence: str, *, session: str | None = None) -> None:
