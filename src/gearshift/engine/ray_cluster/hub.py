@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 from gearshift.engine.ray_cluster.heartbeats import DEATHS, FAILURES, Heartbeats, Late, RestartBudget
 from gearshift.engine.ray_cluster.keeper import end_members, keep, keeper_of, leave_place
 from gearshift.engine.ray_cluster.machines import (
+    END_SECONDS,
     MEET_SECONDS,
     STARTING_SECONDS,
     Place,
@@ -29,6 +30,7 @@ from gearshift.engine.ray_cluster.machines import (
     this_host,
     this_place,
     token_is_on,
+    within,
 )
 from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late_sentence
 from gearshift.engine.ray_cluster.plan import Plan
@@ -82,7 +84,7 @@ class Hub:
         self._budget = RestartBudget()
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
-        self._over = self._begun = self._stop_asked = False
+        self._over = self._begun = self._stop_asked = self._head_is_silent = False
         self._heed: Callable[[Sequence[To], str], None] = lambda members, reason: None
         self._replaced: Callable[[To, str], None] = lambda who, reason: None
         self._leaving: set[str] = set()  # machines
@@ -143,13 +145,19 @@ class Hub:
         if self._stop_asked:
             run.stop()
         threading.Thread(target=self._watch_over_members, args=(run,), daemon=True).start()
+        threading.Thread(target=self._watch_over_cluster, args=(run,), daemon=True).start()
+        while not run.finished:
+            with contextlib.suppress(TimeoutError):
+                run.wait(LOOK_SECONDS)
+        run.wait(0)
+
+    def _watch_over_cluster(self, run: Running) -> None:
+        """In a thread of its own: a head that does not answer must not keep the run from ending."""
         while not run.finished:
             with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
                 keep(self._plan.name, self._site)
                 self._heed_machines()
-            with contextlib.suppress(TimeoutError):
-                run.wait(LOOK_SECONDS)
-        run.wait(0)
+            time.sleep(LOOK_SECONDS)
 
     # ---- members that do not answer ----
 
@@ -361,8 +369,15 @@ class Hub:
         os._exit(1)  # Ray has given this process up already, and started another
 
     def close(self) -> None:
-        """Ends all, also those that only a hub before this one knew."""
+        """Ends all, also those that only a hub before this one knew. A head that does not answer is not waited for."""
         self._wanted = 0
+        if not self._head_is_silent and not within(END_SECONDS, self._end_all):
+            self._head_is_silent = True
+            self._seat.tell(
+                "Ray's head does not answer; processes of this run that are left end with its cluster"
+            )
+
+    def _end_all(self) -> None:
         for who in list(self._actors):
             self._end(who)
         end_members(self._plan)

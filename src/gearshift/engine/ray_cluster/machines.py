@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
+END_SECONDS = 20.0  # for Ray to end the processes of a run
 TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's own until they have taken theirs
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
 ALONE_SECONDS = (
@@ -36,6 +38,22 @@ def patiently(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
             if time.monotonic() >= until:
                 raise
             time.sleep(MEET_SECONDS)
+
+
+def within(seconds: float, work: Callable[[], object]) -> bool:
+    """Runs `work` in a thread of its own; whether it finished in that time.
+
+    Ray's calls block for minutes while its head does not answer. What does not finish is left behind in its thread.
+    """
+    done = threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            work()
+        done.set()
+
+    threading.Thread(target=run, name="gearshift-ray-call", daemon=True).start()
+    return done.wait(seconds)
 
 
 def end_process(pid: int, node: str) -> None:

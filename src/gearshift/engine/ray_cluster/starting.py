@@ -22,7 +22,7 @@ from ray.util.placement_group import (
 
 from gearshift.engine.ray_cluster.hub import Hub, Running
 from gearshift.engine.ray_cluster.keeper import end_members, keep, leave_place
-from gearshift.engine.ray_cluster.machines import ANSWER_SECONDS
+from gearshift.engine.ray_cluster.machines import ANSWER_SECONDS, END_SECONDS, within
 from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan
 from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
@@ -149,11 +149,16 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None)
 
 
 def end(hub: Any, plan: Plan) -> None:
-    with contextlib.suppress(RayError):
-        ray.kill(hub, no_restart=True)
-    with contextlib.suppress(Exception):
-        end_members(plan)
-    leave_place(plan)
+    """Ends all processes of the run. If Ray's head does not answer, those that are left end with the cluster."""
+
+    def all_of_them() -> None:
+        with contextlib.suppress(RayError):
+            ray.kill(hub, no_restart=True)
+        with contextlib.suppress(Exception):
+            end_members(plan)
+        leave_place(plan)
+
+    within(END_SECONDS, all_of_them)
 
 
 def leave() -> None:
