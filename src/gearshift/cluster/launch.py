@@ -305,6 +305,9 @@ class LaunchedRun(History):
         self._finish()
 
     def _finish(self) -> None:
+        if self._site.local is not None and self._site.local.died():  # Ray would wait for it for minutes
+            self._leave(GONE_SECONDS)
+            return
         self._ray.end(self._hub, self._plan)
         self._leave()
 

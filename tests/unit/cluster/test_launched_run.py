@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,9 @@ class LocalRay:
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchedRun, Coordinator, LocalRay]:
+def launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LaunchedRun, Coordinator, LocalRay]]:
     monkeypatch.setattr(launch, "POLL_SECONDS", 0.0)
     folder = run_folder.create(tmp_path, "run")
     hub, local = Coordinator(), LocalRay()
@@ -57,7 +60,9 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchedR
     site: Any = SimpleNamespace(
         folder=folder, patience=30.0, local=local, token=token, check_not_taken=lambda: None
     )
-    return LaunchedRun(site, hub, None, ray, None), hub, local
+    run = LaunchedRun(site, hub, None, ray, None)
+    yield run, hub, local
+    run._cancel_stop()  # else the interpreter waits for it at its end
 
 
 def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
@@ -81,10 +86,15 @@ def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
 def test_a_run_that_has_ended_ends_its_cluster_and_is_done(
     launched: tuple[LaunchedRun, Coordinator, LocalRay],
 ) -> None:
-    """Nobody asked while its cluster was still there: a notebook, say, that waits for it later."""
+    """Nobody asked while its cluster was still there: a notebook that waits for it later, or a frozen starter."""
     run, _, local = launched
     run_folder.finish(run.folder, "done")
     local.alive = False
+
+    def end(*arguments: object) -> None:
+        raise AssertionError("nothing is asked of a Ray that is gone: it would wait for minutes")
+
+    run._ray.end = end
     assert run.status().phase == "done"
     assert run_folder.read(run.folder).state == "done"
 
