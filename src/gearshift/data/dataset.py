@@ -38,7 +38,7 @@ from gearshift.data.sniff import CsvFormat as CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
 from gearshift.data.tables import as_table
-from gearshift.errors import UserError
+from gearshift.errors import UserError, warn
 from gearshift.html_table import html_table
 
 PREFETCH_BATCHES = 8
@@ -84,8 +84,10 @@ def read(
         csv = replace(csv, null=schema.null)
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
+    for remark in raw.remarks:
+        warn(remark)
     if schema is None:
-        schema = _stated(builtin_schema(found, raw.columns), found)
+        schema = _stated(builtin_schema(found, raw), found)
     lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
     return Dataset(RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns))
 

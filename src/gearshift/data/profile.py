@@ -87,7 +87,8 @@ class Profile:
         """The number each distinct value is, NaN for an infinity; None if one is no number."""
         column = raw.plain(pa.array(self.values, pa.large_string()))
         assert isinstance(column, TextColumn)
-        decimal = self.column.decimal if isinstance(self.column, TextColumn) else "."
+        if isinstance(self.column, TextColumn):
+            column = replace(column, decimal=self.column.decimal, thousands=self.column.thousands)
         infinite: list[int] = []
 
         def refuse(i: int, text: str) -> None:
@@ -96,7 +97,7 @@ class Profile:
             infinite.append(i)
 
         try:
-            numbers = raw.floats(replace(column, decimal=decimal), refuse)
+            numbers = raw.floats(column, refuse)
         except _Unreadable:
             return None
         numbers[infinite] = np.nan
