@@ -60,13 +60,15 @@ class Extent:
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
-def written(found: Inferred, data: Path, name: str, extent: Extent) -> str:
+def written(found: Inferred, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
+    """`skip`: how many bad lines the user allows."""
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
         f"# Written by `gearshift init {_plain(str(data))}`: guesses, and why. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
         *(f"  {line}" for line in _data_lines(found, data, why, extent)),
+        *([f"  bad_lines: {{skip: {skip}}}"] if skip else []),
         *_feature_lines(found, why),
         *_training_lines(found.schema, extent.examples),
     ]

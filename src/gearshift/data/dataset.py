@@ -214,9 +214,14 @@ class Dataset:
         `reference`: `valid.fitted(train)`.
         """
         from gearshift.data.fit import fit_schema
+        from gearshift.data.forms import raw_examples
+        from gearshift.data.id_spellings import spelling_remarks
         from gearshift.data.separators import check_separators
 
         check_separators(self.examples)
+        raw = raw_examples(self.examples)
+        for remark in spelling_remarks(raw.source, raw.schema.features) if raw is not None else ():
+            warn(remark)
         schema = reference.schema if reference is not None else fit_schema(self)
         return self if schema == self.schema else self.with_schema(schema)
 

@@ -25,7 +25,8 @@ from gearshift.data.guess_feature import (
 from gearshift.data.guess_label import FoundLabel, find_label
 from gearshift.data.guess_leak import find_leak, label_values
 from gearshift.data.guess_missing import find_missing_markers
-from gearshift.data.guess_time import FoundTime, find_time, is_time
+from gearshift.data.guess_time import FoundTime, find_time, is_time, missed_times
+from gearshift.data.id_spellings import spelling_remarks
 from gearshift.data.label_rule import Positive
 from gearshift.data.order import Grouping, find_grouping
 from gearshift.data.profile import Profile, sample_profiles
@@ -103,10 +104,12 @@ def infer(
     time: str | None = None,
     positive: str | Sequence[str] | None = None,
     csv: CsvFormat = CsvFormat(),
+    format: str = "auto",
 ) -> Inferred:
     rule = _stated_rule(label, positive)
     source = as_table(source)
-    raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
+    expected = frozenset(n for n in (label, time) if n)
+    raw, format = open_source(source, format=format, csv=csv, expected=expected)
     remarks = raw.remarks
     profiles, examples, unreadable = sample_profiles(raw)
     markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()
@@ -129,10 +132,15 @@ def infer(
         found_time = find_time(profiles, time, name, found_label.label.column, _folder_names(raw))
         guesses, schema = _guess_all(profiles, found_label, found_time)
         warnings = found_label.warnings
+        if found_time is None:
+            warnings += missed_times(profiles, found_label.label.column)
+        elif found_time.warning is not None:
+            warnings += (found_time.warning,)
         warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
         warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))
     warnings += remarks if not unreadable else (*remarks, _unreadable_words(unreadable))
+    warnings += spelling_remarks(raw, schema.features)
     schema = replace(schema, null=csv.null)
     grouping = find_grouping(profiles, schema)
     return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings, grouping)

@@ -86,10 +86,14 @@ class TextSource:
             at = start if number == start.file else Mark(number, 0, 0)
             yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
 
+    def start(self, columns: tuple[str, ...], number: int) -> RawBlock:
+        """The first examples of a file."""
+        whole = _FilePass(self, columns, _lenient(), Mark(number, 0, 0))
+        return whole.edge_block(*self.files[number].head(EDGE_BYTES))
+
     def starts(self, column: str) -> Iterator[RawBlock]:
-        for number, file in enumerate(self.files):
-            whole = _FilePass(self, (column,), _lenient(), Mark(number, 0, 0))
-            yield whole.edge_block(*file.head(EDGE_BYTES))
+        for number in range(len(self.files)):
+            yield self.start((column,), number)
 
     def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
         for number in numbers:
