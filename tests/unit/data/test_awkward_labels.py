@@ -1,4 +1,4 @@
-"""Labels as exports write them: an unclear one is refused or guessed with a warning, and never read wrongly in silence."""
+"""Labels as exports write them: an unclear one is refused, or guessed with a warning."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def test_a_doubtful_column_is_read_as_thousands_and_said(tmp_path: Path) -> None
     path = write(tmp_path, ["7,212", "58,004", "212"])
     found = infer(path)
     assert found.warnings == (
-        f"{path}: column `views` has three digits behind every comma, as in 7,212: read as 7212, with the comma between "
-        "thousands; if it is a decimal comma: data.csv={decimal: ','}",
+        f"{path}: column `views` has three digits behind every comma, as in 7,212: read as 7212, with the comma "
+        "between thousands; if it is a decimal comma: data.csv={decimal: ','}",
     )
     assert (found.csv.decimal, found.csv.thousands) == (".", ",")
     schema = Schema((Numeric("views"),), found.schema.labels)
@@ -75,5 +75,5 @@ def test_a_mark_between_other_digits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 3: feature `views` is '12,34'; expected a finite number"):
         read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(thousands=",")).read(0, 9)
     path = write(tmp_path, ["3"] * 299 + ["1,234"])
-    with pytest.raises(UserError, match="If ',' separates thousands, say so: data.csv={thousands: ','}"):
+    with pytest.raises(UserError, match=r"If ',' separates thousands, say so: data\.csv={thousands: ','}"):
         read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(decimal=".", thousands="none")).read(0, 999)
