@@ -67,10 +67,12 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> to_numpy(std::vector<int64_t>&& val
 nb::tuple split(const WritableBytes& data, size_t size, const std::string& delimiter, const std::string& quote,
                 const Dense<const int32_t>& slots, int wanted, bool rest_in_last, bool trim, bool last, size_t quoted_lines, bool doubt_quotes,
                 const nb::ndarray<uint32_t, nb::shape<-1, -1, 2>, nb::c_contig, nb::device::cpu>& spans,
-                const Dense<uint32_t>& lines) {
+                const Dense<uint32_t>& lines, const std::string& escape, const nb::bytes& header) {
     if (size + kPadding > data.shape(0) || size > UINT32_MAX) throw std::invalid_argument("the buffer needs 64 bytes of padding");
     if (spans.shape(1) != static_cast<size_t>(wanted) || spans.shape(0) != lines.shape(0)) throw std::invalid_argument("spans and lines differ");
-    LineFormat format{one_char(delimiter), one_char(quote), static_cast<int32_t>(slots.shape(0)), rest_in_last, trim, slots.data(), wanted, quoted_lines, doubt_quotes};
+    LineFormat format{one_char(delimiter), one_char(quote), one_char(escape), static_cast<int32_t>(slots.shape(0)), rest_in_last, trim,
+                      slots.data(), wanted, quoted_lines, doubt_quotes, header.size()};
+    for (size_t i = 0; i < header.size(); ++i) format.header_sum += static_cast<uint8_t>(header.c_str()[i]);
     SplitResult result;
     {
         nb::gil_scoped_release release;
@@ -78,7 +80,7 @@ nb::tuple split(const WritableBytes& data, size_t size, const std::string& delim
     }
     nb::list bad;
     for (const BadRecord& record : result.bad) bad.append(nb::make_tuple(record.line, record.problem, record.opened, record.closed));
-    return nb::make_tuple(result.records, result.consumed, result.lines, bad, result.long_records);
+    return nb::make_tuple(result.records, result.consumed, result.lines, bad, result.long_records, result.headers);
 }
 
 nb::tuple json_lines(const WritableBytes& data, size_t size, const std::vector<std::string>& paths, bool last,
@@ -142,7 +144,7 @@ void bind_text(nb::module_& m) {
     m.def("table_seed", [](const std::string& table) { return table_seed(table); }, "table"_a);
 
     m.def("split_lines", &split, "data"_a.noconvert(), "size"_a, "delimiter"_a, "quote"_a, "slots"_a.noconvert(), "wanted"_a,
-          "rest_in_last"_a, "trim"_a, "last"_a, "quoted_lines"_a, "doubt_quotes"_a, "spans"_a.noconvert(), "lines"_a.noconvert());
+          "rest_in_last"_a, "trim"_a, "last"_a, "quoted_lines"_a, "doubt_quotes"_a, "spans"_a.noconvert(), "lines"_a.noconvert(), "escape"_a = "", "header"_a = nb::bytes("", 0));
     m.def("split_json", &json_lines, "data"_a.noconvert(), "size"_a, "paths"_a, "last"_a, "spans"_a.noconvert(), "lines"_a.noconvert());
     m.def("json_paths", [](const WritableBytes& data, size_t size) {
         if (size > data.shape(0)) throw std::invalid_argument("the buffer is too small");

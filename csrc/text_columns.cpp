@@ -176,7 +176,7 @@ size_t parse_labels(const TextColumn& column, size_t begin, const std::vector<st
         else if (text == "0" || text == "1") out[i] = static_cast<float>(text.front() - '0');
         else if (equals_ignoring_case(text, "true")) out[i] = 1.0f;
         else if (equals_ignoring_case(text, "false")) out[i] = 0.0f;
-        else if (parse_double(text, '.', value) && (value == 1 || value == 0 || value == -1)) out[i] = value > 0 ? 1.0f : 0.0f;
+        else if (parse_double(text, '.', value) && (value == 1 || value == 0)) out[i] = static_cast<float>(value);
         else return i;
     }
     return column.size;

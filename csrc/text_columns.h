@@ -56,7 +56,7 @@ size_t parse_floats(const TextColumn& column, size_t begin, char decimal, Stride
 size_t parse_vectors(const TextColumn& column, size_t begin, std::string_view separator, size_t width, char decimal,
                      Strided<float> out, bool json = false);
 
-// 1 for the values in `positives`, 0 for any other; without `positives`: 1 and true against 0, -1 and false.
+// 1 for the values in `positives`, 0 for any other; without `positives`: 1 and true against 0 and false.
 // A positive that is a number also finds that number written in another way: 4 finds 4.0.
 size_t parse_labels(const TextColumn& column, size_t begin, const std::vector<std::string>& positives, char decimal,
                     Strided<float> out);

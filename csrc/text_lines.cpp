@@ -62,20 +62,33 @@ class Separators {
 struct QuotedField {
     size_t close;     // position of the closing quote; the buffer's size if it was not found
     size_t newlines;  // inside the quotes
-    bool escaped;     // holds a doubled quote
+    bool escaped;     // holds a doubled quote, or one behind an escape
 };
 
-// Gives up behind `most_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
+// Is the byte at `at` behind an odd number of escapes? They are counted back to `begin`.
+bool is_escaped(const char* data, size_t begin, size_t at, char escape) {
+    size_t first = at;
+    while (first > begin && data[first - 1] == escape) --first;
+    return (at - first) % 2 == 1;
+}
+
+// Gives up behind `quoted_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
 // so all of them together cost one pass.
-QuotedField find_close(const char* data, size_t open, size_t size, char quote, size_t most_lines) {
+QuotedField find_close(const char* data, size_t open, size_t size, const LineFormat& format) {
+    const char quote = format.quote;
     QuotedField field{size, 0, false};
     size_t at = open + 1;
     while (at < size) {
         const void* hit = std::memchr(data + at, quote, size - at);
         const size_t found = hit ? static_cast<size_t>(static_cast<const char*>(hit) - data) : size;
         for (const char* p = data + at; (p = static_cast<const char*>(std::memchr(p, '\n', data + found - p))); ++p)
-            if (++field.newlines >= most_lines) return field;
+            if (++field.newlines >= format.quoted_lines) return field;
         if (found == size) break;
+        if (format.escape && is_escaped(data, open + 1, found, format.escape)) {
+            field.escaped = true;
+            at = found + 1;
+            continue;
+        }
         if (found + 1 < size && data[found + 1] == quote) {
             field.escaped = true;
             at = found + 2;
@@ -87,12 +100,16 @@ QuotedField find_close(const char* data, size_t open, size_t size, char quote, s
     return field;
 }
 
-// `"a ""b"" c"tail` -> `a "b" ctail`, in place, from the byte after the opening quote.
-Span resolve_quotes(char* data, size_t begin, size_t end, char quote) {
+// `"a ""b"" c"tail` -> `a "b" ctail`, and `"a \"b\" c"` -> `a "b" c`, in place, from the byte after the opening quote.
+// An escape before anything but a quote is text.
+Span resolve_quotes(char* data, size_t begin, size_t end, char quote, char escape) {
     size_t write = begin;
     bool inside = true;
     for (size_t read = begin; read < end; ++read) {
-        if (inside && data[read] == quote) {
+        if (inside && escape && data[read] == escape && read + 1 < end) {
+            if (data[read + 1] == escape) data[write++] = data[read++];
+            else if (data[read + 1] == quote) ++read;
+        } else if (inside && data[read] == quote) {
             if (read + 1 < end && data[read + 1] == quote) ++read;
             else { inside = false; continue; }
         }
@@ -140,7 +157,19 @@ class RecordSplitter {
 
     void keep(uint32_t* lines) {
         if (newlines_) result_.long_records.insert(result_.long_records.end(), {static_cast<uint32_t>(result_.records), static_cast<uint32_t>(newlines_ + 1)});
+        if (format_.header_size && is_like_header()) result_.headers.push_back(static_cast<uint32_t>(result_.records));
         lines[result_.records++] = static_cast<uint32_t>(line_);
+    }
+
+    // The size alone rules out nearly every line.
+    bool is_like_header() const {
+        size_t end = next_;
+        if (end > at_ && data_[end - 1] == '\n') --end;
+        if (end > at_ && data_[end - 1] == '\r') --end;
+        if (end - at_ != format_.header_size) return false;
+        uint32_t sum = 0;
+        for (size_t at = at_; at < end; ++at) sum += static_cast<uint8_t>(data_[at]);
+        return sum == format_.header_sum;
     }
 
     void report(int32_t problem) {
@@ -180,7 +209,7 @@ class RecordSplitter {
             if (trim_)
                 while (begin < size_ && data_[begin] == ' ') text_begin = ++begin;
             if (format_.quote && begin < size_ && data_[begin] == format_.quote) {
-                const QuotedField field = find_close(data_, begin, size_, format_.quote, format_.quoted_lines);
+                const QuotedField field = find_close(data_, begin, size_, format_);
                 crosses_lines = field.newlines > 0;
                 if (crosses_lines) opened_ = newlines_;
                 newlines_ += field.newlines;
@@ -220,7 +249,7 @@ class RecordSplitter {
         }
         if (newlines_ && columns_ != format_.columns) return broken(columns_);
         if (newlines_ && format_.doubt_quotes && is_whole_on_each_line()) return broken(BadRecord::kWholeLines);
-        for (const Deferred& d : deferred_) *d.span = resolve_quotes(data_, d.begin, d.end, format_.quote);
+        for (const Deferred& d : deferred_) *d.span = resolve_quotes(data_, d.begin, d.end, format_.quote, format_.escape);
         return Ending::whole;
     }
 

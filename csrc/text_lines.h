@@ -1,7 +1,7 @@
 // Delimited text (CSV, TSV, libfm) cut into spans: where in a buffer each wanted value of each record lies.
 //
-// RFC 4180 quoting: a quote counts at the start of a field only; "" inside is one quote; a quoted field may hold
-// separators and newlines. CRLF, blank lines and a missing last newline are fine. Every record knows its line.
+// RFC 4180 quoting: a quote counts at the start of a field only; "" inside is one quote, and so is \" where the file
+// is written that way (`escape`); a quoted field may hold separators and newlines. CRLF, blank lines and a missing last newline are fine. Every record knows its line.
 // A bad record is always one line: behind it reading goes on with the next line, also if a quote was left open.
 // Nothing is converted or copied here; escaped quotes are resolved in place once their record is complete.
 #pragma once
@@ -31,6 +31,7 @@ struct BadRecord {
 struct LineFormat {
     char delimiter = ',';
     char quote = '"';            // '\0': none
+    char escape = '\0';          // before a quote inside quotes: the field goes on; '\0': none
     int32_t columns = 0;         // every record must have as many
     bool rest_in_last = false;   // the last column takes the rest of the line, delimiters included
     bool trim = false;           // spaces around a value do not count
@@ -38,6 +39,8 @@ struct LineFormat {
     int32_t wanted = 0;          // slots per record
     size_t quoted_lines = 8;     // how many lines a quoted value may span
     bool doubt_quotes = false;   // refuse kWholeLines
+    size_t header_size = 0;      // of the line that names the columns, to find it again further down; 0: not looked for
+    uint32_t header_sum = 0;     // of its bytes, whatever their order
 };
 
 struct SplitResult {
@@ -45,6 +48,7 @@ struct SplitResult {
     size_t consumed = 0;  // bytes of the buffer behind which the next call starts
     size_t lines = 0;     // newlines in these bytes
     std::vector<uint32_t> long_records;  // (record, lines) of each that spans several
+    std::vector<uint32_t> headers;       // records that have size and sum of the header: its names, in any order
     std::vector<BadRecord> bad;
 };
 

@@ -28,8 +28,10 @@ def split_lines(
     doubt_quotes: bool,
     spans: Spans,
     lines: NDArray[np.uint32],
-) -> tuple[int, int, int, list[tuple[int, int, int, int]], list[int]]:
-    """(records, bytes consumed, lines consumed, bad records as in text_lines.h, [record, lines, ...])."""
+    escape: str = "",
+    header: bytes = b"",
+) -> tuple[int, int, int, list[tuple[int, int, int, int]], list[int], list[int]]:
+    """(records, bytes consumed, lines consumed, bad records as in text_lines.h, [record, lines, ...], headers)."""
 
 def split_json(
     data: Bytes, size: int, paths: list[str], last: bool, spans: Spans, lines: NDArray[np.uint32]

@@ -68,6 +68,12 @@ def init(
     data: Annotated[
         Path, typer.Argument(metavar="FILE", help="A click log: CSV, TSV, JSON lines, libfm or Parquet.")
     ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="How it is read: data.csv={quote: none}, data.bad_lines, ..."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
     label: Annotated[str | None, typer.Option(help="The label column, if the guess is wrong.")] = None,
     time: Annotated[str | None, typer.Option(help="The time column, if the guess is wrong.")] = None,
@@ -81,7 +87,16 @@ def init(
     """Look at a file and write a config with every guess explained."""
     from gearshift.commands.init import init
 
-    init(data, output, label=label, time=time, positive=positive, encoding=encoding, force=force)
+    init(
+        data,
+        output,
+        label=label,
+        time=time,
+        positive=positive,
+        encoding=encoding,
+        force=force,
+        settings=settings or [],
+    )
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -104,7 +119,7 @@ def train(
 
 @app.command(rich_help_panel=EVERYDAY)
 def evaluate(
-    runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]...")],
+    runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]... [data.KEY=VALUE]...")],
     by: By = None,
     json: JsonFile = None,
     missing_columns: MissingColumns = "fail",

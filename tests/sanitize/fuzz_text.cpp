@@ -49,7 +49,8 @@ static bool split_and_parse() {
     std::vector<Span> spans(room * static_cast<size_t>(wanted));
     std::vector<uint32_t> lines(room);
     const char quote = below(2) ? '"' : '\0';
-    const LineFormat format{",; \t"[below(4)], quote, columns, below(4) == 0, below(2) == 0, slots.data(), wanted, 1 + below(5), below(2) == 0};
+    const char escape = below(4) ? '\0' : '\\';
+    const LineFormat format{",; \t"[below(4)], quote, escape, columns, below(4) == 0, below(2) == 0, slots.data(), wanted, 1 + below(5), below(2) == 0, below(8), 3 * 44 + below(3)};
     const SplitResult result = split_lines(text.get(), size, format, below(2) == 0, room, spans.data(), lines.data());
     if (result.consumed > size || result.records > room) return false;
     spans.resize(result.records * static_cast<size_t>(wanted));

@@ -6,6 +6,7 @@ A model of several tasks gives a block for each.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gearshift.data.batch import Batch
     from gearshift.metrics import Collected, Measured, Measures
 
+SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, rather than a file
 SHOWN_SLICES = 30
 ALL = "all"
 DAY_SECONDS = 86_400
@@ -44,13 +46,17 @@ def evaluate(
     missing_columns: MissingColumnsMode = "fail",
 ) -> None:
     check_writable(json_file)
-    models, data = _sorted_arguments(arguments)
-    if len(models) == 2:
+    settings = [text for text in arguments if SETTING.match(text)]
+    models, data = _sorted_arguments([text for text in arguments if text not in settings])
+    if not models:
+        raise UserError("name a run to measure, such as: gearshift evaluate last")
+    opened = [open_model(name, settings) for name in models]
+    if len(opened) == 2:
         if by is not None:
             raise UserError("--by slices one run; compare two runs without it")
-        figures = compare(open_model(models[0]), open_model(models[1]), data, missing_columns)
+        figures = compare(opened[0], opened[1], data, missing_columns)
     else:
-        figures = measure(open_model(models[0]), data, by, missing_columns)
+        figures = measure(opened[0], data, by, missing_columns)
     if json_file is not None:
         run_folder.write_json(json_file, figures)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +60,15 @@ class Extent:
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
-def written(found: Inferred, data: Path, name: str, extent: Extent) -> str:
+def written(found: Inferred, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
+    """`skip`: how many bad lines the user allows."""
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
         f"# Written by `gearshift init {_plain(str(data))}`: guesses, and why. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
         *(f"  {line}" for line in _data_lines(found, data, why, extent)),
+        *([f"  bad_lines: {{skip: {skip}}}"] if skip else []),
         *_feature_lines(found, why),
         *_training_lines(found.schema, extent.examples),
     ]
@@ -91,9 +94,7 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
             _commented(f"csv: {dump_flow(_csv_settings(found.csv))}", _missing_words(found.csv.null))
         )
     label = schema.labels[0]
-    positive = list(label.positive) if isinstance(label.positive, tuple) else label.positive
-    given = label.column if positive is None else {"column": label.column, "positive": positive}
-    lines.append(_commented(f"label: {dump_flow(given)}", why.get(label.column)))
+    lines.append(_commented(f"label: {dump_flow(_label(label))}", why.get(label.column)))
     for key in ("time", "group", "weight"):
         column = getattr(schema, key)
         if column is not None:
@@ -101,11 +102,22 @@ def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Ext
     return lines
 
 
+def _label(label: columns.Label) -> Any:
+    rule: dict[str, Any] = {}
+    if label.positive is not None:
+        rule["positive"] = list(label.positive) if isinstance(label.positive, tuple) else label.positive
+    if label.missing != "fail":
+        rule["missing"] = label.missing
+    return {"column": label.column, **rule} if rule else label.column
+
+
 def _csv_settings(csv: Any) -> dict[str, Any]:
     """What was found out, so that the next file is read in the same way."""
-    keys = ("delimiter", "header", "columns", "null", "quote", "trim", "decimal", "quoted_lines", "encoding")
+    keys = [field.name for field in dataclasses.fields(csv)]
     found = {key: getattr(csv, key) for key in keys if getattr(csv, key) is not None}
-    usual = {"null": ("",), "quote": '"', "trim": False, "decimal": "."}
+    usual = {"null": ("",), "quote": '"', "escape": "none", "trim": False, "decimal": "."}
+    if csv.thousands is not None:
+        del usual["decimal"]  # one says what the other is
     chosen = {key: value for key, value in found.items() if value != usual.get(key)}
     if chosen.get("header"):
         chosen.pop("columns", None)  # the header names them

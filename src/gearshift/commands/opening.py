@@ -13,7 +13,7 @@ from gearshift import run_folder
 from gearshift.commands import terminal
 from gearshift.config import Config, load_config
 from gearshift.config.files import exists, hint
-from gearshift.data.schema import Schema
+from gearshift.data.schema import Label, Schema
 from gearshift.errors import MissingColumns, UserError
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ class Opened:
     path: Path
     config: Config | None
     model: Any  # gearshift.trained.TrainedModel
+    labels: tuple[Label, ...] | None = None  # how labels are read, where it is not as in training
 
     @property
     def schema(self) -> Schema:
         schema: Schema = self.model.schema
-        return schema
+        return schema if self.labels is None else dataclasses.replace(schema, labels=self.labels)
 
     def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
         """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
@@ -72,18 +73,23 @@ def is_prepared(path: Path) -> bool:
     return False
 
 
-def open_model(name: str) -> Opened:
+def open_model(name: str, settings: Sequence[str] = ()) -> Opened:
+    """`settings` (data.KEY=VALUE) are laid over the config of its run."""
     from gearshift.trained import load
 
     path = find_model(name)
-    return Opened(path.name, path, config_of(path), load(path))
+    config = config_of(path, settings)
+    if settings and config is None:
+        raise UserError(f"{settings[0]}: {path} is a saved model without a config; name its run instead")
+    stated = config is not None and any(text.startswith("data.label") for text in settings)
+    return Opened(path.name, path, config, load(path), config.labels() if config and stated else None)
 
 
-def config_of(path: Path) -> Config | None:
+def config_of(path: Path, settings: Sequence[str] = ()) -> Config | None:
     """The config of the run that a model belongs to: its own folder, or that of a checkpoint in it."""
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / run_folder.RUN).is_file() and (folder / run_folder.CONFIG).is_file():
-            return load_config(folder / run_folder.CONFIG)
+            return load_config(folder / run_folder.CONFIG, settings)
     return None
 
 

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema
 
 from gearshift.config.quantities import Count, Cut, Number, Share, Text, parse_text
 from gearshift.config.section import Named, Paths, Section, Texts
-from gearshift.data.label_rule import parse_positive
+from gearshift.data.label_rule import Missing, parse_positive
 
 
 def _rule(value: Any) -> Any:
@@ -34,6 +34,10 @@ class LabelColumn(Named):
         description='What means a click, where it is not 1: a value, a list of values, or "> 0", ">= 4".',
     )
     task: Text = Field(default="click", description="The name of this task in reports.")
+    missing: Missing = Field(
+        default="fail",
+        description="What an example without a label is: fail (a bad line) or no_click, as a LEFT JOIN leaves it.",
+    )
 
 
 def _labels(value: Any) -> Any:
@@ -104,8 +108,15 @@ class Csv(Section):
         default=("",), description="Texts that mean a missing value."
     )
     quote: Text | None = Field(default=None, description="What encloses values; none: quotes are plain text.")
+    escape: Literal["backslash", "none"] | None = Field(
+        default=None,
+        description="backslash: inside quotes a backslash makes a quote text, as MySQL and Spark write it.",
+    )
     trim: bool | None = Field(default=None, description="Whether spaces around values do not count.")
     decimal: Literal[".", ","] | None = Field(default=None, description="The decimal mark of numbers.")
+    thousands: Literal[",", ".", "none"] | None = Field(
+        default=None, description="The mark between the thousands of a number, as in 1,234.5."
+    )
     quoted_lines: Count | None = Field(
         default=None,
         ge=1,

@@ -281,7 +281,7 @@ class Config(Section):
 
     def labels(self) -> tuple[columns.Label, ...]:
         """Those that the config states; none where it leaves them to the format."""
-        return tuple(columns.Label(c.column, c.positive, c.task) for c in self.data.label or ())
+        return tuple(columns.Label(c.column, c.positive, c.task, c.missing) for c in self.data.label or ())
 
     def to_yaml(self) -> str:
         """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""

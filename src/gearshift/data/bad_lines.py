@@ -12,6 +12,8 @@ from threading import Lock
 
 from gearshift.errors import UserError
 
+ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
+
 
 @dataclass(frozen=True)
 class Place:

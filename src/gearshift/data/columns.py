@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids, Ragged
-from gearshift.data.label_rule import Positive, Threshold, threshold_of, values_of
+from gearshift.data.label_rule import Missing, Positive, Threshold, threshold_of, values_of
 
 Bytes = NDArray[np.uint8]
 NO_NULLS: Bytes = np.empty(0, np.uint8)
@@ -35,6 +35,7 @@ class TextColumn:
     data: Bytes
     spans: NDArray[np.uint32]  # [n, 2]: start and size
     decimal: str = "."
+    thousands: str = ""  # the mark between them, "" for none
     json: bool = False
     nested: str | None = None
 
@@ -182,9 +183,11 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
     """NaN where the value is missing; infinities are refused."""
     column = plain(column)
     if isinstance(column, TextColumn):
-        text, parsed = column, np.empty(len(column), np.float64)
+        text, parsed = _without_thousands(column), np.empty(len(column), np.float64)
         _each_bad(
-            lambda begin: _core.parse_floats(text.data, text.spans, begin, text.decimal, parsed), text, refuse
+            lambda begin: _core.parse_floats(text.data, text.spans, begin, text.decimal, parsed),
+            column,
+            refuse,
         )
         return parsed
     if _refused_nested(column, refuse):
@@ -202,6 +205,17 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
     return out
 
 
+def _without_thousands(column: TextColumn) -> TextColumn:
+    """1,234.5 as 1234.5. Marks elsewhere than between thousands stay, so that such a value is refused."""
+    if not column.thousands:
+        return column
+    mark, texts = column.thousands, as_arrow(column)
+    grouped = pc.match_substring_regex(texts, rf"^\s*[-+]?[0-9]{{1,3}}([{mark}][0-9]{{3}})+($|[^0-9{mark}])")
+    plain_text = plain(pc.if_else(grouped, pc.replace_substring(texts, mark, ""), texts))
+    assert isinstance(plain_text, TextColumn)
+    return replace(plain_text, decimal=column.decimal)
+
+
 def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
     """Refuses every value of a column of lists or structs where one number is expected."""
     if not pa.types.is_nested(column.type):
@@ -211,8 +225,10 @@ def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
     return True
 
 
-def labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Floats:
-    """1 for a click, 0 for none, as the label's rule says; a missing label is refused."""
+def labels(column: RawColumn, positive: Positive, refuse: Refuse, missing: Missing = "fail") -> Floats:
+    """1 for a click, 0 for none, as the label's rule says; a missing label is refused, or no click."""
+    if missing == "no_click":
+        return _present_labels(plain(column), positive, refuse)
     threshold = threshold_of(positive)
     if threshold is not None:
         return _beyond(threshold, column, refuse)
@@ -229,6 +245,23 @@ def labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Floats:
         text,
         refuse,
     )
+    return out
+
+
+def _present_labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Floats:
+    """Labels where there is one, else 0. Most are missing after a join, so they are not looked at one by one."""
+    if isinstance(column, TextColumn):
+        present = np.flatnonzero(column.spans[:, 1])
+        there: RawColumn = replace(column, spans=column.spans[present])
+    else:
+        known = column.is_valid()
+        if pa.types.is_floating(column.type):
+            known = pc.and_(known, pc.invert(pc.is_nan(column).fill_null(True)))
+        present = np.flatnonzero(known.to_numpy(zero_copy_only=False))
+        there = column.take(pa.array(present))
+    out = np.zeros(len(column), np.float32)
+    # Without text there are only spaces: no label either.
+    out[present] = labels(there, positive, lambda i, text: refuse(int(present[i]), text) if text else None)
     return out
 
 

@@ -38,7 +38,7 @@ from gearshift.data.sniff import CsvFormat as CsvFormat
 from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
 from gearshift.data.tables import as_table
-from gearshift.errors import UserError
+from gearshift.errors import UserError, warn
 from gearshift.html_table import html_table
 
 PREFETCH_BATCHES = 8
@@ -84,8 +84,10 @@ def read(
         csv = replace(csv, null=schema.null)
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
+    for remark in raw.remarks:
+        warn(remark)
     if schema is None:
-        schema = _stated(builtin_schema(found, raw.columns), found)
+        schema = _stated(builtin_schema(found, raw), found)
     lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
     return Dataset(RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns))
 
@@ -212,9 +214,14 @@ class Dataset:
         `reference`: `valid.fitted(train)`.
         """
         from gearshift.data.fit import fit_schema
+        from gearshift.data.forms import raw_examples
+        from gearshift.data.id_spellings import spelling_remarks
         from gearshift.data.separators import check_separators
 
         check_separators(self.examples)
+        raw = raw_examples(self.examples)
+        for remark in spelling_remarks(raw.source, raw.schema.features) if raw is not None else ():
+            warn(remark)
         schema = reference.schema if reference is not None else fit_schema(self)
         return self if schema == self.schema else self.with_schema(schema)
 

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from gearshift import _core
 from gearshift.data import columns as raw
-from gearshift.data.bad_lines import BadLines, Place
+from gearshift.data.bad_lines import ALLOW_SOME, BadLines, Place
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
-from gearshift.data.label_rule import literal, threshold_of
+from gearshift.data.label_advice import label_advice
+from gearshift.data.label_rule import threshold_of
 from gearshift.data.nesting import check_nesting
+from gearshift.data.number_marks import is_grouped
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
-from gearshift.data.sniff import is_number
 from gearshift.errors import MissingColumns, UserError
 from gearshift.names import nearest_name
 
 TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
-COUNTS = '"> 0"'
-ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
+LABELS_SHOWN = 1000  # examples whose labels tell what their values are
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Encoder:
         out = np.full((block.size, len(self.schema.labels)), np.nan, np.float32)
         for task, label in enumerate(self.schema.labels if self.labelled else ()):
             column = block.columns[label.column]
-            out[:, task] = raw.labels(column, label.positive, refused.label(label))
+            out[:, task] = raw.labels(column, label.positive, refused.label(label), label.missing)
         return out
 
     def _numeric(self, block: RawBlock, refused: _Refused) -> Floats:
@@ -179,38 +179,41 @@ class _Refused:
 
     def feature(self, feature: Numeric | Bucketized | Vector, start: int) -> raw.Refuse:
         expected = f"{feature.size} finite numbers" if isinstance(feature, Vector) else "a finite number"
-        return self.value(f"feature `{feature.name}`", expected, start=start)
+
+        def refuse(i: int, text: str) -> None:
+            mark = is_grouped(text)
+            advice = ALLOW_SOME
+            if mark:
+                how = f"If {mark!r} separates thousands, say so: data.csv={{thousands: {mark!r}}}"
+                advice = f"{how}. If not: f{ALLOW_SOME[1:]}"
+            self.value(f"feature `{feature.name}`", expected, advice, start)(i, text)
+
+        return refuse
 
     def label(self, label: Label) -> raw.Refuse:
-        """Where other labels are read, a foreign word is a slip; where none is, the label lacks its rule."""
         threshold = threshold_of(label.positive)
         expected = "0 or 1" if threshold is None else f"a number for `positive: {label.positive}`"
         if threshold is None and label.positive is not None:
             expected = "a value"
 
         def refuse(i: int, text: str) -> None:
-            some_read = _some_labels_read(self._block.columns[label.column], label)
-            advice = _label_advice(label, text, some_read)
+            column = self._block.columns[label.column]
+            advice = label_advice(label, text, _label_values(column), _some_labels_read(column, label))
             self.value(f"label `{label.column}`", expected, advice)(i, text)
 
         return refuse
 
 
-def _label_advice(label: Label, text: str, some_read: bool) -> str:
-    setting = f"data.label={{column: {label.column}, positive: %s}}"
-    if not text or (some_read and not is_number(text)):
-        return ALLOW_SOME
-    if label.positive is not None:
-        return ALLOW_SOME if some_read else "List the values that mean a click: " + setting % "[...]"
-    if is_number(text):
-        return f"If these are counts, say which mean a click: {setting % COUNTS}. If not: f{ALLOW_SOME[1:]}"
-    quoted = f'"{text}"' if isinstance(literal(text), str) else f'["{text}"]'
-    return "Say which value means a click: " + setting % quoted
+def _label_values(column: RawColumn) -> list[str]:
+    """Those at the start of a block, each once."""
+    start = raw.slice_column(column, 0, min(len(column), LABELS_SHOWN))
+    texts = (raw.value_text(start, i).strip() for i in range(len(start)))
+    return [text for text in dict.fromkeys(texts) if text and text != "None"]
 
 
 def _some_labels_read(column: RawColumn, label: Label) -> bool:
     start, foreign = raw.slice_column(column, 0, min(len(column), 100)), []
-    raw.labels(start, label.positive, lambda i, _text: foreign.append(i))
+    raw.labels(start, label.positive, lambda i, _text: foreign.append(i), label.missing)
     return len(foreign) < len(start)
 
 

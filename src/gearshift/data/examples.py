@@ -74,6 +74,7 @@ class RawSource(Protocol):
 
     files: tuple[DataFile, ...]
     columns: tuple[str, ...]
+    remarks: tuple[str, ...]  # sentences for the user about how the files are read
 
     @property
     def seekable(self) -> bool: ...

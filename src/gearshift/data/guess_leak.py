@@ -37,7 +37,7 @@ class Leak:
 
 def label_values(profile: Profile, label: Label) -> Mask:
     """Which examples of the sample are clicks; what cannot be read is none."""
-    return raw.labels(profile.column, label.positive, lambda _i, _text: None) > 0.5
+    return raw.labels(profile.column, label.positive, lambda _i, _text: None, label.missing) > 0.5
 
 
 def find_leak(profile: Profile, clicked: Mask) -> Leak | None:

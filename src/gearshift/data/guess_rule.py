@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gearshift.data.label_rule import Positive
+from gearshift.data.label_rule import Positive, is_positive_word
 from gearshift.data.profile import Profile, plain_name
 from gearshift.errors import UserError
 
@@ -23,25 +23,6 @@ RATING_NAME = re.compile(r"(^|_)(rating|stars?|score|grade)s?(_|$)")
 RATING_SCALES = (5, 10, 100)  # the highest mark; a click is at least 80 % of it
 MOST_EVENTS = 50  # kinds of events that a log may name
 SHOWN = 5
-POSITIVE_WORDS = (
-    *(
-        "yes",
-        "y",
-        "true",
-        "t",
-        "ja",
-        "oui",
-        "si",
-        "sí",
-        "click",
-        "clicked",
-        "positive",
-        "pos",
-        "buy",
-        "bought",
-    ),
-    *("1", "good", "conv", "converted", "conversion", "purchase", "purchased"),
-)
 
 
 @dataclass(frozen=True)
@@ -126,7 +107,7 @@ def _rating(profile: Profile) -> GuessedRule | None:
 
 
 def _events(profile: Profile) -> GuessedRule | None:
-    clicks = tuple(v.strip() for v in profile.values if v.strip().lower() in POSITIVE_WORDS)
+    clicks = tuple(v.strip() for v in profile.values if is_positive_word(v) or v.strip() == "1")
     if not clicks or len(clicks) == profile.distinct or profile.distinct > MOST_EVENTS:
         return None
     return GuessedRule(clicks, f"{profile.distinct:,} events ({shown_values(profile)})")

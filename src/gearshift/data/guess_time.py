@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gearshift.data import columns as raw
 from gearshift.data.columns import TextColumn
 from gearshift.data.guess_feature import ID_NAME, QUANTITY_NAME
 from gearshift.data.order import is_ascending
-from gearshift.data.profile import Profile
+from gearshift.data.profile import FEW_WITHOUT_TIME, Profile, SampleTimes
 from gearshift.data.split import days_in_words, parse_moment
 from gearshift.errors import UserError
 
@@ -24,6 +25,7 @@ TIME_NAME = re.compile(
 EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
 THIS_CENTURY, SOON = 978_307_200, 2_051_222_400  # 2001 .. 2035
 FOLDER_MALUS = 3.0
+MOST_WITHOUT_TIME = 0.5  # of the examples of a column that is named
 LONGEST_LOG = 10 * 365 * 86_400  # seconds
 NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re.IGNORECASE)
 
@@ -32,6 +34,7 @@ NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re
 class FoundTime:
     column: str
     why: str
+    warning: str | None = None
 
 
 def find_time(
@@ -50,19 +53,69 @@ def find_time(
         if profile is None:
             names = ", ".join(p.name for p in profiles[:40])
             raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
-        if profile.times is None:
-            shown = profile.values[0][:40] if profile.values else ""
-            raise UserError(
-                f"{where}: time `{stated}` holds {shown!r}; expected epoch seconds or an ISO date."
-            )
-        return FoundTime(stated, _why(profile, profile.times))
+        times = profile.read_times(MOST_WITHOUT_TIME)
+        if times is None:
+            raise UserError(f"{where}: {_no_time(profile)}; expected epoch seconds or an ISO date.")
+        return _found(profile, times)
     found = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
     if not found:
         return _time_of_folders(folders)
     # The day of a folder ascends by itself: a clock in the file is finer, in whatever order.
     best = max(found, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
-    assert best.times is not None
-    return FoundTime(best.name, _why(best, best.times))
+    times = best.read_times(FEW_WITHOUT_TIME)
+    assert times is not None
+    return _found(best, times)
+
+
+def missed_times(profiles: list[Profile], label: str) -> tuple[str, ...]:
+    """Sentences about columns that would be the time of the example if fewer examples had none."""
+    named = [p for p in profiles if p.name != label and TIME_NAME.search(p.name) and p.times is None]
+    found = [(profile, profile.read_times(MOST_WITHOUT_TIME)) for profile in named if _holds_times(profile)]
+    return tuple(
+        f"{_without(profile, times)}, too many for the time of the example; if it is, name it: --time {profile.name} "
+        f'(in Python: time="{profile.name}"), and allow bad lines: data.bad_lines={{skip: {2 * len(times.without)}}}'
+        for profile, times in found
+        if times is not None
+    )
+
+
+def _holds_times(profile: Profile) -> bool:
+    """Whether a frequent value is a time; spares a column of words a look at all of them."""
+    start = raw.plain(pa.array(profile.values[:20], pa.large_string()))
+    refused: list[int] = []
+    seconds = raw.times(start, lambda i, _text: refused.append(i))
+    return any(EARLIEST <= s <= LATEST for i, s in enumerate(seconds.tolist()) if i not in refused)
+
+
+def _no_time(profile: Profile) -> str:
+    """time `ts` is 'soon' in line 7"""
+    refused: list[tuple[int, str]] = []
+    raw.times(profile.column, lambda i, text: refused.append((i, text)))
+    i, text = next((pair for pair in refused if pair[1]), refused[0] if refused else (0, ""))
+    place = profile.place(i)
+    return (
+        f"time `{profile.name}` is {repr(text[:40]) if text else 'missing'} in {place.unit} {place.number:,}"
+    )
+
+
+def _found(profile: Profile, times: SampleTimes) -> FoundTime:
+    why = _why(profile, times.seconds)
+    if not times.without:
+        return FoundTime(profile.name, why)
+    fix = "fix the data, or allow some: data.bad_lines={skip: 1000}"
+    warning = f"{_without(profile, times)}, which ends a training: {fix}"
+    return FoundTime(profile.name, f"{why}; {len(times.without):,} without a time", warning)
+
+
+def _without(profile: Profile, times: SampleTimes) -> str:
+    """ts has no time in 3 of 4,000 examples looked at, first '0000-00-00' in line 7"""
+    place = profile.place(times.without[0])
+    text = raw.value_text(profile.column, times.without[0])
+    shown = repr(text[:40]) if text and text != "None" else "nothing"
+    return (
+        f"{profile.name} has no time in {len(times.without):,} of {profile.examples:,} examples looked at, first "
+        f"{shown} in {place.unit} {place.number:,}"
+    )
 
 
 def is_time(profile: Profile) -> bool:

@@ -25,7 +25,8 @@ from gearshift.data.guess_feature import (
 from gearshift.data.guess_label import FoundLabel, find_label
 from gearshift.data.guess_leak import find_leak, label_values
 from gearshift.data.guess_missing import find_missing_markers
-from gearshift.data.guess_time import FoundTime, find_time, is_time
+from gearshift.data.guess_time import FoundTime, find_time, is_time, missed_times
+from gearshift.data.id_spellings import spelling_remarks
 from gearshift.data.label_rule import Positive
 from gearshift.data.order import Grouping, find_grouping
 from gearshift.data.profile import Profile, sample_profiles
@@ -37,6 +38,7 @@ from gearshift.data.text_layout import TextLayout
 from gearshift.data.text_source import TextSource
 from gearshift.errors import UserError
 
+SHOWN_COLUMNS = 40
 GROUP_NAMES = (
     *("user_id", "userid", "uid", "user", "customer_id", "customer", "visitor_id", "member_id", "member"),
     *("account_id", "query_id", "session_id", "session", "device_id"),
@@ -102,10 +104,13 @@ def infer(
     time: str | None = None,
     positive: str | Sequence[str] | None = None,
     csv: CsvFormat = CsvFormat(),
+    format: str = "auto",
 ) -> Inferred:
     rule = _stated_rule(label, positive)
     source = as_table(source)
-    raw, format = open_source(source, csv=csv, expected=frozenset(n for n in (label, time) if n))
+    expected = frozenset(n for n in (label, time) if n)
+    raw, format = open_source(source, format=format, csv=csv, expected=expected)
+    remarks = raw.remarks
     profiles, examples, unreadable = sample_profiles(raw)
     markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()
     if markers:
@@ -115,21 +120,27 @@ def infer(
     name = str(source) if isinstance(source, str | Path) else raw.files[0].path if raw.files else "table"
     if examples == 0:
         raise UserError(_why_no_examples(name, raw, unreadable))
-    builtin = builtin_schema(format, raw.columns)
+    builtin = builtin_schema(format, raw)
     if builtin is not None and label in (None, builtin.labels[0].column):
         found_label = find_label(profiles, builtin.labels[0].column, name, rule)
         schema = replace(builtin, labels=(found_label.label,))
         guesses = _builtin_guesses(schema, raw.columns, format, found_label)
-        warnings: tuple[str, ...] = () if found_label.warning is None else (found_label.warning,)
+        warnings = found_label.warnings
     else:
-        found_label = find_label(profiles, label, name, rule)
+        looked_at = _looked_at(raw, unreadable)
+        found_label = find_label(profiles, label, name, rule, looked_at)
         found_time = find_time(profiles, time, name, found_label.label.column, _folder_names(raw))
         guesses, schema = _guess_all(profiles, found_label, found_time)
-        warnings = () if found_label.warning is None else (found_label.warning,)
+        warnings = found_label.warnings
+        if found_time is None:
+            warnings += missed_times(profiles, found_label.label.column)
+        elif found_time.warning is not None:
+            warnings += (found_time.warning,)
         warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
         warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))
-    warnings += () if not unreadable else (_unreadable_words(unreadable),)
+    warnings += remarks if not unreadable else (*remarks, _unreadable_words(unreadable))
+    warnings += spelling_remarks(raw, schema.features)
     schema = replace(schema, null=csv.null)
     grouping = find_grouping(profiles, schema)
     return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings, grouping)
@@ -148,6 +159,19 @@ def _unreadable_words(unreadable: list[BadLine]) -> str:
         f"{lines} of the sample could not be read and would end a training, the first is {unreadable[0]}. "
         "Fix the data, or allow some: data.bad_lines={skip: 1000}"
     )
+
+
+def _looked_at(raw: RawSource, unreadable: list[BadLine]) -> str:
+    """The columns, what cuts them and how many lines do not fit: where a label may have got lost."""
+    names = ", ".join(raw.columns[:SHOWN_COLUMNS])
+    more = f" and {len(raw.columns) - SHOWN_COLUMNS:,} more" if len(raw.columns) > SHOWN_COLUMNS else ""
+    words = f"{len(raw.columns):,} column{'s' * (len(raw.columns) != 1)}: {names}{more}"
+    if isinstance(raw, TextSource) and isinstance(raw.layout, TextLayout):
+        header = "header found" if raw.layout.header else "no header"
+        words += f"; {header}, delimiter {raw.layout.delimiter!r} (another one: data.csv={{delimiter: ';'}})"
+    lost = lines_lost(unreadable)
+    lines = "1 line" if lost == 1 else f"{lost:,} lines"
+    return words + (f"; {lines} could not be read, the first is {unreadable[0]}" if unreadable else "")
 
 
 def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> str:
@@ -275,6 +299,8 @@ def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
         quote=layout.quote or "none",
         trim=layout.trim,
         decimal=layout.decimal,
+        thousands=layout.thousands or ("none" if layout.doubts_marks else stated.thousands),
+        escape="backslash" if layout.escape else "none",
     )
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gearshift import _core
+from gearshift.data.bad_lines import ALLOW_SOME
 from gearshift.data.columns import Bytes
-from gearshift.data.encode import ALLOW_SOME
 from gearshift.data.files import ByteStream, DataFile
 from gearshift.data.text_cut import BadText, Cut
 from gearshift.errors import UserError
@@ -36,6 +36,7 @@ class JsonLayout:
     null: tuple[str, ...] = ("",)
     header: bool = False
     decimal: str = "."
+    thousands: str = ""
     is_json: bool = True
     doubts_quotes: bool = False
 

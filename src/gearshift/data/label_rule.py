@@ -1,20 +1,32 @@
 """Which values of a label column mean a click: one value, several, or all beyond a threshold.
 
 A rule is what a user writes as `positive`: "yes", ["click", "buy"], "> 0", ">= 4". Text that is not an operator and a
-number is a value, such as ">50K"; inside a list everything is a value. Knows no column and no array.
+number is a value, such as ">50K"; inside a list everything is a value. `missing` says what no value at all means.
+Also which of some words probably means a click, for guesses and advice. Knows no column and no array.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Positive = str | tuple[str, ...] | None  # None: the column has 0 and 1
+Missing = Literal["fail", "no_click"]  # what an example without a label is: an error, or no click
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _THRESHOLD = re.compile(rf"\s*(>=|>|<=|<)\s*({_NUMBER})\s*")
 _MISTYPED = re.compile(rf"\s*(=>|=<|==?|!=|<>|≥|≤)\s*({_NUMBER})\s*")
+POSITIVE_WORDS = frozenset(
+    {"yes", "y", "true", "t", "ja", "oui", "si", "sí", "click", "clicked", "clk", "positive", "pos", "good"}
+    | {"buy", "bought", "conv", "converted", "conversion", "purchase", "purchased"}
+)
+NEGATIVE_WORDS = frozenset(
+    {"no", "n", "false", "f", "nein", "non", "0", "0.0", "-1", "-1.0", "none", "negative", "neg", "bad"}
+    | {"view", "viewed", "impression", "imp", "show", "shown", "skip", "skipped", "ignore", "ignored"}
+)
+_DENIAL = re.compile(r"(no|not|non|un|without)[\s_-]*(.+)")
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,30 @@ def parse_positive(given: object) -> Positive:
             f"or the values alone, such as [{match[2]}]"
         )
     return text
+
+
+def is_positive_word(value: str) -> bool:
+    return value.strip().lower() in POSITIVE_WORDS
+
+
+def is_negative_word(value: str) -> bool:
+    """no, false, and what denies a click: no_click, not clicked, unclicked."""
+    word = value.strip().lower()
+    denied = _DENIAL.fullmatch(word)
+    return word in NEGATIVE_WORDS or (denied is not None and denied[2] in POSITIVE_WORDS)
+
+
+def likely_click(values: Sequence[str]) -> str | None:
+    """The one of a label's values that its word, or the others' words, make the click; None if they do not tell.
+
+    >>> likely_click(["no", "yes"]), likely_click(["no_click", "swipe"]), likely_click(["a", "b"]), likely_click(["N"])
+    ('yes', 'swipe', None, None)
+    """
+    found = [value for value in values if not is_negative_word(value)]
+    by_word = [value for value in found if is_positive_word(value)]
+    if by_word:
+        return by_word[0]
+    return found[0] if len(found) == 1 and len(values) > 1 else None
 
 
 def literal(value: str) -> Positive:

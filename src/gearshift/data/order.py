@@ -61,7 +61,9 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
     if times is not None and is_ascending(times):
         return None
     for label in schema.labels:
-        clicks = raw.labels(by_name[label.column].column, label.positive, lambda _i, _text: None)
+        clicks = raw.labels(
+            by_name[label.column].column, label.positive, lambda _i, _text: None, label.missing
+        )
         if label_is_sorted(clicks):
             return Grouping(label.column, is_label=True)
     features = {f.name for f in schema.features if isinstance(f, Categorical)}

@@ -30,15 +30,13 @@ SAMPLE_EXAMPLES = 100_000
 PARTS_VALUES = 20_000  # distinct values that are cut into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
+FEW_WITHOUT_TIME = 0.01  # of the examples: slips in a column of times
+FEWEST_FOR_SLIPS = 20  # examples, of which one may have no time
 INFINITY = re.compile(r"[-+]?inf(inity)?", re.IGNORECASE)
 
 
 class _Unreadable(Exception):
     """The first value that is not what was looked for settles it."""
-
-
-def _stop(_index: int, _text: str) -> None:
-    raise _Unreadable
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,14 @@ class Parts:
     most: int
     counts: Counter[str]  # of the parts, weighted by examples
     mobile: float  # the share of parts that stand first in some values and later in others
+
+
+@dataclass(frozen=True)
+class SampleTimes:
+    """The times of a sample, and which of its examples have none."""
+
+    seconds: NDArray[np.int64]
+    without: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class Profile:
         """The number each distinct value is, NaN for an infinity; None if one is no number."""
         column = raw.plain(pa.array(self.values, pa.large_string()))
         assert isinstance(column, TextColumn)
-        decimal = self.column.decimal if isinstance(self.column, TextColumn) else "."
+        if isinstance(self.column, TextColumn):
+            column = replace(column, decimal=self.column.decimal, thousands=self.column.thousands)
         infinite: list[int] = []
 
         def refuse(i: int, text: str) -> None:
@@ -96,7 +103,7 @@ class Profile:
             infinite.append(i)
 
         try:
-            numbers = raw.floats(replace(column, decimal=decimal), refuse)
+            numbers = raw.floats(column, refuse)
         except _Unreadable:
             return None
         numbers[infinite] = np.nan
@@ -123,12 +130,26 @@ class Profile:
 
     @cached_property
     def times(self) -> NDArray[np.int64] | None:
-        """Epoch seconds in the order of the sample; None if one value is no time."""
+        """Epoch seconds in the order of the sample, but for a few examples without a time; None if it holds none."""
+        found = self.read_times(FEW_WITHOUT_TIME)
+        return None if found is None else found.seconds
+
+    def read_times(self, most_without: float) -> SampleTimes | None:
+        """None if the value of more than this share of the examples is no time, or missing."""
+        without: list[int] = []
+        allowed = max(most_without * self.examples, 1 if self.examples >= FEWEST_FOR_SLIPS else 0)
+
+        def refuse(i: int, _text: str) -> None:
+            without.append(i)
+            if len(without) > allowed:
+                raise _Unreadable
+
         try:
-            seconds = raw.times(self.column, _stop)
+            seconds = raw.times(self.column, refuse)
         except (_Unreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        return seconds if len(seconds) else None
+        known = np.delete(seconds, without)
+        return SampleTimes(known, tuple(without)) if len(known) else None
 
     @property
     def list_of_floats(self) -> int | None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from gearshift.data.label_rule import Positive, parse_positive
+from gearshift.data.label_rule import Missing, Positive, parse_positive
 from gearshift.errors import UserError
+from gearshift.names import unknown
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ Field = Categorical | Bucketized | Bag | Sequence
 
 @dataclass(frozen=True)
 class Label:
-    """One task: the column, and which of its values mean a click where they are not 0/1.
+    """One task: the column, which of its values mean a click where they are not 0/1, and what no value means.
 
     >>> Label("answer", positive="yes"), Label("event", positive=("click", "buy"))  # doctest: +ELLIPSIS
     (Label(column='answer', positive='yes', ...), Label(column='event', positive=('click', 'buy'), ...))
@@ -108,8 +109,11 @@ class Label:
     column: str
     positive: Positive = None
     task: str = "click"
+    missing: Missing = "fail"  # "no_click": an example without a label was not clicked, as after a LEFT JOIN
 
     def __post_init__(self) -> None:
+        if self.missing not in get_args(Missing):
+            raise unknown(f"label `{self.column}`: missing", self.missing, get_args(Missing))
         try:
             object.__setattr__(self, "positive", parse_positive(self.positive))
         except ValueError as error:

@@ -10,11 +10,13 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from gearshift.data.files import ByteStream, DataFile
 from gearshift.data.foreign import refuse_foreign
+from gearshift.data.number_marks import Marks, find_marks
 from gearshift.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -30,6 +32,7 @@ DELIMITERS = (
 )  # where two cut equally well, the one that is rarer inside values wins
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
 LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)*\s*(#.*)?")
+BACKSLASH = "\\"
 ICONV = "iconv -f LATIN1 -t UTF-8"
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -50,6 +53,8 @@ class CsvFormat:
         None  # lines that a quoted value may span; None: 8, if nothing speaks against it
     )
     encoding: str | None = None  # None: utf-8
+    escape: str | None = None  # "backslash": \" inside quotes is a quote; "none": a backslash is text
+    thousands: str | None = None  # "," or "." between the thousands of a number, or "none"
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Sniffed:
     trim: bool = False
     decimal: str = "."
     quote: str = '"'
+    escape: str = ""
+    header_line: str = ""  # the line that names the columns, as it is written
+    thousands: str = ""
+    remarks: tuple[str, ...] = ()  # sentences about what could be read in another way
 
 
 def sample_text(file: DataFile, limit: int = SAMPLE_BYTES) -> str:
@@ -97,10 +106,11 @@ def sniff(
         quote = find_quote(text, csv_format.delimiter, expected)
     delimiter = csv_format.delimiter or find_delimiter(text, quote, expected)
     quoted_lines = csv_format.quoted_lines or QUOTED_LINES
-    records = read_records(text, delimiter, quote, quoted_lines=quoted_lines)
+    escape = {None: find_escape(text, delimiter, quote), "backslash": BACKSLASH}.get(csv_format.escape, "")
+    records = read_records(text, delimiter, quote, quoted_lines=quoted_lines, escape=escape)
     trim = csv_format.trim if csv_format.trim is not None else _has_padding(records)
     if trim:
-        records = read_records(text, delimiter, quote, trim=True, quoted_lines=quoted_lines)
+        records = read_records(text, delimiter, quote, trim=True, quoted_lines=quoted_lines, escape=escape)
         records = [[value.strip(" ") for value in record] for record in records]
     header = csv_format.header
     if header is None:
@@ -113,8 +123,28 @@ def sniff(
         advice = ", or, if this line is no header, say data.csv={header: false}"
         _check_names(f"{file.path} line {line:,}", columns, advice)
         _check_encoding(f"{file.path} line {line:,}", columns)
-    decimal = csv_format.decimal or _decimal(records[1:] if header else records, delimiter)
-    return Sniffed("csv", delimiter, header, tuple(columns), trim, decimal, quote)
+    body = records[1:] if header else records
+    marks = find_marks(body, delimiter, csv_format.decimal, csv_format.thousands)
+    remarks = _doubts(file, marks, columns, body) if csv_format.thousands is None else ()
+    header_line = _first_line(text) if header else delimiter.join(csv_format.columns or ())
+    return Sniffed(
+        "csv",
+        delimiter,
+        header,
+        tuple(columns),
+        trim,
+        marks.decimal,
+        quote,
+        escape,
+        header_line,
+        marks.thousands,
+        remarks,
+    )
+
+
+def _first_line(text: str) -> str:
+    """The header, unless a name in it spans lines."""
+    return next((line for line in text.splitlines() if line), "")
 
 
 def _leaves_cutting_open(stated: CsvFormat) -> bool:
@@ -130,7 +160,7 @@ def _known_format(text: str, expected: frozenset[str]) -> Sniffed | None:
         names = tuple(f"f{i}" for i in range(1, max(counts))) if len(counts) == 1 else ("features",)
         return Sniffed("libfm", " ", False, ("label", *names), quote="")
     if tuple(lines[0].split(",")[:5]) == AVAZU_START:
-        return Sniffed("avazu", ",", True, tuple(lines[0].strip().split(",")))
+        return Sniffed("avazu", ",", True, tuple(lines[0].strip().split(",")), header_line=lines[0].strip())
     cells = [line.split("\t") for line in lines]
     if all(_is_criteo(row) for row in cells) and (not expected or expected & set(CRITEO_COLUMNS)):
         return Sniffed("criteo", "\t", False, CRITEO_COLUMNS, quote="")
@@ -155,13 +185,14 @@ def read_records(
     trim: bool = False,
     limit: int = SAMPLE_RECORDS,
     quoted_lines: int = QUOTED_LINES,
+    escape: str = "",
 ) -> list[list[str]]:
     """The first records of a text; blank lines are none. A line whose quote stays open for long is cut without."""
     lines = list(islice(io.StringIO(text, newline=""), limit * (quoted_lines + 1)))
     records: list[list[str]] = []
     at = 0
     while at < len(lines) and len(records) < limit:
-        record, used = _read_record(lines[at : at + quoted_lines + 1], delimiter, quote, trim)
+        record, used = _read_record(lines[at : at + quoted_lines + 1], delimiter, quote, trim, escape)
         if used > quoted_lines:
             record, used = _read_record(lines[at : at + 1], delimiter, "", trim)
         if record:
@@ -170,13 +201,16 @@ def read_records(
     return records or [[""]]
 
 
-def _read_record(lines: list[str], delimiter: str, quote: str, trim: bool) -> tuple[list[str], int]:
+def _read_record(
+    lines: list[str], delimiter: str, quote: str, trim: bool, escape: str = ""
+) -> tuple[list[str], int]:
     """(the first record, the lines it takes)."""
     reader = csv.reader(
         lines,
         delimiter=delimiter,
         quotechar=quote or None,
         quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        escapechar=escape or None,
         skipinitialspace=trim,
     )
     try:
@@ -217,6 +251,19 @@ def find_quote(text: str, delimiter: str | None = None, expected: frozenset[str]
     fit_double, fit_single = (sum(len(r) == len(rs[0]) for r in rs) for rs in (double, single))
     encloses = fit_single == fit_double and len(single) == len(double) and _has_quoted_column(double[1:])
     return "'" if fit_single > fit_double or encloses else '"'
+
+
+def find_escape(text: str, delimiter: str, quote: str) -> str:
+    """A backslash where it stands before quotes in the middle of quoted values, or makes more lines fit; else none."""
+    if not quote or BACKSLASH + quote not in text:
+        return ""
+    cut, mark = re.escape(delimiter), re.escape(quote)
+    inside = rf"(^|{cut}){mark}([^{mark}\n]*[^{mark}\n\\])?(\\\\)*\\{mark}[^{cut}{mark}\r\n]"
+    if re.search(inside, text, re.MULTILINE):
+        return BACKSLASH
+    plain, escaped = (read_records(text, delimiter, quote, escape=escape) for escape in ("", BACKSLASH))
+    fits = [sum(len(record) == len(records[0]) for record in records) for records in (plain, escaped)]
+    return BACKSLASH if fits[1] > fits[0] else ""
 
 
 def _has_quoted_column(records: list[list[str]]) -> bool:
@@ -288,10 +335,24 @@ def _has_padding(records: list[list[str]]) -> bool:
     return bool(values) and sum(value.startswith(" ") for value in values) > 0.5 * len(values)
 
 
-def _decimal(records: list[list[str]], delimiter: str) -> str:
-    if delimiter == ",":
-        return "."
-    values = [value for record in records for value in record]
-    commas = sum(re.fullmatch(r"\s*-?\d+,\d+\s*", value) is not None for value in values)
-    points = sum(re.fullmatch(r"\s*-?\d+\.\d+\s*", value) is not None for value in values)
-    return "," if commas > points else "."
+def _doubts(
+    file: DataFile, marks: Marks, columns: Sequence[str], records: Sequence[Sequence[str]]
+) -> tuple[str, ...]:
+    """A sentence if the numbers of a column could be read in another way."""
+    if not marks.doubtful:
+        return ()
+    at = marks.doubtful[0]
+    mark = marks.thousands or marks.decimal
+    value = next(v.strip() for record in records for v in record[at : at + 1] if mark in v)
+    name = {",": "comma", ".": "point"}[mark]
+    others = [f"`{columns[i]}`" for i in marks.doubtful[1:]]
+    more = f" (as in {', '.join(others)})" if others else ""
+    start = f"{file.path}: column `{columns[at]}` has three digits behind every {name}, as in {value}{more}: "
+    if marks.thousands:
+        number = value.replace(mark, "")
+        how = f"data.csv={{decimal: '{mark}'}}"
+        return (
+            f"{start}read as {number}, with the {name} between thousands; if it is a decimal {name}: {how}",
+        )
+    how = f"data.csv={{thousands: '{mark}'}}"
+    return (f"{start}read as a decimal {name}; if it separates thousands: {how}",)

@@ -10,12 +10,14 @@ parquet  any Parquet               and any object with __arrow_c_stream__
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from gearshift.data.copies import copy_remarks
 from gearshift.data.examples import RawSource
 from gearshift.data.files import JSON_ENDINGS, DataFile, encoding_name, find_files
 from gearshift.data.foreign import is_json_lines
@@ -41,17 +43,19 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 
 
-def libfm_schema(columns: Sequence[str]) -> Schema:
-    names = columns[1:]
+def libfm_schema(raw: RawSource) -> Schema:
+    """Labels of libfm are 0 and 1, or -1 and 1."""
+    names, minus_one = raw.columns[1:], re.search(r"^-1(\.0*)?\s", sample_text(raw.files[0]), re.MULTILINE)
+    label = Label("label", positive="1" if minus_one else None)
     if tuple(names) == ("features",):
-        return Schema((Bag("features", separator=" ", pool="sum", max_len=1000),), (Label("label"),))
-    return Schema(tuple(Categorical(name) for name in names), (Label("label"),))
+        return Schema((Bag("features", separator=" ", pool="sum", max_len=1000),), (label,))
+    return Schema(tuple(Categorical(name) for name in names), (label,))
 
 
-def builtin_schema(format: str, columns: Sequence[str]) -> Schema | None:
+def builtin_schema(format: str, raw: RawSource) -> Schema | None:
     """The schema of a format that fixes the meaning of its columns."""
     if format == "libfm":
-        return libfm_schema(columns)
+        return libfm_schema(raw)
     return KNOWN_LOGS.get(format)
 
 
@@ -85,6 +89,14 @@ def open_source(
     for file in files:
         if file.size == 0:
             raise UserError(f"{file.path} is empty.")
+    raw, found = _open_files(files, format, csv, expected)
+    raw.remarks += copy_remarks(files)
+    return raw, found
+
+
+def _open_files(
+    files: tuple[DataFile, ...], format: str, csv: CsvFormat, expected: frozenset[str]
+) -> tuple[RawSource, str]:
     if format == "parquet" or (format == "auto" and files[0].ending in PARQUET_ENDINGS):
         return ParquetSource(files), "parquet"
     if csv.encoding is not None:
@@ -92,11 +104,13 @@ def open_source(
     if format == "jsonl" or (format == "auto" and is_json_lines(files[0], sample_text(files[0]))):
         return TextSource(files, find_json_layout(files, csv.null, expected)), "jsonl"
     sniffed = _stated(format, files[0]) or sniff(files[0], csv, expected, format)
-    if sniffed.header and csv.columns is None:
-        _check_headers(files, sniffed)
+    if sniffed.header:
+        _check_headers(files, sniffed, stated=csv.columns is not None)
     if sniffed.format == "libfm":
         sniffed = _check_libfm(files, sniffed, expected)
-    return TextSource(files, _layout(sniffed, csv)), sniffed.format
+    text = TextSource(files, _layout(sniffed, csv))
+    text.remarks = sniffed.remarks
+    return text, sniffed.format
 
 
 def _stated(format: str, file: DataFile) -> Sniffed | None:
@@ -116,11 +130,13 @@ def _stated(format: str, file: DataFile) -> Sniffed | None:
     return None
 
 
-def _check_headers(files: Sequence[DataFile], first: Sniffed) -> None:
-    """All files have the same columns in the same order."""
-    for file in files[1:]:
+def _check_headers(files: Sequence[DataFile], first: Sniffed, stated: bool) -> None:
+    """All files have the same columns in the same order; names that are `stated` replace others, but no order."""
+    for file in files if stated else files[1:]:
         columns = header_names(file, first)
-        if columns != first.columns:
+        if stated and columns != first.columns and sorted(columns) == sorted(first.columns):
+            raise UserError(f"{file.path} line 1: {_difference(columns, first.columns)} data.csv.columns.")
+        if not stated and columns != first.columns:
             raise UserError(f"{file.path} line 1: {_difference(columns, first.columns)} {files[0].path}.")
 
 
@@ -151,10 +167,14 @@ def _layout(sniffed: Sniffed, csv: CsvFormat) -> TextLayout:
         csv.null,
         sniffed.trim,
         sniffed.decimal,
-        libfm,
+        libfm=libfm,
         rest_in_last=libfm and len(sniffed.columns) == 2,
         counted_by=_counted_by(sniffed, csv),
         quoted_lines=csv.quoted_lines,
+        escape=sniffed.escape,
+        thousands=sniffed.thousands,
+        doubts_marks=bool(sniffed.remarks),
+        header_line=sniffed.header_line,
     )
 
 

@@ -54,6 +54,7 @@ class ParquetSource:
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = tuple(files)
+        self.remarks: tuple[str, ...] = ()
         self.columns = tuple(self._names(self.files[0]))
         _check_unique(self.columns, self.files[0].path)
         for file in self.files[1:]:
@@ -171,6 +172,7 @@ class TableSource:
         _check_unique(table.column_names, name)
         self._table = table.combine_chunks()
         self.name = name
+        self.remarks: tuple[str, ...] = ()
         self.columns = tuple(table.column_names)
 
     @property

@@ -7,7 +7,7 @@ files, feeds a cutter and knows where in the files it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -39,6 +39,14 @@ class Cut:
     bad: Sequence[BadText] = ()
     long: Mapping[int, int] = field(default_factory=dict)  # record: lines, of those that span several
     nested: Mapping[str, str] = field(default_factory=dict)  # column: "lists", "structs"
+    headers: Sequence[int] = ()  # records that have the letters of the header
+
+    def without(self, records: Sequence[int]) -> Cut:
+        """The same without some of its records."""
+        gone = np.asarray(records)
+        long = {i - int((gone < i).sum()): lines for i, lines in self.long.items() if i not in records}
+        kept = np.delete(self.spans, gone, axis=0), np.delete(self.lines, gone)
+        return replace(self, spans=kept[0], lines=kept[1], long=long, headers=())
 
 
 class Cutter(Protocol):
@@ -60,6 +68,8 @@ class Layout(Protocol):
     def null(self) -> tuple[str, ...]: ...
     @property
     def decimal(self) -> str: ...
+    @property
+    def thousands(self) -> str: ...
     @property
     def is_json(self) -> bool:
         """Whether lists among the values are JSON, whatever the separator."""

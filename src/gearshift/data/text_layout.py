@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gearshift import _core
+from gearshift.data.bad_lines import ALLOW_SOME
 from gearshift.data.columns import Bytes
-from gearshift.data.encode import ALLOW_SOME
 from gearshift.data.sniff import QUOTED_LINES
 from gearshift.data.text_cut import BadText, Cut
 
@@ -34,11 +34,15 @@ class TextLayout:
     null: tuple[str, ...] = ("",)
     trim: bool = False  # spaces around values do not count
     decimal: str = "."
+    thousands: str = ""  # the mark between them, "" for none
+    doubts_marks: bool = False  # whether the two were a guess that may be wrong
     libfm: bool = False
     rest_in_last: bool = False  # the last column takes the rest of the line
     counted_by: str = "the header"  # what says how many columns there are, for the error message
     quoted_lines: int | None = None  # lines that a quoted value may span; a stated number means: trust quotes
     is_json: bool = False
+    escape: str = ""  # before a quote inside quotes: it is text; "" for none
+    header_line: str = ""  # that names the columns, to find it again further down
 
     @property
     def doubts_quotes(self) -> bool:
@@ -61,9 +65,10 @@ class TextCutter:
         layout = self._layout
         spans = np.empty((room, self._width, 2), np.uint32)
         lines = np.empty(room, np.uint32)
-        records, consumed, passed, bad, long = _core.split_lines(
+        records, consumed, passed, bad, long, headers = _core.split_lines(
             text, size, layout.delimiter, layout.quote, self._slots, self._width, layout.rest_in_last,
-            layout.trim, last, self._most_lines, layout.doubts_quotes, spans, lines,
+            layout.trim, last, self._most_lines, layout.doubts_quotes, spans, lines, layout.escape,
+            layout.header_line.encode(),
         )  # fmt: skip
         return Cut(
             spans[:records],
@@ -73,6 +78,7 @@ class TextCutter:
             records == room,
             [self._bad_text(line, *found) for found in bad],
             dict(zip(long[::2], long[1::2], strict=True)),
+            headers=headers,
         )
 
     def _bad_text(self, before: int, line: int, problem: int, opened: int, closed: int) -> BadText:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gearshift import _core
-from gearshift.data.bad_lines import BadLines, Place
+from gearshift.data.bad_lines import ALLOW_SOME, BadLines, Place
 from gearshift.data.columns import Bytes, RawColumn, TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.files import ByteStream, DataFile, hive_keys
@@ -49,6 +50,7 @@ class TextSource:
     def __init__(self, files: Sequence[DataFile], layout: Layout) -> None:
         self.files = tuple(files)
         self.layout = layout
+        self.remarks: tuple[str, ...] = ()
         self.checked_utf8: set[int] = set()  # files that need not be checked again
         folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
         self.columns = (*layout.columns, *folders)
@@ -84,10 +86,14 @@ class TextSource:
             at = start if number == start.file else Mark(number, 0, 0)
             yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
 
+    def start(self, columns: tuple[str, ...], number: int) -> RawBlock:
+        """The first examples of a file."""
+        whole = _FilePass(self, columns, _lenient(), Mark(number, 0, 0))
+        return whole.edge_block(*self.files[number].head(EDGE_BYTES))
+
     def starts(self, column: str) -> Iterator[RawBlock]:
-        for number, file in enumerate(self.files):
-            whole = _FilePass(self, (column,), _lenient(), Mark(number, 0, 0))
-            yield whole.edge_block(*file.head(EDGE_BYTES))
+        for number in range(len(self.files)):
+            yield self.start((column,), number)
 
     def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
         for number in numbers:
@@ -188,21 +194,44 @@ class _FilePass:
         pending: RawBlock | None = None
         while True:
             found = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
+            full = found.full
+            if found.headers:
+                found = self._without_headers(found, text[at:], header)
             self._note(found, header)
-            if found.full:
+            if full:
                 self._expected_records = BLOCK_EXAMPLES
             if pending is not None:
                 yield pending, None
             pending = self._block(text[at:], found, header)
             header = header and len(found.lines) == 0
             at, line = at + found.consumed, line + found.passed
-            if not found.full:
+            if not full:
                 break
         if not is_libfm:
             consumed = at
         self._at = Mark(self._at.file, self._at.offset + begin + consumed, line)
         yield pending, self._at
         return begin + consumed
+
+    def _without_headers(self, found: Cut, text: Bytes, header: bool) -> Cut:
+        """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error."""
+        repeated = []
+        for record in found.headers:
+            names = [_text(text, span) for span in found.spans[record]]
+            is_first = header and record == 0
+            if is_first or len(set(names)) < len(names) or not set(names) <= set(self._layout.columns):
+                continue
+            place = Place(self._file.path, int(found.lines[record]) + 1)
+            moved = [pair for pair in zip(names, self._wanted, strict=True) if pair[0] != pair[1]]
+            if moved:
+                raise UserError(
+                    f"{place}: a second header, with column `{moved[0][0]}` where `{moved[0][1]}` stands in the first "
+                    "one: the lines below it would be read under the wrong names. Cut the file in two at this line, "
+                    "and put the columns of both parts into the same order."
+                )
+            self._bad_lines.refuse(place, "the header is repeated here", ALLOW_SOME)
+            repeated.append(record)
+        return found.without(repeated) if repeated else found
 
     def _note(self, found: Cut, header: bool) -> None:
         """Refuses the bad lines; a bad header cannot be left out."""
@@ -221,7 +250,12 @@ class _FilePass:
                 _core.blank_values(text, spans[:, slot], missing)
         columns: dict[str, RawColumn] = {
             name: TextColumn(
-                text, spans[:, slot], self._layout.decimal, self._layout.is_json, found.nested.get(name)
+                text,
+                spans[:, slot],
+                self._layout.decimal,
+                self._layout.thousands,
+                self._layout.is_json,
+                found.nested.get(name),
             )
             for slot, name in enumerate(self._wanted)
         }
@@ -257,6 +291,11 @@ class _FilePass:
                 f"{counted.first:,} on. Look for stray quotes there, read without quoting: data.csv={{quote: none}}, "
                 "or, if all is well, state how many lines a value may have: data.csv={quoted_lines: 8}"
             )
+
+
+def _text(data: Bytes, span: NDArray[np.uint32]) -> str:
+    start, size = (int(v) for v in span)
+    return data[start : start + size].tobytes().decode("utf-8", "replace").strip()
 
 
 class _Yield:

@@ -67,12 +67,10 @@ def labels(values: list[str], *positives: str, decimal: str = ".") -> tuple[list
 
 
 def test_labels() -> None:
-    assert labels(["0", "1", "-1", "+1", "1.0", "0.0", " 1", "true", "False"]) == (
-        [0, 1, 0, 1, 1, 0, 1, 1, 0],
-        9,
-    )
+    assert labels(["0", "1", "+1", "1.0", "0.0", " 1", "true", "False"]) == ([0, 1, 1, 1, 0, 1, 1, 0], 8)
+    assert labels(["-1", "1", "+1", "-1.0"], "1") == ([0, 1, 1, 0], 4)
     assert labels(["yes", "no", " yes "], "yes") == ([1, 0, 1], 3)
-    for bad in ("2", "0.5", "yes", "", "nan"):
+    for bad in ("2", "-1", "0.5", "yes", "", "nan"):
         assert labels(["1", bad])[1] == 1
     assert labels([""], "yes")[1] == 0
 

@@ -35,7 +35,7 @@ def split(
     data[len(text) :] = ord(delimiter)  # what lies behind the end must not count
     spans, lines = np.empty((100, columns, 2), np.uint32), np.empty(100, np.uint32)
     slots = np.arange(columns, dtype=np.int32)
-    found, consumed, _, bad, _ = _core.split_lines(
+    found, consumed, _, bad, *_ = _core.split_lines(
         data, len(text), delimiter, quote, slots, columns, rest, trim, last, quoted_lines, doubt, spans, lines
     )
     records = [[data[a : a + n].tobytes() for a, n in record] for record in spans[:found].tolist()]
@@ -177,7 +177,7 @@ def test_every_line_is_of_one_record_or_bad(
         buffer[: end - at] = np.frombuffer(text[at:end], np.uint8)
         spans, lines = np.empty((100, 3, 2), np.uint32), np.empty(100, np.uint32)
         slots = np.arange(3, dtype=np.int32)
-        found, consumed, passed, bad, long = _core.split_lines(
+        found, consumed, passed, bad, long, _ = _core.split_lines(
             buffer, end - at, ",", '"', slots, 3, False, False, end == len(text), quoted_lines, doubt, spans, lines
         )  # fmt: skip
         sizes = dict(zip(long[::2], long[1::2], strict=True))

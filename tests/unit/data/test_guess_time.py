@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from gearshift.commands.init import init
+from gearshift.data.dataset import read
 from gearshift.data.infer import Inferred, infer
+from gearshift.errors import UserError
 
 DRAW = random.Random(1)
 START = 1_760_000_000
@@ -109,3 +111,35 @@ def test_why_a_column_of_numbers_is_no_number(tmp_path: Path, values: list[str],
     assert (reason is None and why(found, "size") == "categorical: 100 distinct") or str(reason) in why(
         found, "size"
     )
+
+
+@pytest.mark.parametrize("slip", ["", "0000-00-00 00:00:00"])
+def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, slip: str) -> None:
+    days = [slip if i == 5 else f"2026-11-{1 + i // 400:02d} {i % 24:02d}:00:00" for i in range(4000)]
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
+    )
+    found = infer(path)
+    assert found.schema.time == "ts"
+    assert "2026-11-01..10 UTC; 1 without a time" in why(found, "ts")
+    assert found.warnings[0].startswith(
+        f"ts has no time in 1 of 4,000 examples looked at, first {repr(slip) if slip else 'nothing'} in line 7, which "
+        "ends a training: fix the data, or allow some: data.bad_lines={skip: 1000}"
+    )
+    with pytest.raises(UserError, match=r"log.csv line 7: time `ts` is .*Fix the line, or allow some"):
+        read(path, found.schema).read(0, 9)
+    assert len(read(path, found.schema, bad_lines=1).read(0, 4000)) == 3999
+
+
+def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
+    days = ["" if i % 9 == 8 else f"2026-11-{1 + i // 100:02d}" for i in range(900)]
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
+    )
+    found = infer(path)
+    assert found.schema.time is None
+    assert "ts has no time in 100 of 900 examples looked at, first nothing in line 10" in found.warnings[0]
+    assert "--time ts" in found.warnings[0]
+    assert infer(path, time="ts").schema.time == "ts"
+    with pytest.raises(UserError, match="time `user` is 'u0' in line 2; expected epoch seconds"):
+        infer(path, time="user")

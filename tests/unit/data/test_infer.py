@@ -248,7 +248,8 @@ def test_amounts_with_a_currency_say_why_they_are_no_numbers(tmp_path: Path) -> 
     inferred = looked_at(write(tmp_path / "cost.csv", ["click,cost,fee,deal,place", *each(line)]))
     assert why(inferred, "cost").startswith("ignored: an amount like '$")
     assert why(inferred, "fee").startswith("categorical: 4 distinct; an amount like '0 EUR' is not read")
-    assert why(inferred, "deal").startswith("categorical: 7 distinct; an amount like '1,000.50'")
+    assert why(inferred, "deal") == "numeric, standardize: 1000.5..7000.5"
+    assert inferred.csv.thousands == ","
 
 
 def test_values_that_hardly_recur_are_left_out_but_not_ids(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_names_that_the_schema_expects_make_a_header(tmp_path: Path) -> None:
 def test_what_is_stated_is_not_guessed(tmp_path: Path) -> None:
     stated = CsvFormat(delimiter=";", header=False, columns=("x",), quote="none", trim=True, decimal=",")
     found = looked_at(tmp_path, "a,b\n1,2\n", stated)
-    assert found == Sniffed("csv", ";", False, ("x",), True, ",", "")
+    assert found == Sniffed("csv", ";", False, ("x",), True, ",", "", header_line="x")
 
 
 def test_padding_and_names(tmp_path: Path) -> None:

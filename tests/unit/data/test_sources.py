@@ -202,7 +202,7 @@ def test_criteo_avazu_and_libfm_know_their_schema(tmp_path: Path) -> None:
     assert batch.labels_BT.tolist() == [[1], [0]]
     assert batch.ids_BF[0, 1] == _core.xxh64(b"1792", _core.table_seed("f2")) >> 1
 
-    asked = Schema((Bag("features", separator=" "),))
+    asked = Schema((Bag("features", separator=" "),), (Label("label", "1"),))
     assert read(libfm, asked).read(0, 9).ragged[0].offsets.tolist() == [0, 2, 4]
 
     libfm.write_text("1 106:1 1792:1 \n-1 165:1\n0\n")

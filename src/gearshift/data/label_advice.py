@@ -1,0 +1,57 @@
+"""What to do about a label that cannot be read: the setting that would read it, or a line to correct.
+
+Where other labels are read, a foreign word is a slip; where none is, the label lacks its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gearshift.data.bad_lines import ALLOW_SOME
+from gearshift.data.label_rule import is_negative_word, likely_click, literal
+from gearshift.data.schema import Label
+from gearshift.data.sniff import is_number
+
+IF_NOT = f"If not: f{ALLOW_SOME[1:]}"
+COUNTS = '"> 0"'
+SHOWN = 5
+
+
+def label_advice(label: Label, text: str, values: Sequence[str], some_read: bool) -> str:
+    """For the label `text`; `values` are some of its column, `some_read` whether any of them can be read as it is."""
+    if not text:
+        rule = f"data.label={{column: {label.column}{_stated(label)}, missing: no_click}}"
+        return f"If an example without a label was not clicked, say so: {rule}. {IF_NOT}"
+    setting = f"data.label={{column: {label.column}, positive: %s}}"
+    if label.positive is not None:
+        return ALLOW_SOME if some_read else "List the values that mean a click: " + setting % "[...]"
+    if is_number(text):
+        return f"{_about_number(text, setting)} {IF_NOT}"
+    if some_read:
+        return ALLOW_SOME
+    click = likely_click(values) or (None if is_negative_word(text) else text)
+    if click is None:
+        return f"Name the value that means a click: {setting % 'VALUE'}"
+    if likely_click(values) is None and len(values) > 1:
+        shown = ", ".join(repr(value[:40]) for value in values[:SHOWN])
+        return f"It holds {shown}: say which value means a click, such as {setting % _quoted(click)}"
+    return "Say which value means a click: " + setting % _quoted(click)
+
+
+def _about_number(text: str, setting: str) -> str:
+    if float(text.replace(",", ".")) == -1:
+        return f"If -1 means no click, say what means one: {setting % _quoted('1')}."
+    return f"If these are counts, say which mean a click: {setting % COUNTS}."
+
+
+def _stated(label: Label) -> str:
+    """The label's own rule, as it is written in a setting."""
+    if label.positive is None:
+        return ""
+    rules = (label.positive,) if isinstance(label.positive, str) else label.positive
+    words = ", ".join(f'"{rule}"' for rule in rules)
+    return f", positive: {words}" if isinstance(label.positive, str) else f", positive: [{words}]"
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if isinstance(literal(value), str) else f'["{value}"]'
