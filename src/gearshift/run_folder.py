@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gearshift import lease, run_log, run_owner, run_state
-from gearshift.errors import UserError, brief
+from gearshift.errors import UserError, brief, naming
 from gearshift.run_state import Ending, Standing, State
 
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
@@ -318,7 +318,7 @@ def write_text(path: Path, text: str) -> None:
     """Whole or not at all, also when the machine stops while writing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with naming(path), beside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

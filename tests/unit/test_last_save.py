@@ -71,7 +71,7 @@ def test_a_full_disk(disk: SmallDisk) -> None:
     said = until_retrying(run)
     assert f"no space left on {run.folder / 'checkpoints'} (0 B free, step-3 takes " in said
     assert "checkpoint step-8 was not written, step-3 is intact" in said
-    assert f"To discard them: Ctrl-C or `gearshift stop {run.folder}`" in said
+    assert f"To give up: Ctrl-C or `gearshift stop {run.folder}`" in said
     assert not any("Training goes on" in line for line in run.messages if "step-8" in line)
     disk.free()
     assert_saved(run)
@@ -133,6 +133,6 @@ def test_it_is_tried_less_and_less_often_and_told_seldom(monkeypatch: pytest.Mon
     with pytest.raises(UserError, match=r"disk full. It was tried for 1 h \(checkpoint.retry_for\)"):
         for _ in range(1000):
             tried.failed("disk full")
-            now[0] = tried._due
-    assert 3600 <= now[0] < 3601 and 120 < tried._attempts < 130
+            now[0] = tried._attempts.due
+    assert 3600 <= now[0] < 3601 and 120 < tried._attempts.count < 130
     assert len(said) == 7 and duration(3600) == "1 h"

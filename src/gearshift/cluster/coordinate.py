@@ -36,7 +36,7 @@ from gearshift.cluster.work import STARTS
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.engine.mirror import unmirrored
-from gearshift.engine.retry import backoff
+from gearshift.retries import backoff
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.host import StateLost
 from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, ShardHello, To

@@ -23,7 +23,7 @@ from gearshift.background import in_background
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
-from gearshift.engine.retry import retry
+from gearshift.retries import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
@@ -41,6 +41,7 @@ T = TypeVar("T")
 BAG = 256  # ids of one example in a bag that a message has room for
 SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
 FOLDER_SECONDS = 300.0  # for which a process that restarts waits for a folder that is full, read-only or away
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 KEEP_SECONDS = 5.0  # between two attempts to write that a process is there
 
 STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
@@ -162,7 +163,7 @@ class Site:
         began = time.monotonic()
 
         def failed(attempt: int, error: Exception) -> None:
-            if attempt == 0:
+            if attempt == 1:
                 tell(
                     f"the coordinator cannot write in {self.folder} ({_said(error)}); it tries again for "
                     f"{self.folder_seconds:g} s, then the run ends"
@@ -182,10 +183,17 @@ class Site:
         return found
 
     def _is_of_folder(self, error: Exception) -> bool:
-        """Whether it is about the run's folder, not about data; a full disk names no file."""
+        """Whether it is about the run's folder, not about data or a socket.
+
+        What is read and written there has its name in the error (`errors.naming`). Without a name, only a disk that
+        cannot be written counts: data are read alone.
+        """
         if not isinstance(error, OSError):
             return False
-        return error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(self.folder)
+        name = error.filename2 or error.filename  # of a copy, where it goes
+        if isinstance(name, str | bytes):
+            return Path(os.fsdecode(name)).is_relative_to(self.folder)
+        return error.errno in UNWRITABLE
 
     def build(self, resume: Path | None = None) -> Run:
         return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gearshift.engine.retry import backoff
+from gearshift.retries import backoff
 from gearshift.engine.roles.messages import To
 
 WARN = 0.4  # of the patience

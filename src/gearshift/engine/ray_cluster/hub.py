@@ -32,7 +32,7 @@ from gearshift.engine.ray_cluster.machines import (
 )
 from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late_sentence
 from gearshift.engine.ray_cluster.plan import Plan
-from gearshift.engine.retry import retry
+from gearshift.retries import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
