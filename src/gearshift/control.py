@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gearshift import run_folder, temporary
+from gearshift import lease, run_folder, temporary
 from gearshift.errors import UserError
 
 SOCKET, KEY = "control.sock", "control.key"
@@ -89,6 +89,7 @@ class Server:
         self._folder, self._run = folder, run
         self._key = secrets.token_urlsafe(32)
         self._places = threading.BoundedSemaphore(AT_ONCE)
+        lease.check(folder)  # the socket of another owner is not ours to replace
         remove(folder)
         self._socket = _bound(folder / SOCKET)
         _write_key(folder / KEY, self._key)

@@ -334,7 +334,7 @@ class Run(History):
         if skipped := self.training.train.skipped:
             lines = "".join(f"{line}\n" for line in skipped)
             path = self.folder / "bad_lines.txt"
-            if failure := self._failure_of(path, lambda: run_folder.write_text(path, lines)):
+            if failure := failure_of(path, lambda: run_folder.write_text(path, lines)):
                 self.tell(f"{failure}. It would list the lines that were skipped")
 
     def begin_last_save(self) -> None:
@@ -358,17 +358,8 @@ class Run(History):
         return self.saver.failure
 
     def persist(self, path: Path, write: Callable[[], object]) -> None:
-        """A file that the run cannot go on or end without; tried again like the last save, while the run is ours."""
-        self.retries.until_done(partial(self._failure_of, path, write))
-
-    def _failure_of(self, path: Path, write: Callable[[], object]) -> str | None:
-        """Why this file could not be written; None: it was. Raises `lease.Fenced` if the run is another's now."""
-
-        def write_if_ours() -> None:
-            lease.check(self.folder)
-            write()
-
-        return failure_of(path, write_if_ours)
+        """A file that the run cannot go on or end without; tried again like the last save."""
+        self.retries.until_done(partial(failure_of, path, write), "The run cannot go on without it")
 
     def _look_at_order(self) -> None:
         grouping = grouping_of_end(self.training.train, self.training.valid)

@@ -315,7 +315,8 @@ def _named(name: str, records: list[RunRecord]) -> Path | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all, also when the machine stops while writing."""
+    """Whole or not at all, also when the machine stops while writing. In a run's folder: only if the run is ours."""
+    lease.check(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming(path), beside.open("w", encoding="utf-8") as file:

@@ -36,13 +36,13 @@ from gearshift.cluster.work import STARTS
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.engine.mirror import unmirrored
-from gearshift.retries import backoff
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.host import StateLost
 from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.errors import UserError
+from gearshift.retries import backoff
 from gearshift.run import Run
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
@@ -141,7 +141,6 @@ class Engine:
         self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
         self.layout = layout_of(self.learner, site.shards)
         self.role: CoordinatorRole
-        self.start = member.start
         self._question = 0
 
     @property
@@ -227,7 +226,6 @@ class Engine:
         """Where the run goes on if a shard is lost before the next one; every process begins from it."""
         saver = self.saver
         if saver.last is None:
-            Vault(self).check_ours()
             self._run.save_now()
             saver.wait()
             if saver.failure:

@@ -23,7 +23,6 @@ from gearshift.background import in_background
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
-from gearshift.retries import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
@@ -33,6 +32,7 @@ from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.retries import retry
 from gearshift.run import Run
 from gearshift.shard import Layout
 from gearshift.training import Training
@@ -63,7 +63,6 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def write_state(folder: Path, **changed: Any) -> None:
-    lease.check(folder)
     with _writing:
         run_folder.write_json(folder / STATE, {**read_state(folder), **changed})
 
@@ -117,10 +116,14 @@ class Site:
                 )
             time.sleep(0.2)
 
-    def check_not_taken(self) -> None:
-        """Raises `lease.Fenced` if the run was resumed by somebody else meanwhile: it is theirs."""
+    def _taken_by(self) -> lease.Holder | None:
+        """Who has resumed the run meanwhile, if somebody else has."""
         owner = lease.current(self.folder)
-        if self.token and owner is not None and owner.session not in ("", self.token):
+        return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
+
+    def check_not_taken(self) -> None:
+        """Raises `lease.Fenced` if the run is somebody else's now. For processes that hold no lease of their own."""
+        if owner := self._taken_by():
             raise lease.Fenced(
                 f"run {self.folder.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
                 "the processes that had it before have stopped and write nothing more"
@@ -216,9 +219,8 @@ class Site:
             raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
         state = read_state(self.folder)
         number = int(state.get("start", 0)) + 1
-        if (
-            self.folder.is_dir() and state.get("token", self.token) == self.token
-        ):  # if not, `enter` will say why
+        seen = self.folder.is_dir() and state.get("token", self.token) == self.token
+        if seen and self._taken_by() is None:  # if not, `enter` will say why
             write_state(self.folder, start=number, pid=pid, node=node)
             self.record_start("coordinator", 0)
         return number

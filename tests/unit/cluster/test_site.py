@@ -110,29 +110,32 @@ def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     """Cut off and given up, it may come back to a folder in which another goes on."""
-
-    class SteppedDown(Exception):
-        """A process that has ended."""
-
-    def step_down() -> None:
-        raise SteppedDown
-
-    site = site_in(tmp_path)
-    first, second = (
-        SimpleNamespace(
-            start=site.new_start(pid, "node", False),
-            site=site,
-            persist=lambda path, write: write(),
-            staff=SimpleNamespace(step_down=step_down),
-        )
-        for pid in (7, 8)
-    )
-    old, new = Vault(cast(Engine, first)), Vault(cast(Engine, second))
-    assert new.new_incarnation() == 1
-    for write in (old.new_incarnation, lambda: old.commit(1, "step-3-1", {})):
-        with pytest.raises(SteppedDown):
+    (tmp_path / "checkpoints").mkdir()
+    mine = run_folder.claim(tmp_path)
+    site = replace(site_in(tmp_path), token=mine.session)
+    engine = SimpleNamespace(site=site, persist=lambda path, write: write())
+    vault = Vault(cast(Engine, engine))
+    assert vault.new_incarnation() == 1
+    lease_files.link_claim(tmp_path / lease_files.FOLDER, mine.fence + 1, mine.session, 0.0)
+    before = (tmp_path / sites.STATE).read_text()
+    for write in (vault.new_incarnation, lambda: vault.commit(1, "step-3-1", {})):
+        with pytest.raises(lease.Fenced, match="was taken over"):
             write()
-    assert new.new_incarnation() == 2
+    assert (tmp_path / sites.STATE).read_text() == before and site.is_replaced()
+
+
+def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp_path: Path) -> None:
+    """Such a run has no token of its own in cluster.json: the lease alone tells whose the folder is."""
+    (tmp_path / "checkpoints").mkdir()
+    write_state(tmp_path, token="0123", start=1)
+    run_folder.claim(tmp_path)
+    before = (tmp_path / sites.STATE).read_text()
+    site = site_in(tmp_path)
+    site.new_start(7, "node", restarted=True)
+    assert (tmp_path / sites.STATE).read_text() == before
+    with pytest.raises(lease.Fenced, match="was taken over"):
+        site.enter(restarted=True)
+    run_folder.finish(tmp_path, "done")
 
 
 def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
