@@ -191,8 +191,10 @@ def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
 def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
     """As `finish`, for whoever started the run and has ended its other processes: it takes the lease back first."""
     mine = lease.held(folder)
+    if mine is None:
+        return  # it has ended the run already
     try:
-        mine = mine and mine.regain()
+        mine = mine.regain()
     except lease.Fenced:
         return
     _record_end(folder, mine, how, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,9 @@ class LocalRay:
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchedRun, Coordinator, LocalRay]:
+def launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LaunchedRun, Coordinator, LocalRay]]:
     monkeypatch.setattr(launch, "POLL_SECONDS", 0.0)
     folder = run_folder.create(tmp_path, "run")
     hub, local = Coordinator(), LocalRay()
@@ -57,7 +60,10 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LaunchedR
     site: Any = SimpleNamespace(
         folder=folder, patience=30.0, local=local, token=token, check_not_taken=lambda: None
     )
-    return LaunchedRun(site, hub, None, ray, None), hub, local
+    run = LaunchedRun(site, hub, None, ray, None)
+    yield run, hub, local
+    if not run.finished:
+        run._leave()  # or the tests' process would wait for it at its exit
 
 
 def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
