@@ -56,6 +56,9 @@ class Status:
     failed_saves: int = 0
     missing_workers: int = 0  # that should be running but are not
     wall_seconds: float = math.nan  # since the run was started or resumed
+    save_retried: bool = (
+        False  # a save that the run cannot end without failed, and is tried again: a stop gives it up
+    )
 
 
 class NotLive(UserError):
@@ -156,7 +159,12 @@ class Server:
                 run.resize(workers)
                 return asdict(run.status())
             case {"do": "stop"}:
-                run.tell("asked to stop from another process; stopping after this step")
+                what = (
+                    "giving up the save that fails"
+                    if run.status().save_retried
+                    else "stopping after this step"
+                )
+                run.tell(f"asked to stop from another process; {what}")
                 run.stop()
                 return asdict(run.status())
             case {"do": "checkpoint"}:

@@ -80,7 +80,8 @@ class Retries:
     def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
         """It is tried again for so many `seconds`; 0: never. `tell` gets sentences for the user."""
         self._seconds, self._tell = seconds, tell
-        self.how_to_stop, self.how_to_resume = "stop the run", ""
+        self.how_to_stop = "stop the run"
+        self.what_is_kept: Callable[[], str] = str  # if it is given up, in a sentence
         self._given_up = threading.Event()
         self._attempts = Attempts(seconds)
         self._failure = ""
@@ -116,7 +117,7 @@ class Retries:
             tried = f". It was tried for {duration(self._seconds)} (checkpoint.retry_for)" * bool(
                 self._seconds
             )
-            raise UserError(f"{failure}{tried}{self.how_to_resume}")
+            raise UserError(f"{failure}{tried}{self._kept()}")
         if self._attempts.count.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
             self._tell(
                 f"{failure}. {stake}, so the save is retried for up to {duration(self._attempts.left)}. To give up: "
@@ -135,7 +136,11 @@ class Retries:
 
     def _raise_if_given_up(self) -> None:
         if self._given_up.is_set():
-            raise UserError(f"{self._failure}. Retrying was stopped on request{self.how_to_resume}")
+            raise UserError(f"{self._failure}. Retrying was stopped on request{self._kept()}")
+
+    def _kept(self) -> str:
+        kept = self.what_is_kept()
+        return f": {kept}" if kept else ""
 
 
 def duration(seconds: float) -> str:

@@ -119,6 +119,7 @@ class Run(History):
         if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
             self._save_clock = time.monotonic() - self.health.checkpoint_age
         self.retries.how_to_stop = f"Ctrl-C or `gearshift stop {folder}`"
+        self.retries.what_is_kept = lambda: interrupts.what_is_kept(folder, self.training.step)
         self.saver = self.make_saver(
             folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
         )
@@ -255,6 +256,7 @@ class Run(History):
             self.health.failed_saves,
             self._missing_workers(),
             self._seconds(),
+            self.retries.active,
         )
 
     def _missing_workers(self) -> int:

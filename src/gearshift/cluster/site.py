@@ -32,6 +32,7 @@ from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.lease_files import Holder
 from gearshift.retries import retry
 from gearshift.run import Run
 from gearshift.shard import Layout
@@ -116,7 +117,7 @@ class Site:
                 )
             time.sleep(0.2)
 
-    def _taken_by(self) -> lease.Holder | None:
+    def _taken_by(self) -> Holder | None:
         """Who has resumed the run meanwhile, if somebody else has."""
         owner = lease.current(self.folder)
         return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
