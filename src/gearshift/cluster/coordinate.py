@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import lease, run_folder
+from gearshift import lease, run_folder, run_log
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.elsewhere import Elsewhere
@@ -42,6 +42,7 @@ from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, Sh
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.errors import UserError
+from gearshift.event_log import last_step
 from gearshift.retries import backoff
 from gearshift.run import Run
 from gearshift.sync.registry import shared_replicas_need_threads
@@ -94,14 +95,27 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
     if site.restarts():
-        where = run.resumed.name if run.resumed else "the beginning"
-        run.tell(f"the coordinator was lost and restarted; the run goes on from {where}")
-        lost, seconds = "the coordinator was lost", mine.seconds_without_owner
-        run.health.recovers(
-            "lost", "coordinator", reason=lost, action="it was restarted", seconds_before=seconds
-        )
+        tell_of_restart(run, folder, mine.seconds_without_owner)
     run.start(folder)
     return run
+
+
+def tell_of_restart(run: Run, folder: Path, seconds: float) -> None:
+    """The coordinator before this one was lost so many `seconds` ago. Its event log knows how far it came."""
+    where = run.resumed.name if run.resumed else "the beginning"
+    again = max(0, (last_step(folder) or 0) - run.training.step)
+    more = f": {again:,} steps are done again" if again else ""
+    run.tell(f"the coordinator was lost and restarted; the run goes on from {where}{more}")
+    # Of a coordinator that was lost while it restarted, the steps are counted already.
+    counted = sum(fault.redone_steps for fault in run_log.unrecovered(folder) if fault.role == "coordinator")
+    run.health.recovers(
+        "lost",
+        "coordinator",
+        reason="the coordinator was lost",
+        action="it was restarted",
+        seconds_before=seconds,
+        redone_steps=max(0, again - counted),
+    )
 
 
 def refuse_to_die_again(folder: Path, start: int) -> None:
