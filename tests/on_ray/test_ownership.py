@@ -26,7 +26,7 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
     run = trainer(tmp_path, cluster=cluster, shuffle=False, checkpoint=every).start(normed(Slow), data)
     assert isinstance(run, LaunchedRun)
     folder, began = run.folder, time.monotonic()
-    until(run, lambda: run.status().step >= 7)
+    until(run, lambda: (last_step(folder) or 0) >= 7)
     first = lease.current(folder)
     assert first is not None and first.fence == 2  # the starter had the first
     assert {keeper.path.name for keeper in lease.keepers(folder, first.session)} == {
