@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from gearshift.embedding.store import RowBlock
-from gearshift.errors import UserError
+from gearshift.errors import UserError, naming
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -158,7 +158,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
@@ -257,7 +257,10 @@ class CheckpointFolder:
         here = self.folder / other.name
         if not here.exists():
             beside = self.folder / f".{other.name}.{os.getpid()}.part"
-            shutil.copytree(other, beside, copy_function=_link_or_copy)
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            for file in other.iterdir():
+                _link_or_copy(file, beside / file.name)
             beside.rename(here)
         return here
 
@@ -277,7 +280,7 @@ class CheckpointFolder:
                 shutil.rmtree(path)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

@@ -170,12 +170,20 @@ def status(
         float,
         typer.Option(metavar="SECONDS", min=1, help="Without a step, after which it counts as stalled."),
     ] = 300.0,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="Watch a run on other machines until it is known whether it is dead (about 30 s).",
+        ),
+    ] = False,
     json: JsonFile = None,
 ) -> None:
     """Tell how a run is: state, last step, checkpoint age, what broke; for probes with --exit-code."""
     from gearshift.commands.status import status
 
-    raise typer.Exit(status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json))
+    asked = status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json, wait=wait)
+    raise typer.Exit(asked)
 
 
 @app.command(rich_help_panel=ON_A_RUN)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gearshift import run_folder, temporary
+from gearshift import lease, run_folder, temporary
 from gearshift.errors import UserError
 
 SOCKET, KEY = "control.sock", "control.key"
@@ -56,6 +56,9 @@ class Status:
     failed_saves: int = 0
     missing_workers: int = 0  # that should be running but are not
     wall_seconds: float = math.nan  # since the run was started or resumed
+    save_retried: bool = (
+        False  # a save that the run cannot end without failed, and is tried again: a stop gives it up
+    )
 
 
 class NotLive(UserError):
@@ -89,6 +92,7 @@ class Server:
         self._folder, self._run = folder, run
         self._key = secrets.token_urlsafe(32)
         self._places = threading.BoundedSemaphore(AT_ONCE)
+        lease.check(folder)  # the socket of another owner is not ours to replace
         remove(folder)
         self._socket = _bound(folder / SOCKET)
         _write_key(folder / KEY, self._key)
@@ -155,7 +159,12 @@ class Server:
                 run.resize(workers)
                 return asdict(run.status())
             case {"do": "stop"}:
-                run.tell("asked to stop from another process; stopping after this step")
+                what = (
+                    "giving up the save that fails"
+                    if run.status().save_retried
+                    else "stopping after this step"
+                )
+                run.tell(f"asked to stop from another process; {what}")
                 run.stop()
                 return asdict(run.status())
             case {"do": "checkpoint"}:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MOST_LETTERS = 300  # of a message
@@ -38,6 +40,17 @@ def warn(sentence: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gearshift."):
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, DataWarning, stacklevel=level)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the disk get the name of this file: those of a read or write, as on a full disk, have none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def brief(error: BaseException) -> str:

@@ -225,6 +225,25 @@ def read(paths: list[Path]) -> Iterator[tuple[Place, Head | Decision | Torn]]:
         before = path
 
 
+def last_step(folder: Path) -> int | None:
+    """The step that the log of a run ends at; None if it has none. Looks at the end, not at 64 MB of lines."""
+    for path in reversed(files(folder)):
+        text = path.read_bytes()
+        text = text[: text.rfind(b"\n") + 1]  # what comes after it is torn
+        applied, head = text.rfind(_APPLIED), text.rfind(_HEAD)
+        if applied > head:
+            return int(text[applied + len(_APPLIED) :].split(b",", 1)[0])
+        if head >= 0:
+            return int(json.loads(text[head:].split(b"\n", 1)[0])["step"])
+    return None
+
+
+_APPLIED, _HEAD = (
+    b'["apply",',
+    f'{{"log":{FORMAT},"strategy":'.encode(),
+)  # of no reason: there quotes are escaped
+
+
 def _parsed(place: Place, text: bytes) -> dict[str, Any]:
     try:
         said = json.loads(text)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift import run_owner
+from gearshift.errors import naming
 
 FOLDER = "lease"
 OLD_LOCK = "run.lock"  # of runs made before there was a lease
@@ -133,7 +134,7 @@ def _linked(beside: Path, path: Path, said: Mapping[str, Any]) -> bool:
         return beside.stat().st_nlink == 2  # NFS may lose the answer and refuse its own retry
     except OSError:  # no hard links here: of several who create a file exclusively, one succeeds too
         try:
-            with path.open("x") as file:
+            with naming(path), path.open("x") as file:
                 json.dump(said, file)
             return True
         except FileExistsError:
@@ -144,7 +145,7 @@ def write_whole(path: Path, said: Mapping[str, Any]) -> None:
     """Whole or not at all."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("w") as file:
+        with naming(path), beside.open("w") as file:
             json.dump(said, file)
             file.flush()
             os.fsync(file.fileno())

@@ -1,8 +1,11 @@
-"""Writes that must not be lost: tried again, with backoff, until they succeed.
+"""Trying again, with backoff: one schedule, and two ways to follow it.
 
-The last steps of a run are in memory alone until they are saved. If the disk is full, read-only or gone, ending the run
-would throw them away, so it is tried again; the operator is told what failed and how to give up. It ends when the write
-succeeds, when somebody gives up, or when a set time is over. Knows no checkpoint and no file.
+`retry` is for what may fail for a while: it blocks until the call succeeds, or raises its last error.
+
+`Retries` is for writes that must not be lost. The last steps of a run are in memory alone until they are saved. If the
+disk is full, read-only or gone, ending the run would throw them away, so the save is retried; the operator is told what
+failed and how to give up. It ends when the write succeeds, when somebody gives up, or when a set time is over. Knows no
+checkpoint and no file.
 """
 
 from __future__ import annotations
@@ -10,10 +13,67 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from gearshift.errors import UserError
 
+T = TypeVar("T")
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 30.0  # between two attempts
+IN_MEMORY = "The steps since then exist only in memory"
+
+
+def backoff(attempt: int, first: float | None = None, longest: float | None = None) -> float:
+    """Seconds to wait after attempt 0, 1, 2, ... has failed: the delay doubles, up to a limit."""
+    first, longest = (
+        FIRST_SECONDS if first is None else first,
+        LONGEST_SECONDS if longest is None else longest,
+    )
+    return min(longest, first * 2.0 ** min(attempt, 30))
+
+
+class Attempts:
+    """Failed attempts, one after the other, and when the next one is due."""
+
+    def __init__(self, seconds: float, first: float | None = None, longest: float | None = None) -> None:
+        """The last attempt is made `seconds` after the first failure."""
+        self._seconds, self._first, self._longest = seconds, first, longest
+        self.count, self.began, self.due = 0, 0.0, 0.0
+
+    def fail(self) -> bool:
+        """One more has failed; whether there is time for another."""
+        now = time.monotonic()
+        if not self.count:
+            self.began = now
+        self.count += 1
+        self.left = self.began + self._seconds - now
+        self.due = now + max(0.0, min(backoff(self.count - 1, self._first, self._longest), self.left))
+        return self.left > 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next one is due."""
+        return max(0.0, self.due - time.monotonic())
+
+
+def retry(
+    do: Callable[[], T],
+    seconds: float,
+    is_transient: Callable[[Exception], bool],
+    failed: Callable[[int, Exception], None] = lambda attempt, error: None,
+    *,
+    first: float = 0.25,
+    longest: float | None = None,
+) -> T:
+    """What `do` returns. It is tried again for `seconds`; then, or at an error that will stay, the error is raised."""
+    attempts = Attempts(seconds, first, longest)
+    while True:
+        try:
+            return do()
+        except Exception as error:
+            if not is_transient(error) or not attempts.fail():
+                raise
+            failed(attempts.count, error)
+        time.sleep(attempts.pause)
 
 
 class Retries:
@@ -21,63 +81,66 @@ class Retries:
         """It is tried again for so many `seconds`; 0: never. `tell` gets sentences for the user."""
         self._seconds, self._tell = seconds, tell
         self.how_to_stop = "stop the run"
+        self.what_is_kept: Callable[[], str] = str  # if it is given up, in a sentence
         self._given_up = threading.Event()
-        self._attempts, self._began, self._due = 0, 0.0, 0.0  # attempts that failed, one after the other
+        self._attempts = Attempts(seconds)
         self._failure = ""
 
     @property
     def active(self) -> bool:
         """Whether something waits to be tried again."""
-        return self._attempts > 0
+        return self._attempts.count > 0
 
     def give_up(self) -> None:
         """From any thread: what could not be written until now is lost."""
         self._given_up.set()
 
-    def until_done(self, attempt: Callable[[], str | None]) -> None:
-        """`attempt` says why it failed, or None. Blocks; raises a `UserError` if it is not tried any more."""
+    def until_done(self, attempt: Callable[[], str | None], stake: str = IN_MEMORY) -> None:
+        """`attempt` says why it failed, or None. Blocks; raises a `UserError` if it is not tried any more.
+
+        `stake` says why it is tried again.
+        """
         while failure := attempt():
-            self.failed(failure)
-            self._given_up.wait(max(0.0, self._due - time.monotonic()))
+            self.failed(failure, stake)
+            self._given_up.wait(self._attempts.pause)
             self._raise_if_given_up()
         self.succeeded()
 
-    def failed(self, failure: str) -> None:
+    def failed(self, failure: str, stake: str = IN_MEMORY) -> None:
         """An attempt failed: the user is told. Raises a `UserError` if the time is over."""
-        now = time.monotonic()
-        if not self._attempts:
-            self._began = now
+        if not self.active:
             self._given_up.clear()
-        self._attempts += 1
         self._failure = failure
+        goes_on = self._attempts.fail()
         self._raise_if_given_up()
-        left = self._began + self._seconds - now
-        if left <= 0:
+        if not goes_on:
             tried = f". It was tried for {duration(self._seconds)} (checkpoint.retry_for)" * bool(
                 self._seconds
             )
-            raise UserError(failure + tried)
-        pause = min(FIRST_SECONDS * 2 ** (self._attempts - 1), LONGEST_SECONDS, left)
-        self._due = now + pause
-        if self._attempts.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
+            raise UserError(f"{failure}{tried}{self._kept()}")
+        if self._attempts.count.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
             self._tell(
-                f"{failure}. The steps since then exist only in memory, so the save is retried for up to "
-                f"{duration(left)}. To discard them: {self.how_to_stop}"
+                f"{failure}. {stake}, so the save is retried for up to {duration(self._attempts.left)}. To give up: "
+                f"{self.how_to_stop}"
             )
 
     def due(self) -> bool:
         """Whether the next attempt may be made, for who does not block. Raises a `UserError` if it was given up."""
         self._raise_if_given_up()
-        return time.monotonic() >= self._due
+        return not self._attempts.pause
 
     def succeeded(self) -> None:
-        if self._attempts:
-            self._tell(f"saved after {duration(time.monotonic() - self._began)} of retries")
-        self._attempts = 0
+        if self.active:
+            self._tell(f"saved after {duration(time.monotonic() - self._attempts.began)} of retries")
+        self._attempts = Attempts(self._seconds)
 
     def _raise_if_given_up(self) -> None:
         if self._given_up.is_set():
-            raise UserError(f"{self._failure}. Retrying was stopped on request")
+            raise UserError(f"{self._failure}. Retrying was stopped on request{self._kept()}")
+
+    def _kept(self) -> str:
+        kept = self.what_is_kept()
+        return f": {kept}" if kept else ""
 
 
 def duration(seconds: float) -> str:

@@ -119,6 +119,7 @@ class Run(History):
         if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
             self._save_clock = time.monotonic() - self.health.checkpoint_age
         self.retries.how_to_stop = f"Ctrl-C or `gearshift stop {folder}`"
+        self.retries.what_is_kept = lambda: interrupts.what_is_kept(folder, self.training.step)
         self.saver = self.make_saver(
             folder / "checkpoints", self.policy.keep, self.messages.append, self.resumed
         )
@@ -255,6 +256,7 @@ class Run(History):
             self.health.failed_saves,
             self._missing_workers(),
             self._seconds(),
+            self.retries.active,
         )
 
     def _missing_workers(self) -> int:
@@ -334,7 +336,7 @@ class Run(History):
         if skipped := self.training.train.skipped:
             lines = "".join(f"{line}\n" for line in skipped)
             path = self.folder / "bad_lines.txt"
-            if failure := self._failure_of(path, lambda: run_folder.write_text(path, lines)):
+            if failure := failure_of(path, lambda: run_folder.write_text(path, lines)):
                 self.tell(f"{failure}. It would list the lines that were skipped")
 
     def begin_last_save(self) -> None:
@@ -358,17 +360,8 @@ class Run(History):
         return self.saver.failure
 
     def persist(self, path: Path, write: Callable[[], object]) -> None:
-        """A file that the run cannot go on or end without; tried again like the last save, while the run is ours."""
-        self.retries.until_done(partial(self._failure_of, path, write))
-
-    def _failure_of(self, path: Path, write: Callable[[], object]) -> str | None:
-        """Why this file could not be written; None: it was. Raises `lease.Fenced` if the run is another's now."""
-
-        def write_if_ours() -> None:
-            lease.check(self.folder)
-            write()
-
-        return failure_of(path, write_if_ours)
+        """A file that the run cannot go on or end without; tried again like the last save."""
+        self.retries.until_done(partial(failure_of, path, write), "The run cannot go on without it")
 
     def _look_at_order(self) -> None:
         grouping = grouping_of_end(self.training.train, self.training.valid)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gearshift import lease, run_log, run_owner, run_state
-from gearshift.errors import UserError, brief
+from gearshift.errors import UserError, brief, naming
 from gearshift.run_state import Ending, Standing, State
 
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
@@ -191,8 +191,10 @@ def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
 def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
     """As `finish`, for whoever started the run and has ended its other processes: it takes the lease back first."""
     mine = lease.held(folder)
+    if mine is None:
+        return  # it has ended the run already
     try:
-        mine = mine and mine.regain()
+        mine = mine.regain()
     except lease.Fenced:
         return
     _record_end(folder, mine, how, reason)
@@ -315,10 +317,11 @@ def _named(name: str, records: list[RunRecord]) -> Path | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all, also when the machine stops while writing."""
+    """Whole or not at all, also when the machine stops while writing. In a run's folder: only if the run is ours."""
+    lease.check(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with naming(path), beside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -80,11 +80,19 @@ class Health:
                 run_folder.set_state(self._folder, STATES[phase])
 
     def recovers(
-        self, kind: Kind, role: str, number: int = 0, *, reason: str, action: str, seconds_before: float = 0.0
+        self,
+        kind: Kind,
+        role: str,
+        number: int = 0,
+        *,
+        reason: str,
+        action: str,
+        seconds_before: float = 0.0,
+        redone_steps: int = 0,
     ) -> None:
         """Something was lost: the state is `recovering` until the next step. `seconds_before` were lost already."""
         self._stepped_at -= seconds_before
-        fault = Fault(kind, role, number, reason, action, open=True)
+        fault = Fault(kind, role, number, reason, action, redone_steps=redone_steps, open=True)
         self._open.append(fault)
         if self._folder is not None:
             self._record(fault)

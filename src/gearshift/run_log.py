@@ -137,12 +137,17 @@ def _charged(found: list[Fault], cost: Fault) -> int | None:
     return None
 
 
-def seconds_open(folder: Path) -> float:
-    """Since the newest fault of this session that the run has not recovered from. A figure: it trusts the clocks."""
+def unrecovered(folder: Path) -> list[Fault]:
+    """The faults of this session that the run has not recovered from, in order."""
     owner = lease.current(folder)
     session = owner.session if owner else ""
-    times = [fault.time for fault in faults(folder) if fault.open and fault.session == session]
-    return max(0.0, time.time() - times[-1]) if times else 0.0
+    return [fault for fault in faults(folder) if fault.open and fault.session == session]
+
+
+def seconds_open(folder: Path) -> float:
+    """Since the newest fault that the run has not recovered from. A figure: it trusts the clocks."""
+    known = unrecovered(folder)
+    return max(0.0, time.time() - known[-1].time) if known else 0.0
 
 
 def _lines(folder: Path) -> Iterator[Fault]:

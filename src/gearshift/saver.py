@@ -56,11 +56,12 @@ class Saver:
         def write() -> None:
             try:
                 refuse_vanished(path.parent.parent)
+                self.check()
                 checkpoint.write(path, facts, everything, rows, self.check)
                 self.link("last", path)
                 if best:
                     self.link("best", path)
-                self.checkpoints.prune()
+                self.prune()
                 self.last, self.failure = path, None
                 self._written.append(path)
                 self.health.saved()
@@ -85,10 +86,16 @@ class Saver:
         self.check()
         self.checkpoints.link(name, path)
 
+    def prune(self) -> None:
+        """Removes what need not be kept, if the run is still ours."""
+        self.check()
+        self.checkpoints.prune()
+
     def take_over(self, resumed: Path, best_step: int) -> None:
         """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""
         if resumed.parent.resolve() == self.checkpoints.folder.resolve():
             return
+        self.check()
         self.last = self.checkpoints.take_over(resumed)
         self.link("last", self.last)
         best = resumed.with_name(self.checkpoints.path(best_step).name)

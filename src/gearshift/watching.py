@@ -21,8 +21,14 @@ from gearshift.run_state import Watcher
 POLL_SECONDS = 0.25
 
 
-def seen(records: Sequence[RunRecord], seconds: float = 3 * lease.BEAT_SECONDS) -> list[RunRecord]:
+WATCH_SECONDS = (
+    3 * lease.BEAT_SECONDS
+)  # in which a live run shows a heartbeat; whether it is dead takes longer
+
+
+def seen(records: Sequence[RunRecord], seconds: float | None = None) -> list[RunRecord]:
     """With the states of runs that only heartbeats can tell, as a few of them show; all at once."""
+    seconds = WATCH_SECONDS if seconds is None else seconds
     watchers = {record.folder: Watcher(record.folder) for record in records if record.needs_heartbeats}
     found, until = list(records), time.monotonic() + seconds
     while any(record.needs_heartbeats for record in found) and time.monotonic() < until:
@@ -38,7 +44,10 @@ def _again(record: RunRecord) -> RunRecord:
 def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
     """It may be dead, or just slow: that is not known."""
     why = record.reason or "its owner is gone"
-    return replace(record, state="unknown", reason=f"{why}; no heartbeat was seen in {seconds:.0f} s")
+    known = (
+        f"no heartbeat for {seconds:.0f} s; it counts as failed after {lease.LAPSE_SECONDS:g} s without one"
+    )
+    return replace(record, state="unknown", reason=f"{why}; {known}")
 
 
 class Watched:

@@ -49,8 +49,8 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
         titles = sorted(processes(own, "gearshift ").values())
         assert titles == [
             "gearshift coordinator",
-            "gearshift keeper",
             "gearshift shard 0",
+            "gearshift site store",
             "gearshift worker 0",
         ]
     assert run_folder.read(folder).is_live

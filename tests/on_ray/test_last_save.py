@@ -27,9 +27,7 @@ def filled(disk: SmallDisk, cluster: gs.ClusterSettings) -> LaunchedRun:
     until(run, lambda: run.status().step >= 5)
     disk.fill()
     until(run, lambda: told(run, "could not write its part of step-24") > 0)
-    assert told(run, "no space left on") and told(
-        run, f"To discard them: Ctrl-C or `gearshift stop {run.folder}`"
-    )
+    assert told(run, "no space left on") and told(run, f"To give up: Ctrl-C or `gearshift stop {run.folder}`")
     assert run.status().phase == "saving"
     return run
 

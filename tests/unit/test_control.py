@@ -15,11 +15,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import gearshift as gs
 from gearshift import cli, control, run_folder
+from gearshift.cluster.launch import LaunchedRun
+from gearshift.cluster.site import Site
 from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.remote import RemoteRun, attach
@@ -269,6 +273,57 @@ def test_a_long_path_has_its_socket_elsewhere(
 def test_a_run_without_a_socket_trains_on(tmp_path: Path, fake: Fake) -> None:
     control.serve(tmp_path / "nowhere", fake)()
     assert "will not reach this run" in fake.said[0]
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from gearshift import control, run_folder
+from tests.unit.test_control import Fake
+folder = Path(sys.argv[1])
+run_folder.claim(folder)
+control.serve(folder, Fake())
+print("served", flush=True)
+sys.stdin.readline()
+"""
+
+
+DATA = gs.read(gs.ClickLog(examples=200, days=1))
+
+
+def trainer(path: Path, epochs: int = 1) -> gs.Trainer:
+    return gs.Trainer(global_batch=100, epochs=epochs, checkpoint=gs.CheckpointPolicy(path=path))
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a run that another process owns, with its control open."""
+    folder = trainer(tmp_path).fit(gs.models.LR(DATA.schema), DATA).folder
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    owner = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdin=pipe, stdout=pipe, text=True)
+    assert owner.stdout is not None and owner.stdout.readline() == "served\n"
+    yield folder
+    assert owner.poll() is None
+    owner.communicate("\n", timeout=30)
+
+
+def test_a_second_owner_that_is_refused_leaves_the_socket_of_the_first(owned: Path) -> None:
+    assert attach(owned).status().step == 812
+    with pytest.raises(UserError, match=r"is still running \(process \d+\)"):
+        trainer(owned.parent, epochs=2).start(gs.models.LR(DATA.schema), DATA, resume=owned)
+    assert attach(owned).status().step == 812
+
+
+def test_a_starter_whose_run_was_taken_over_leaves_the_socket_of_the_new_owner(owned: Path) -> None:
+    """Its Ray died; somebody has resumed the run before it noticed."""
+    nothing: Any = None
+    site = Site(nothing, owned, str(owned), 1, "ipc", "", token="of before")
+    ray = SimpleNamespace(Watchdog=lambda *_: None, end=lambda *_: None, leave=lambda: None)
+    run = LaunchedRun(site, None, None, ray, None)
+    run._fail("the Ray cluster of this run died")
+    assert attach(owned).status().step == 812
+    assert run_folder.read(owned).is_live and "died" not in (owned / "run.log").read_text()
 
 
 def test_switch_says_one_sentence(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

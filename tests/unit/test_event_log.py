@@ -158,3 +158,31 @@ def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path, monkeypatch: 
         log.write()
     log.close()
     assert len(said) == 1 and said[0].startswith("the event log cannot be written (No space left on device)")
+
+
+def test_the_last_step_is_found_at_the_end(tmp_path: Path) -> None:
+    assert event_log.last_step(tmp_path) is None
+    write(tmp_path, [])
+    assert event_log.last_step(tmp_path) == HEAD.step
+    write(tmp_path)
+    assert event_log.last_step(tmp_path) == 5
+    with event_log.files(tmp_path)[-1].open("a") as file:
+        file.write('{"at":5.0,"push":[0,9],"do":[["apply",6')  # torn: it may be 61
+    assert event_log.last_step(tmp_path) == 5
+    write(tmp_path, [(WorkerJoined(0, 0.5), [])])  # it went back to a checkpoint
+    assert event_log.last_step(tmp_path) == HEAD.step
+
+
+def test_the_last_step_may_be_in_the_file_before(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, fail, file_bytes=200)
+    log.begin(HEAD)
+    log(*EVERYTHING[3])
+    log.write()
+    log(*EVERYTHING[0])
+    log.close()
+    assert len(event_log.files(tmp_path)) == 2 and event_log.last_step(tmp_path) == 4
+
+
+def test_a_reason_is_no_step(tmp_path: Path) -> None:
+    write(tmp_path, [EVERYTHING[3], (WorkerLost(0, '["apply",99,', 2.0), [])])
+    assert event_log.last_step(tmp_path) == 4

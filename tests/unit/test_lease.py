@@ -369,7 +369,7 @@ def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
 ) -> None:
     from gearshift import cli, watching
 
-    monkeypatch.setattr(watching.seen, "__defaults__", (3.0,))
+    monkeypatch.setattr(watching, "WATCH_SECONDS", 3.0)
     process = started(folder, **{run_owner.MACHINE: "elsewhere"})
     owns(process)
     assert cli.run(["status", str(folder), "--exit-code"]) == 0
@@ -436,8 +436,17 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     shard_heart.stop()
     (seen,) = watching.seen([record], 0.3)
     assert (seen.state, seen.needs_heartbeats) == ("unknown", True)
-    assert "its owner is gone; no heartbeat was seen in" in seen.reason
-    monkeypatch.setattr(watching.seen, "__defaults__", (3.0,))
+    assert seen.reason == (
+        "its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one"
+    )
+    monkeypatch.setattr(watching, "WATCH_SECONDS", 0.3)
+    assert cli.run(["status", str(folder), "--exit-code"]) == 7
+    assert "(its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one)" in (
+        capsys.readouterr().out
+    )
+    assert cli.run(["status", str(folder), "--exit-code", "--wait"]) == 5
+    assert "there was no heartbeat for" in capsys.readouterr().out
+    monkeypatch.setattr(watching, "WATCH_SECONDS", 3.0)
     assert cli.run(["status", str(folder), "--exit-code"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
     assert 'state="failed"} 1' in page_or_state(folder)

@@ -10,14 +10,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import gearshift as gs
 from gearshift import control, lease, run_folder, run_log, run_owner
+from gearshift.cluster.coordinate import tell_of_restart
 from gearshift.data.generated import GeneratedExamples
+from gearshift.event_log import EventLog, Head
 from gearshift.run import Run
 from gearshift.run_health import Health
+from gearshift.sync.messages import Apply, GradientArrived, Part
 from tests.unit.test_control import Fake
 
 CONFIG = """\
@@ -210,3 +215,33 @@ def contents(folder: Path) -> dict[str, bytes]:
     """Of all files but the heartbeat; a folder that was half written when it froze may go."""
     files = [path for path in folder.rglob("*") if path.is_file() and ".part" not in str(path)]
     return {str(path): path.read_bytes() for path in files if not path.is_symlink()}
+
+
+def test_steps_that_a_lost_coordinator_had_made_are_counted_once(tmp_path: Path) -> None:
+    """The new one knows the checkpoint alone; how far the run was is in its event log."""
+    folder = run_folder.create(tmp_path, "shop")
+    log = EventLog(folder, print)
+    log.begin(Head("sync", {}, step=600))
+    log(GradientArrived(0, 9, 1.0), [Apply(617, (Part(9),))])
+    log.close()
+
+    def restarted(health: Health) -> str:
+        said: list[str] = []
+        training = SimpleNamespace(step=600)
+        run = SimpleNamespace(resumed=Path("step-600"), training=training, tell=said.append, health=health)
+        tell_of_restart(cast(Run, run), folder, 3.0)
+        health.begin(folder)
+        return said[0]
+
+    sentence = (
+        "the coordinator was lost and restarted; the run goes on from step-600: 17 steps are done again"
+    )
+    assert restarted(Health()) == sentence
+    second = Health()
+    assert restarted(second) == sentence  # the first one was lost before it made a step
+    second.enters("training")
+    second.stepped()
+    totals = second.totals()
+    assert (totals["redone_steps"], totals["faults"]) == (17, 2)
+    assert [fault.redone_steps for fault in run_log.faults(folder)] == [17, 0]
+    run_folder.finish(folder, "done")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import lease, run_folder
+from gearshift import lease, run_folder, run_log
 from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.elsewhere import Elsewhere
@@ -36,13 +36,14 @@ from gearshift.cluster.work import STARTS
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement
 from gearshift.engine.mirror import unmirrored
-from gearshift.engine.retry import backoff
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.host import StateLost
 from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.errors import UserError
+from gearshift.event_log import last_step
+from gearshift.retries import backoff
 from gearshift.run import Run
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
@@ -94,14 +95,27 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
     if site.restarts():
-        where = run.resumed.name if run.resumed else "the beginning"
-        run.tell(f"the coordinator was lost and restarted; the run goes on from {where}")
-        lost, seconds = "the coordinator was lost", mine.seconds_without_owner
-        run.health.recovers(
-            "lost", "coordinator", reason=lost, action="it was restarted", seconds_before=seconds
-        )
+        tell_of_restart(run, folder, mine.seconds_without_owner)
     run.start(folder)
     return run
+
+
+def tell_of_restart(run: Run, folder: Path, seconds: float) -> None:
+    """The coordinator before this one was lost so many `seconds` ago. Its event log knows how far it came."""
+    where = run.resumed.name if run.resumed else "the beginning"
+    again = max(0, (last_step(folder) or 0) - run.training.step)
+    more = f": {again:,} steps are done again" if again else ""
+    run.tell(f"the coordinator was lost and restarted; the run goes on from {where}{more}")
+    # Of a coordinator that was lost while it restarted, the steps are counted already.
+    counted = sum(fault.redone_steps for fault in run_log.unrecovered(folder) if fault.role == "coordinator")
+    run.health.recovers(
+        "lost",
+        "coordinator",
+        reason="the coordinator was lost",
+        action="it was restarted",
+        seconds_before=seconds,
+        redone_steps=max(0, again - counted),
+    )
 
 
 def refuse_to_die_again(folder: Path, start: int) -> None:
@@ -141,7 +155,6 @@ class Engine:
         self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
         self.layout = layout_of(self.learner, site.shards)
         self.role: CoordinatorRole
-        self.start = member.start
         self._question = 0
 
     @property
@@ -227,7 +240,6 @@ class Engine:
         """Where the run goes on if a shard is lost before the next one; every process begins from it."""
         saver = self.saver
         if saver.last is None:
-            Vault(self).check_ours()
             self._run.save_now()
             saver.wait()
             if saver.failure:

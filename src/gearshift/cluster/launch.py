@@ -150,7 +150,7 @@ class LaunchedRun(History):
         self._headless_since: float | None = None
         self._watchdog = ray.Watchdog(hub, site.patience, self.tell)
         self._error: BaseException | None = None
-        self._over = self._stopping = False
+        self._over = self._stopping = self._looking = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
         self._result: Result | None = None
         self._keeper = lease.Keeper(self.folder, site.token, "driver")
@@ -191,8 +191,15 @@ class LaunchedRun(History):
 
     def _look(self) -> None:
         """Never takes long: a question that is not answered yet is looked at again the next time."""
-        if self._over or time.monotonic() - self._asked_at < POLL_SECONDS:
+        if self._over or self._looking or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
+        self._looking = True  # a signal handler may ask for the status meanwhile
+        try:
+            self._look_now()
+        finally:
+            self._looking = False
+
+    def _look_now(self) -> None:
         if self._site.local is not None and self._site.local.died():
             if not self._ended_by_itself():  # a run that has ended ends its cluster
                 self._fail(f"the Ray cluster of this run died ({self._site.local.last_words()})")

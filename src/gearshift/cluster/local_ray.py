@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -43,28 +44,12 @@ class LocalRay:
     def start(cls, cpus: float, run: Path | None = None) -> LocalRay:
         """For that run, or for several if it is none: then nobody but its starter ends it."""
         folder = Path(tempfile.mkdtemp(prefix=temporary.SOCKETS))
-        token = folder / "token"
-        token.touch(0o600)
-        token.write_text(_own_token())
-        environment = {**os.environ, **TOKEN, **LOOPBACK, "RAY_AUTH_TOKEN_PATH": str(token)}
-        environment.setdefault(
-            "RAY_worker_niceness", "0"
-        )  # it is 15 otherwise, as if training were a pastime
-        environment.pop("RAY_AUTH_TOKEN", None)
-        port = _free_port()
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-        command += [
-            f"--port={port}",
-            f"--num-cpus={max(ceil(cpus), os.cpu_count() or 1)}",
-            "--include-dashboard=false",
-        ]
-        command += [
-            f"--object-store-memory={STORE_BYTES}",
-            f"--temp-dir={folder}/ray",
-            "--disable-usage-stats",
-        ]
-        with (folder / "start.log").open("w") as log:
-            made = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            port = _free_port()
+            made = cls._begin(folder, port, cpus)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         local = cls(str(folder), port, made.pid)
         until = time.monotonic() + START_SECONDS
         try:
@@ -79,6 +64,30 @@ class LocalRay:
             local.stop()
             raise
         return local
+
+    @staticmethod
+    def _begin(folder: Path, port: int, cpus: float) -> subprocess.Popen[bytes]:
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(_own_token())
+        environment = {**os.environ, **TOKEN, **LOOPBACK, "RAY_AUTH_TOKEN_PATH": str(token)}
+        environment.setdefault(
+            "RAY_worker_niceness", "0"
+        )  # it is 15 otherwise, as if training were a pastime
+        environment.pop("RAY_AUTH_TOKEN", None)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        command += [
+            f"--port={port}",
+            f"--num-cpus={max(ceil(cpus), os.cpu_count() or 1)}",
+            "--include-dashboard=false",
+        ]
+        command += [
+            f"--object-store-memory={STORE_BYTES}",
+            f"--temp-dir={folder}/ray",
+            "--disable-usage-stats",
+        ]
+        with (folder / "start.log").open("w") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     @property
     def address(self) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gearshift import lease
 from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.cluster import snapshots
 from gearshift.cluster.site import STATE, read_state, write_state
@@ -69,6 +70,7 @@ class ClusterSaver(Saver):
             sizes = snapshots.commit(learner, layout, beside, path, facts, said["arrays"], self.check)
             self.engine.learn_sizes(sizes)
             self.link("last", path)
+            self.check()
             for overtaken in self.checkpoints.folder.glob(".step-*.part"):  # cuts of before a rewind
                 shutil.rmtree(overtaken, ignore_errors=True)
             self.last, self.failure = path, None
@@ -80,13 +82,15 @@ class ClusterSaver(Saver):
             self.could_not(name, self.sentence(path, error))
             return
         with suppress(OSError):
-            self.checkpoints.prune()
+            self.prune()
 
     def could_not(self, name: str, sentence: str) -> None:
         intact = f"; {self.last.name} is intact" if self.last else ""
         self.failure = sentence + ("" if "intact" in sentence else intact)
         self.health.save_failed(self.failure)
-        snapshots.discard(self.checkpoints.folder, name)
+        with suppress(OSError, lease.Fenced):  # what another owner has there is not ours to remove
+            self.check()
+            snapshots.discard(self.checkpoints.folder, name)
         self.tell_of_failure()
 
     def take_failure(self, step: int) -> str | None:
@@ -108,14 +112,8 @@ class Vault:
 
     def _note_incarnation(self) -> None:
         refuse_vanished(self._folder)
-        self.check_ours()
         self._incarnation = int(read_state(self._folder).get("incarnation", 0)) + 1
         write_state(self._folder, incarnation=self._incarnation)
-
-    def check_ours(self) -> None:
-        """A coordinator that was given up and replaced, and does not know it, writes nothing any more."""
-        if int(read_state(self._folder).get("start", 0)) > self._engine.start:
-            self._engine.staff.step_down()
 
     def newest(self) -> tuple[str, dict[str, Any]]:
         return self._engine.site.patiently(self._newest, self._engine.tell)
@@ -141,7 +139,7 @@ class Vault:
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         try:
             refuse_vanished(self._folder)
-            self.check_ours()
+            lease.check(self._folder)
             newest = int(read_state(self._folder)["incarnation"])
         except OSError as error:
             self._engine.saver.could_not(

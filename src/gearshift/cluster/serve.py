@@ -31,7 +31,7 @@ def serve(member: Member, site: Site) -> None:
         def write() -> None:
             error = ""
             try:
-                cut.write(part_folder(site.checkpoints, name))
+                cut.write(part_folder(site.checkpoints, name), site.check_not_taken)
             except OSError as failed:
                 error = f"shard {number} could not write its part of {name}: {why(failed, site.checkpoints)}"
             except Exception as failed:  # whatever it is: the coordinator waits for an answer

@@ -23,7 +23,6 @@ from gearshift.background import in_background
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
-from gearshift.engine.retry import retry
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.ring import Transport
 from gearshift.engine.wire.address import ipc_address
@@ -33,6 +32,8 @@ from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
+from gearshift.lease_files import Holder
+from gearshift.retries import retry
 from gearshift.run import Run
 from gearshift.shard import Layout
 from gearshift.training import Training
@@ -41,6 +42,7 @@ T = TypeVar("T")
 BAG = 256  # ids of one example in a bag that a message has room for
 SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
 FOLDER_SECONDS = 300.0  # for which a process that restarts waits for a folder that is full, read-only or away
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 KEEP_SECONDS = 5.0  # between two attempts to write that a process is there
 
 STATE = run_folder.CLUSTER  # in the run's folder: what must outlive the coordinator and is in no checkpoint
@@ -62,7 +64,6 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def write_state(folder: Path, **changed: Any) -> None:
-    lease.check(folder)
     with _writing:
         run_folder.write_json(folder / STATE, {**read_state(folder), **changed})
 
@@ -116,10 +117,14 @@ class Site:
                 )
             time.sleep(0.2)
 
-    def check_not_taken(self) -> None:
-        """Raises `lease.Fenced` if the run was resumed by somebody else meanwhile: it is theirs."""
+    def _taken_by(self) -> Holder | None:
+        """Who has resumed the run meanwhile, if somebody else has."""
         owner = lease.current(self.folder)
-        if self.token and owner is not None and owner.session not in ("", self.token):
+        return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
+
+    def check_not_taken(self) -> None:
+        """Raises `lease.Fenced` if the run is somebody else's now. For processes that hold no lease of their own."""
+        if owner := self._taken_by():
             raise lease.Fenced(
                 f"run {self.folder.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
                 "the processes that had it before have stopped and write nothing more"
@@ -162,7 +167,7 @@ class Site:
         began = time.monotonic()
 
         def failed(attempt: int, error: Exception) -> None:
-            if attempt == 0:
+            if attempt == 1:
                 tell(
                     f"the coordinator cannot write in {self.folder} ({_said(error)}); it tries again for "
                     f"{self.folder_seconds:g} s, then the run ends"
@@ -182,10 +187,17 @@ class Site:
         return found
 
     def _is_of_folder(self, error: Exception) -> bool:
-        """Whether it is about the run's folder, not about data; a full disk names no file."""
+        """Whether it is about the run's folder, not about data or a socket.
+
+        What is read and written there has its name in the error (`errors.naming`). Without a name, only a disk that
+        cannot be written counts: data are read alone.
+        """
         if not isinstance(error, OSError):
             return False
-        return error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(self.folder)
+        name = error.filename2 or error.filename  # of a copy, where it goes
+        if isinstance(name, str | bytes):
+            return Path(os.fsdecode(name)).is_relative_to(self.folder)
+        return error.errno in UNWRITABLE
 
     def build(self, resume: Path | None = None) -> Run:
         return self.recipe.build(Schema.from_dict(self.schema) if self.schema else None, resume)
@@ -208,9 +220,8 @@ class Site:
             raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
         state = read_state(self.folder)
         number = int(state.get("start", 0)) + 1
-        if (
-            self.folder.is_dir() and state.get("token", self.token) == self.token
-        ):  # if not, `enter` will say why
+        seen = self.folder.is_dir() and state.get("token", self.token) == self.token
+        if seen and self._taken_by() is None:  # if not, `enter` will say why
             write_state(self.folder, start=number, pid=pid, node=node)
             self.record_start("coordinator", 0)
         return number

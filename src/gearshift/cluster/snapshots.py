@@ -59,8 +59,10 @@ class PartCut:
         sizes = tuple((len(store), store.memory_bytes()) for store in server.stores)
         return cls(shard, dense, tuple(store.cut() for store in server.stores), sizes)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called first, and may raise."""
         try:
+            check()
             refuse_vanished(folder.parent.parent)
             folder.mkdir(parents=True, exist_ok=True)
             files: dict[str, Any] = {}

@@ -4,7 +4,7 @@ With `--exit-code` the answer is the exit code too:
 
     0   healthy: starting, running, saving, or done      5   failed
     3   recovering                                       6   stopped (it can be resumed)
-    4   stalled: no step for too long, or no answer      7   unknown: on another machine, no heartbeat seen
+    4   stalled: no step for too long, or no answer      7   unknown: on another machine, no heartbeat seen yet
 
 2 is what every command ends with if it was called wrongly: no such run, say.
 """
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gearshift import control, run_folder, run_log
+from gearshift import control, lease, run_folder, run_log
 from gearshift.commands import terminal
 from gearshift.commands.control import run_of
 from gearshift.control import Status
@@ -33,6 +33,7 @@ EXIT_CODES: dict[Health, int] = {
     "unknown": 7,
 }
 STALLED_SECONDS = 300.0
+DECIDED_SECONDS = lease.LAPSE_SECONDS + 2.0  # after so long a watch no run is unknown
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,11 @@ class Answer:
         return {**said, "since": standing.since, **totals, **(asdict(self.status) if self.status else {})}
 
 
-def status(run: str, *, exit_code: bool, stalled_after: float, json_file: Path | None) -> int:
-    answer = look(run_of(run), stalled_after)
+def status(
+    run: str, *, exit_code: bool, stalled_after: float, json_file: Path | None, wait: bool = False
+) -> int:
+    """`wait`: until heartbeats have decided whether a run that cannot be seen from here is dead."""
+    answer = look(run_of(run), stalled_after, DECIDED_SECONDS if wait else None)
     if json_file is not None:
         run_folder.write_json(json_file, answer.as_json())
     for line in _lines(answer):
@@ -59,8 +63,9 @@ def status(run: str, *, exit_code: bool, stalled_after: float, json_file: Path |
     return EXIT_CODES[answer.health] if exit_code else 0
 
 
-def look(folder: Path, stalled_after: float = STALLED_SECONDS) -> Answer:
-    (record,) = seen([run_folder.read(folder)])
+def look(folder: Path, stalled_after: float = STALLED_SECONDS, watch: float | None = None) -> Answer:
+    """A run whose processes cannot be seen from here is watched for so many seconds at most."""
+    (record,) = seen([run_folder.read(folder)], watch)
     match record.state:
         case "done":
             return Answer(record, "healthy")

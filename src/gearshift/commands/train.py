@@ -5,19 +5,17 @@ The first Ctrl-C (or SIGTERM) asks the run to stop after its step and to save; a
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
-from gearshift import run_folder
+from gearshift import interrupts, run_folder
 from gearshift.commands import terminal
 from gearshift.commands.opening import find_model
 from gearshift.commands.progress import Progress, Status, progress
@@ -25,7 +23,6 @@ from gearshift.config import Config, check_files, load_config
 from gearshift.errors import UserError
 
 REFRESH_SECONDS = 0.25
-QUIT = 130  # as a shell reports a process that Ctrl-C ended
 TERMINATED = 143
 
 
@@ -135,7 +132,7 @@ class Ending:
 
 def follow(run: Run) -> Ending:
     """Prints what a run has to say from its start to its end."""
-    with progress() as shown, interrupts(run, shown) as signals:
+    with progress() as shown, interrupts.heard(run, shown.say) as signals:
         introduced = introduce(run.header, shown)
         while not run.finished:
             try:
@@ -148,7 +145,7 @@ def follow(run: Run) -> Ending:
     if signals or run.status().phase == "stopped":  # by a signal, or by `gearshift stop`
         step = terminal.count(run.status().step)
         terminal.say(f"Saved step {step}. Resume: gearshift train --resume {run.folder}")
-        return Ending(result, QUIT if signals[:1] == [signal.SIGINT] else TERMINATED)
+        return Ending(result, interrupts.QUIT if signals[:1] == [signal.SIGINT] else TERMINATED)
     said = set(run.messages)
     for line in result.lines:
         if line not in said:
@@ -161,23 +158,3 @@ def introduce(header: Sequence[str], shown: Progress) -> bool:
     for line in header:
         shown.say(line)
     return bool(header)
-
-
-@contextmanager
-def interrupts(run: Run, shown: Progress) -> Iterator[list[int]]:
-    """The first signal stops the run, the second this process. Gives the signals that came."""
-    came: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > 1:
-            os._exit(QUIT)  # at once: no thread is waited for, nothing more is written
-        shown.say("Stopping after this step ... (Ctrl-C again quits at once, without saving)")
-        run.stop()
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

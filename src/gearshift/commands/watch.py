@@ -6,11 +6,11 @@ import json
 import time
 from pathlib import Path
 
-from gearshift import run_folder
+from gearshift import interrupts, run_folder
 from gearshift.commands import terminal
 from gearshift.commands.control import run_of
 from gearshift.commands.progress import progress
-from gearshift.commands.train import QUIT, TERMINATED, introduce
+from gearshift.commands.train import TERMINATED, introduce
 from gearshift.errors import UserError
 from gearshift.run_folder import RunRecord
 from gearshift.watching import POLL_SECONDS, Watched
@@ -25,7 +25,7 @@ def watch(run: str) -> int:
         ended = _follow(watched)
     except KeyboardInterrupt:
         terminal.say(f"{watched.folder.name} goes on; look again: gearshift watch {watched.folder}")
-        return QUIT
+        return interrupts.QUIT
     return _tell(ended, "" if ended.state == "done" else _sentence(ended))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from gearshift import lease, lease_files, run_folder
+from gearshift.checkpoint import CheckpointFolder
 from gearshift.cluster import site as sites
 from gearshift.cluster.coordinate import Engine, coordinate
 from gearshift.cluster.saving import Vault
@@ -20,6 +23,7 @@ from gearshift.cluster.site import Site, write_state
 from gearshift.cluster.work import work
 from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
+from tests.small_disk import small_disk
 
 NOBODY: Any = None  # whom a process that sees no folder never comes to ask
 NEW: Any = SimpleNamespace(restarted=False)
@@ -106,29 +110,32 @@ def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     """Cut off and given up, it may come back to a folder in which another goes on."""
-
-    class SteppedDown(Exception):
-        """A process that has ended."""
-
-    def step_down() -> None:
-        raise SteppedDown
-
-    site = site_in(tmp_path)
-    first, second = (
-        SimpleNamespace(
-            start=site.new_start(pid, "node", False),
-            site=site,
-            persist=lambda path, write: write(),
-            staff=SimpleNamespace(step_down=step_down),
-        )
-        for pid in (7, 8)
-    )
-    old, new = Vault(cast(Engine, first)), Vault(cast(Engine, second))
-    assert new.new_incarnation() == 1
-    for write in (old.new_incarnation, lambda: old.commit(1, "step-3-1", {})):
-        with pytest.raises(SteppedDown):
+    (tmp_path / "checkpoints").mkdir()
+    mine = run_folder.claim(tmp_path)
+    site = replace(site_in(tmp_path), token=mine.session)
+    engine = SimpleNamespace(site=site, persist=lambda path, write: write())
+    vault = Vault(cast(Engine, engine))
+    assert vault.new_incarnation() == 1
+    lease_files.link_claim(tmp_path / lease_files.FOLDER, mine.fence + 1, mine.session, 0.0)
+    before = (tmp_path / sites.STATE).read_text()
+    for write in (vault.new_incarnation, lambda: vault.commit(1, "step-3-1", {})):
+        with pytest.raises(lease.Fenced, match="was taken over"):
             write()
-    assert new.new_incarnation() == 2
+    assert (tmp_path / sites.STATE).read_text() == before and site.is_replaced()
+
+
+def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp_path: Path) -> None:
+    """Such a run has no token of its own in cluster.json: the lease alone tells whose the folder is."""
+    (tmp_path / "checkpoints").mkdir()
+    write_state(tmp_path, token="0123", start=1)
+    run_folder.claim(tmp_path)
+    before = (tmp_path / sites.STATE).read_text()
+    site = site_in(tmp_path)
+    site.new_start(7, "node", restarted=True)
+    assert (tmp_path / sites.STATE).read_text() == before
+    with pytest.raises(lease.Fenced, match="was taken over"):
+        site.enter(restarted=True)
+    run_folder.finish(tmp_path, "done")
 
 
 def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
@@ -146,10 +153,15 @@ def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> Non
     assert said == [f"{problem}; it tries again for 20 s, then the run ends"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_folder_that_stays_unwritable_ends_in_one_sentence(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [(errno.ENOSPC, False), (errno.EROFS, False), (errno.EIO, True), (errno.ESTALE, True)],
+)
+def test_a_folder_that_stays_unwritable_ends_in_one_sentence(
+    tmp_path: Path, number: int, named: bool
+) -> None:
     def write() -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), *([str(tmp_path / "cluster.json")] if named else []))
 
     site, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
     expected = rf"could not write in {tmp_path} for 0.5 s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
@@ -158,10 +170,66 @@ def test_a_folder_that_stays_unwritable_ends_in_one_sentence(tmp_path: Path, num
     assert len(said) == 1
 
 
-def test_only_the_run_folder_is_waited_for(tmp_path: Path) -> None:
-    """Data that are not there will not come."""
+def refused_by_a_socket() -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        socket.create_connection(nobody_listens.getsockname(), 1)
+
+
+def bad_block_of_a_data_file() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))  # as a read has it: without a name
+
+
+def full_disk_elsewhere() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/elsewhere/cache")
+
+
+@pytest.mark.parametrize(
+    ("do", "error"),
+    [
+        (Path("data.csv").read_text, FileNotFoundError),
+        (refused_by_a_socket, ConnectionRefusedError),
+        (bad_block_of_a_data_file, OSError),
+        (full_disk_elsewhere, OSError),
+        (lambda: 1 // 0, ZeroDivisionError),
+    ],
+)
+def test_what_is_not_of_the_run_folder_is_raised_at_once_as_itself(
+    tmp_path: Path, do: Callable[[], object], error: type[Exception]
+) -> None:
+    """Data that are not there will not come, and the folder is not to blame."""
     site = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
-    with pytest.raises(FileNotFoundError):
-        site.patiently((tmp_path / "data.csv").read_text, NOBODY)
-    with pytest.raises(ZeroDivisionError):
-        site.patiently(lambda: 1 // 0, NOBODY)
+    with pytest.raises(error) as raised:
+        site.patiently(do, NOBODY)
+    assert type(raised.value) is error
+
+
+def test_writes_in_the_run_folder_name_it_on_a_full_disk(tmp_path: Path) -> None:
+    """The system names no file when there is no space for its content."""
+    with small_disk(tmp_path / "disk") as disk:
+        folder = disk.path / "run"
+        (folder / "lease").mkdir(parents=True)
+        disk.fill()
+        for write in (
+            lambda: write_state(folder, token="x" * 100_000),
+            lambda: lease_files.write_whole(folder / "lease" / "keep-a.json", {"session": "x" * 100_000}),
+        ):
+            with pytest.raises(OSError, match="No space left") as raised:
+                write()
+            assert str(raised.value.filename).startswith(str(folder))
+
+
+def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp_path: Path) -> None:
+    """A run that branches off another one's checkpoint has a copy of it, if the disk is another."""
+    source = tmp_path / "step-3"
+    source.mkdir()
+    (source / "manifest.json").write_text("x" * 100_000)
+    with small_disk(tmp_path / "disk") as disk:
+        site = replace(site_in(disk.path), folder_seconds=0.3)
+        disk.fill()
+        said: list[str] = []
+        with pytest.raises(UserError, match=f"could not write in {disk.path}"):
+            site.patiently(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
+        disk.free()
+        here = CheckpointFolder(disk.path, 3).take_over(source)
+        assert [file.name for file in here.iterdir()] == ["manifest.json"]

@@ -28,6 +28,7 @@ class Status:
     auc_so_far: float | None = 0.7698
     day: str | None = "day 3"
     phase: str = "training"
+    save_retried: bool = False
 
 
 @dataclass(frozen=True)

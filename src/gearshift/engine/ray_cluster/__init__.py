@@ -6,10 +6,10 @@ that Ray has started anew needs nobody to tell it. What passes through Ray is wh
 key; rows, gradients and everything about the training go over the wire.
 """
 
-from gearshift.engine.ray_cluster.keeper import leave_place
 from gearshift.engine.ray_cluster.machines import state_of
 from gearshift.engine.ray_cluster.member import Watchdog
 from gearshift.engine.ray_cluster.plan import Needs, Plan
+from gearshift.engine.ray_cluster.site_store import leave_place
 from gearshift.engine.ray_cluster.starting import (
     answer,
     answered,

@@ -16,7 +16,6 @@ import ray
 from ray.exceptions import RayError
 
 from gearshift.engine.ray_cluster.heartbeats import DEATHS, FAILURES, Heartbeats, Late, RestartBudget
-from gearshift.engine.ray_cluster.keeper import end_members, keep, keeper_of, leave_place
 from gearshift.engine.ray_cluster.machines import (
     END_SECONDS,
     MEET_SECONDS,
@@ -34,12 +33,13 @@ from gearshift.engine.ray_cluster.machines import (
 )
 from gearshift.engine.ray_cluster.member import HUB, STARTS, Process, Seat, late_sentence
 from gearshift.engine.ray_cluster.plan import Plan
-from gearshift.engine.retry import retry
+from gearshift.engine.ray_cluster.site_store import end_members, leave_place, site_store, site_store_of
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
+from gearshift.retries import retry
 
-LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the keeper, the machines
+LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the site store, the machines
 BEAT_SECONDS = 0.5  # between two looks at who has not been heard
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 
@@ -125,7 +125,7 @@ class Hub:
 
     def _enter(self) -> None:
         """Learns what the run is, and notes in its folder that this is the coordinator now."""
-        self._site = patiently(lambda: keeper_of(self._plan.name).give.remote(), STARTING_SECONDS)
+        self._site = patiently(lambda: site_store_of(self._plan.name).give.remote(), STARTING_SECONDS)
         self._beats = Heartbeats(self._site.patience)
         me = ray.get_runtime_context().current_actor
         state = retry(lambda: state_of(me), STARTING_SECONDS, lambda error: True)  # Ray's head may be busy
@@ -155,7 +155,7 @@ class Hub:
         """In a thread of its own: a head that does not answer must not keep the run from ending."""
         while not run.finished:
             with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
-                keep(self._plan.name, self._site)
+                site_store(self._plan.name, self._site)
                 self._heed_machines()
             time.sleep(LOOK_SECONDS)
 

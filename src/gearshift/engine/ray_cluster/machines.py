@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from gearshift.retries import retry
 
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub
@@ -30,14 +31,13 @@ Place = tuple[int, str]  # pid and node
 
 def patiently(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
     """Whoever is asked may be starting. `RayError` if there is no answer in that time."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return ray.get(ask(), timeout=ANSWER_SECONDS)
-        except (RayError, ValueError):  # Ray knows no actor of that name, yet
-            if time.monotonic() >= until:
-                raise
-            time.sleep(MEET_SECONDS)
+    return retry(
+        lambda: ray.get(ask(), timeout=ANSWER_SECONDS),
+        seconds,
+        lambda error: isinstance(error, RayError | ValueError),  # Ray knows no actor of that name, yet
+        first=MEET_SECONDS,
+        longest=MEET_SECONDS,
+    )
 
 
 def within(seconds: float, work: Callable[[], object]) -> bool:

@@ -31,6 +31,7 @@ from gearshift.engine.ray_cluster.plan import NAMESPACE, actor_name
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
+from gearshift.retries import retry
 
 NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for
@@ -190,11 +191,10 @@ def late_sentence(late: Late, patience: float) -> str:
 
 def patiently_found(name: str) -> Any:
     """An actor that is there, or will be soon."""
-    until = time.monotonic() + ALONE_SECONDS
-    while True:
-        try:
-            return ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(MEET_SECONDS)
+    return retry(
+        lambda: ray.get_actor(name, namespace=NAMESPACE),
+        ALONE_SECONDS,
+        lambda error: isinstance(error, ValueError),
+        first=MEET_SECONDS,
+        longest=MEET_SECONDS,
+    )

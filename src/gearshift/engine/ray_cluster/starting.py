@@ -21,9 +21,9 @@ from ray.util.placement_group import (
 )
 
 from gearshift.engine.ray_cluster.hub import Hub, Running
-from gearshift.engine.ray_cluster.keeper import end_members, keep, leave_place
 from gearshift.engine.ray_cluster.machines import ANSWER_SECONDS, END_SECONDS, within
 from gearshift.engine.ray_cluster.plan import NAMESPACE, Plan
+from gearshift.engine.ray_cluster.site_store import end_members, leave_place, site_store
 from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
 
@@ -122,7 +122,7 @@ def launch(
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        ray.get(keep(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
+        ray.get(site_store(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
     except TypeError as error:  # what pickle says of what it cannot take along
         cause = error.__cause__ or error
