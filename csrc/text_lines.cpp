@@ -72,19 +72,18 @@ bool is_escaped(const char* data, size_t begin, size_t at, char escape) {
     return (at - first) % 2 == 1;
 }
 
-// Gives up behind `quoted_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
+// Gives up behind `most_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
 // so all of them together cost one pass.
-QuotedField find_close(const char* data, size_t open, size_t size, const LineFormat& format) {
-    const char quote = format.quote;
+QuotedField find_close(const char* data, size_t open, size_t size, char quote, char escape, size_t most_lines) {
     QuotedField field{size, 0, false};
     size_t at = open + 1;
     while (at < size) {
         const void* hit = std::memchr(data + at, quote, size - at);
         const size_t found = hit ? static_cast<size_t>(static_cast<const char*>(hit) - data) : size;
         for (const char* p = data + at; (p = static_cast<const char*>(std::memchr(p, '\n', data + found - p))); ++p)
-            if (++field.newlines >= format.quoted_lines) return field;
+            if (++field.newlines >= most_lines) return field;
         if (found == size) break;
-        if (format.escape && is_escaped(data, open + 1, found, format.escape)) {
+        if (escape && is_escaped(data, open + 1, found, escape)) {
             field.escaped = true;
             at = found + 1;
             continue;
@@ -157,12 +156,12 @@ class RecordSplitter {
 
     void keep(uint32_t* lines) {
         if (newlines_) result_.long_records.insert(result_.long_records.end(), {static_cast<uint32_t>(result_.records), static_cast<uint32_t>(newlines_ + 1)});
-        if (format_.header_size && is_like_header()) result_.headers.push_back(static_cast<uint32_t>(result_.records));
+        const bool as_long = next_ - at_ - format_.header_size <= 2;  // and a line end; wraps around where it is shorter
+        if (as_long && format_.header_size && is_like_header()) result_.headers.push_back(static_cast<uint32_t>(result_.records));
         lines[result_.records++] = static_cast<uint32_t>(line_);
     }
 
-    // The size alone rules out nearly every line.
-    bool is_like_header() const {
+    [[gnu::noinline]] bool is_like_header() const {
         size_t end = next_;
         if (end > at_ && data_[end - 1] == '\n') --end;
         if (end > at_ && data_[end - 1] == '\r') --end;
@@ -209,7 +208,7 @@ class RecordSplitter {
             if (trim_)
                 while (begin < size_ && data_[begin] == ' ') text_begin = ++begin;
             if (format_.quote && begin < size_ && data_[begin] == format_.quote) {
-                const QuotedField field = find_close(data_, begin, size_, format_);
+                const QuotedField field = find_close(data_, begin, size_, format_.quote, format_.escape, format_.quoted_lines);
                 crosses_lines = field.newlines > 0;
                 if (crosses_lines) opened_ = newlines_;
                 newlines_ += field.newlines;

@@ -94,6 +94,8 @@ def _thousands(seen: dict[str, list[_Column]], decimal: str) -> str:
 
 
 def _look(values: Sequence[str], mark: str) -> _Column:
+    if not any(mark in value for value in values):
+        return _Column()
     grouping, single = _grouping(mark), re.compile(rf"[-+]?[\d{_other(mark)}]*[{mark}]\d+")
     groups = [match for value in values if (match := grouping.fullmatch(value))]
     decimals = sum(single.fullmatch(value) is not None for value in values if not grouping.fullmatch(value))
