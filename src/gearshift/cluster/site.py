@@ -39,6 +39,7 @@ from gearshift.shard import Layout
 from gearshift.training import Training
 
 T = TypeVar("T")
+LONGEST_PAUSE = 5.0  # seconds between two attempts to write in the run folder
 BAG = 256  # ids of one example in a bag that a message has room for
 SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
 FOLDER_SECONDS = 300.0  # for which a process that restarts waits for a folder that is full, read-only or away
@@ -162,8 +163,13 @@ class Site:
             return bool(read_state(self.folder).get("token", "") == self.token)
         return False
 
-    def patiently(self, do: Callable[[], T], tell: Callable[[str], None]) -> T:
-        """Does what needs the run's folder. While it is full, read-only or away it is tried again, for a while."""
+    def patiently(
+        self, do: Callable[[], T], tell: Callable[[str], None], stopped: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Does what needs the run's folder. While it is full, read-only or away, it is retried for a while.
+
+        `stopped` says whether the user has asked the run to stop: then it is not retried any more.
+        """
         began = time.monotonic()
 
         def failed(attempt: int, error: Exception) -> None:
@@ -174,12 +180,20 @@ class Site:
                 )
 
         try:
-            found = retry(do, self.folder_seconds, self._is_of_folder, failed)
+            found = retry(
+                do,
+                self.folder_seconds,
+                lambda error: self._is_of_folder(error) and not stopped(),
+                failed,
+                longest=LONGEST_PAUSE,
+            )
         except OSError as error:
             if not self._is_of_folder(error):
                 raise
+            seconds = time.monotonic() - began
+            asked = " and was asked to stop" if stopped() else ""
             raise UserError(
-                f"the coordinator could not write in {self.folder} for {self.folder_seconds:g} s ({_said(error)}). "
+                f"the coordinator could not write in {self.folder} for {seconds:.1f} s ({_said(error)}){asked}. "
                 f"Make it writable and resume from the last checkpoint: gearshift train --resume {self.folder}"
             ) from None
         if (seconds := time.monotonic() - began) > 5:

@@ -164,10 +164,23 @@ def test_a_folder_that_stays_unwritable_ends_in_one_sentence(
         raise OSError(number, os.strerror(number), *([str(tmp_path / "cluster.json")] if named else []))
 
     site, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
-    expected = rf"could not write in {tmp_path} for 0.5 s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
+    expected = (
+        rf"could not write in {tmp_path} for 0\.\d s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
+    )
     with pytest.raises(UserError, match=expected):
         site.patiently(write, said.append)
     assert len(said) == 1
+
+
+def test_a_run_that_is_asked_to_stop_waits_for_its_folder_no_longer(tmp_path: Path) -> None:
+    asked = list[str]()
+
+    def write() -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    site = replace(site_in(tmp_path), folder_seconds=10_000.0)
+    with pytest.raises(UserError, match=r"\(Read-only file system\) and was asked to stop\. .* --resume"):
+        site.patiently(write, asked.append, lambda: bool(asked))
 
 
 def refused_by_a_socket() -> None:

@@ -100,7 +100,9 @@ class Hub:
             self._enter()
             self._seat._known = self._contacts
             self._run = self._site.patiently(
-                lambda: self._begin(self._seat, self._site, self), self._early.append
+                lambda: self._begin(self._seat, self._site, self),
+                self._early.append,
+                lambda: self._stop_asked,
             )
             self._follow(self._run)
         except UserError as error:
@@ -130,7 +132,9 @@ class Hub:
         me = ray.get_runtime_context().current_actor
         state = retry(lambda: state_of(me), STARTING_SECONDS, lambda error: True)  # Ray's head may be busy
         place, restarted = this_place(), state.restarts > 0
-        start = self._site.patiently(lambda: self._site.new_start(*place, restarted), self._early.append)
+        start = self._site.patiently(
+            lambda: self._site.new_start(*place, restarted), self._early.append, lambda: self._stop_asked
+        )
         self._seat.host, self._seat.place, self._seat.restarted = this_host(), place, restarted
         self._boot = self._seat.boot = start * STARTS
         self._starts.update(self._site.starts())
