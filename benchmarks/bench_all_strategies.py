@@ -21,7 +21,7 @@ from typing import Any
 
 from replicas.arms import FAST_LINK, SLOW_LINK, Arm, Rates, Score, difference, plain, run, text
 
-from gearshift.commands.compare import Asked, table
+from gearshift.cli.compare import Asked, table
 from gearshift.comparison import Arm as Compared
 from gearshift.comparison import compare
 from gearshift.engine.cluster_model import Slow

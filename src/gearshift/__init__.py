@@ -12,7 +12,7 @@ The way of the data, and where to look:
     training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
     event_log.py  every decision, to replay; control.py: a live run asked from another process
     trained.py    predict, evaluate, save, load
-    config/       what a run is, from YAML; train.py builds it; cli.py and commands/ are the command line
+    config/       what a run is, from YAML; train.py builds it; cli/app.py and commands/ are the command line
 """
 
 import os

@@ -6,7 +6,7 @@ import signal
 def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is begun yet that Ctrl-C could break
-    from gearshift.cli import main as carry_out
+    from gearshift.cli.app import main as carry_out
 
     carry_out()
 

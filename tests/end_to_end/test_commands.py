@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import cli
+from gearshift.cli import app as cli
 
 pytest.importorskip("gearshift.train")
 

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 import gearshift as gs
-from gearshift import cli, control, run_folder
+from gearshift import control, run_folder
+from gearshift.cli import app as cli
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.cluster.site import Site
 from gearshift.control import Status

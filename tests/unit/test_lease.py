@@ -367,7 +367,8 @@ def test_of_claimants_at_once_one_gets_each_number(
 def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
     folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gearshift import cli, watching
+    from gearshift import watching
+    from gearshift.cli import app as cli
 
     monkeypatch.setattr(watching, "WATCH_SECONDS", 3.0)
     process = started(folder, **{run_owner.MACHINE: "elsewhere"})
@@ -417,8 +418,9 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can look at the processes of such a cluster: their heartbeats tell, or that there are none."""
-    from gearshift import cli, watching
-    from gearshift.commands.metrics import page_or_state
+    from gearshift import watching
+    from gearshift.cli import app as cli
+    from gearshift.cli.metrics import page_or_state
 
     process = started(folder)
     owns(process)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from gearshift import cli, control, leftovers, run_folder, temporary
+from gearshift import control, leftovers, run_folder, temporary
+from gearshift.cli import app as cli
 from gearshift.cluster.end_session import end_session
 
 DEAD = (

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import cli, control, prometheus, run_folder
-from gearshift.commands.metrics import TYPE, server
+from gearshift import control, prometheus, run_folder
+from gearshift.cli import app as cli
+from gearshift.cli.metrics import TYPE, server
 from gearshift.control import Status
 from tests.unit.test_control import Fake
 

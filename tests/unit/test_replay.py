@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import cli, event_log
+from gearshift import event_log
+from gearshift.cli import app as cli
 from gearshift.errors import UserError
 from gearshift.event_log import EventLog, Head
 from gearshift.replay import replay, story

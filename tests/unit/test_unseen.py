@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gearshift as gs
-from gearshift.cli import run as command
+from gearshift.cli.app import run as command
 from gearshift.errors import UserError
 
 SCHEMA = gs.Schema((gs.Categorical("user_id"), gs.Categorical("item"), gs.Categorical("request")))

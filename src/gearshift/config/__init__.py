@@ -10,7 +10,7 @@
     overrides.py    dotted `key=value`, and its short forms
     load.py         document + overrides -> Config; every complaint says file, line and nearest name
     files.py        do the paths that a config names exist?
-    reference.py    docs/config.md and the JSON schema for editors, from the descriptions
+    cli/api_reference.py    docs/config.md and the JSON schema for editors, from the descriptions
 
 Imports neither torch nor numpy nor pyarrow.
 """

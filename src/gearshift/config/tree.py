@@ -39,7 +39,7 @@ from gearshift.data import schema as columns
 from gearshift.data.known_logs import KNOWN_LOGS
 from gearshift.engine import cluster_model
 
-SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by reference.py
+SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by cli/api_reference.py
 
 ModelName = Literal["lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"]
 

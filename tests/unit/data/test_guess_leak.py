@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gearshift.commands.init import init
+from gearshift.cli.init import init
 from gearshift.config import load_config
 from gearshift.data.guess_leak import FEWEST
 from gearshift.data.infer import Inferred, infer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gearshift.commands.init import init
+from gearshift.cli.init import init
 from gearshift.data.dataset import read
 from gearshift.data.infer import Inferred, infer
 from gearshift.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gearshift.commands.init import init
+from gearshift.cli.init import init
 from gearshift.config import load_config
 from gearshift.data.dataset import read
 from gearshift.data.infer import infer

@@ -12,8 +12,9 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift import cli, run_folder
+from gearshift import run_folder
 from gearshift.cadence import Every
+from gearshift.cli import app as cli
 from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import CowClip, RowPart

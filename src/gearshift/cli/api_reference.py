@@ -1,0 +1,199 @@
+"""docs/api.md, made from the docstrings of every public name.
+
+python -m gearshift.cli.api_reference      writes it; a test fails while it is out of date
+
+What a user may rely on is `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.losses.__all__`. Every such
+name stands in one of the sections below.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import gearshift
+from gearshift import losses, models
+
+DOCS_FILE = Path(__file__).parents[3] / "docs" / "api.md"
+
+_HEAD = """\
+# The Python API
+
+<!-- Made from the docstrings in src/gearshift: python -m gearshift.cli.api_reference -->
+
+    import gearshift as gs
+
+Import it before torch. The first steps are in [tutorial.md](tutorial.md), a notebook in
+[quickstart.ipynb](../examples/quickstart.ipynb), the words in [glossary.md](glossary.md). A mistake in your data,
+settings or calls is a `gs.UserError`, in one sentence.
+"""
+
+SECTIONS = {
+    "Data": "read infer_schema Dataset Schema Label Numeric Bucketized Categorical Bag Sequence Vector CsvFormat Batch "
+    "ClickLog",
+    "Training": "Trainer Run Callback Result EarlyStopping Plateau CheckpointPolicy Every Switch Status "
+    "ClusterSettings attach RemoteRun sweep_batch",
+    "Trained models": "load TrainedModel Evaluation",
+    "Optimizers of dense weights": "SGD Momentum Adagrad Adam AdamW Schedule",
+    "Optimizers of embedding rows": "RowSGD RowMomentum RowAdagrad RowwiseAdagrad RowAdam RowFTRL CowClip",
+    "A loop of your own": "Embeddings Inputs",
+    "Errors and warnings": "UserError DataWarning",
+}
+# Called by the engine and the coordinator, not by users.
+INTERNAL = {
+    "Run": "start began stepped evaluated switched tell write_events facts restore save_now save_if_asked over ending "
+    "measures_at_the_end ask_save_in_time",
+    "Trainer": "prepare",
+    "TrainedModel": "learner",
+    "Result": "learner",
+    "Dataset": "blocks",
+    "Embeddings": "forward push get_extra_state set_extra_state extra_repr",
+    "ClusterSettings": "transport",
+    "Every": "due",
+    "Schedule": "factor",
+    **dict.fromkeys(("SGD", "Momentum", "Adagrad", "Adam", "AdamW"), "init step"),
+}
+
+
+def markdown() -> str:
+    parts = [_HEAD]
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        parts += [_entry(f"gs.{name}", getattr(gearshift, name)) for name in names.split()]
+    parts.append(f"## Losses: `gs.losses`\n\n{_text(losses)}\n")
+    parts += [_entry(f"gs.losses.{name}", getattr(losses, name)) for name in losses.__all__]
+    parts.append(f"## Models: `gs.models`\n\n{_MODELS}\n")
+    own = [name for name in models.__all__ if name not in gearshift.__all__ and name != "MODELS"]
+    parts += [_entry(f"gs.models.{name}", getattr(models, name)) for name in sorted(own)]
+    return "\n".join(parts)
+
+
+_MODELS = """\
+Plain modules from `gs.Inputs` to logits; [models.md](models.md) explains them. `gs.models.MODELS` has the class of
+each name that a config may use."""
+
+
+def _entry(name: str, thing: Any) -> str:
+    lines = [f"### {name}\n", *filter(None, [_signature(name, thing)]), _text(thing), ""]
+    if inspect.isclass(thing):
+        lines += [*_fields(thing), *_methods(thing)]
+    return "\n".join(lines)
+
+
+def _text(thing: Any) -> str:
+    return inspect.cleandoc(thing.__doc__ or "")
+
+
+def _signature(name: str, thing: Any) -> str:
+    if inspect.isclass(thing) and (issubclass(thing, Exception) or not _is_made_by_users(thing)):
+        return ""
+    parameters = list(inspect.signature(thing).parameters.values())
+    shown = [_parameter(p) for p in parameters if p.name != "self"]
+    if any(p.kind is p.KEYWORD_ONLY for p in parameters) and not any(
+        p.kind is p.VAR_POSITIONAL for p in parameters
+    ):
+        first = next(
+            i for i, p in enumerate(q for q in parameters if q.name != "self") if p.kind is p.KEYWORD_ONLY
+        )
+        shown.insert(first, "*")
+    returned = "" if inspect.isclass(thing) else _returned(inspect.signature(thing).return_annotation)
+    line = f"{name}({', '.join(shown)}){returned}"
+    if len(line) > 110:
+        line = f"{name}(\n" + "".join(f"    {one},\n" for one in shown) + f"){returned}"
+    return f"```python\n{line}\n```\n"
+
+
+def _returned(annotation: Any) -> str:
+    return "" if annotation in (inspect.Signature.empty, "None") else f" -> {_type(annotation)}"
+
+
+def _is_made_by_users(kind: type) -> bool:
+    """Runs, results and evaluations come from a trainer or a model."""
+    return kind.__name__ not in (
+        "Run",
+        "Result",
+        "TrainedModel",
+        "Evaluation",
+        "RemoteRun",
+        "Dataset",
+        "Callback",
+        "Status",
+        "Switch",
+    )
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+    kind = "" if p.annotation is p.empty else f": {_type(p.annotation)}"
+    default = "" if p.default is p.empty else f" = {_default(p.default)}"
+    return f"{star}{p.name}{kind}{default}"
+
+
+def _type(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _default(value: Any) -> str:
+    if inspect.isfunction(value):
+        return "..." if value.__name__ == "<lambda>" else value.__name__
+    if "factory" in repr(value):  # of a dataclass
+        return "..."
+    if is_dataclass(value) and not isinstance(value, type):
+        return f"{type(value).__name__}()"
+    return repr(value)
+
+
+def _fields(kind: type) -> Iterator[str]:
+    """What the comments at the fields of a dataclass say."""
+    if not is_dataclass(kind):
+        return
+    said = dict(re.findall(r"^    (\w+): [^#\n]+#\s*(.+)$", inspect.getsource(kind), re.M))
+    known = [(field.name, said[field.name]) for field in fields(kind) if field.name in said]
+    if known:
+        yield (
+            "\n".join(["| field | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in known)])
+            + "\n"
+        )
+
+
+def public_members(kind: type) -> dict[str, Callable[..., Any] | property]:
+    """Methods and properties of a class, its own and those of our base classes; base classes first."""
+    found: dict[str, Callable[..., Any] | property] = {}
+    for base in reversed(kind.__mro__):
+        if not base.__module__.startswith("gearshift"):
+            continue
+        for name, member in vars(base).items():
+            plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if not name.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
+                found[name] = plain
+    return found
+
+
+def _methods(kind: type) -> Iterator[str]:
+    hidden = INTERNAL.get(kind.__name__, "").split()
+    if kind.__module__.startswith("gearshift.models.") and kind.__name__ not in (
+        "Fields",
+        "Inputs",
+        "SequenceRows",
+    ):
+        hidden += ["forward", "is_built_in", "made_again"]
+    for name, member in public_members(kind).items():
+        if name in hidden:
+            continue
+        if isinstance(member, property):
+            yield f"**`.{name}`** {_text(member)}\n"
+        else:
+            line = _signature(f".{name}", member).removeprefix("```python\n").removesuffix("\n```\n")
+            yield f"**`{' '.join(line.split()).replace('( ', '(').replace(', )', ')')}`**\n\n{_text(member)}\n"
+
+
+def main() -> None:
+    DOCS_FILE.write_text(markdown())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,593 @@
+"""The command line: names, arguments and help. What a command does is in `commands/`, imported when it runs.
+
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user's mistake is one
+sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal, TextIO
+
+import typer
+
+from gearshift.cli.help_sections import Sections
+from gearshift.errors import DataWarning, UserError
+from gearshift.names import nearest_name
+
+app = typer.Typer(
+    name="gearshift",
+    cls=Sections,
+    rich_markup_mode=None,
+    help="Train click-through-rate models on click logs.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+EVERYDAY, ON_A_RUN, LAB = "Everyday", "On a run (RUN = folder, beginning of its name, or last)", "Lab"
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the figures as JSON.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file's (docs/config.md).")
+]
+MissingColumns = Annotated[
+    Literal["fail", "as_missing"],
+    typer.Option(help="What a feature column means that the data lack: an error, or missing values."),
+]
+By = Annotated[str | None, typer.Option("--by", metavar="COLUMN", help="Also per value of this column.")]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Train click-through-rate models on click logs."""
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where to put the example files.")] = Path("demo"),
+    examples: Annotated[str, typer.Option(help="How many examples to generate, such as 500k.")] = "1.5M",
+) -> None:
+    """Generate a click log, train on it, and show what to do next (under two minutes)."""
+    from gearshift.cli.demo import demo
+
+    raise typer.Exit(demo(folder, examples))
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def init(
+    data: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A click log: CSV, TSV, JSON lines, libfm or Parquet.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="How it is read: data.csv={quote: none}, data.bad_lines, ..."
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
+    label: Annotated[str | None, typer.Option(help="The label column, if the guess is wrong.")] = None,
+    time: Annotated[str | None, typer.Option(help="The time column, if the guess is wrong.")] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Which label values mean a click: yes, '[a, b]', '> 0', '>= 4'."),
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of text that is not UTF-8, such as latin-1.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
+) -> None:
+    """Look at a file and write a config with every guess explained."""
+    from gearshift.cli.init import init
+
+    init(
+        data,
+        output,
+        label=label,
+        time=time,
+        positive=positive,
+        encoding=encoding,
+        force=force,
+        settings=settings or [],
+    )
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def train(
+    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A YAML file.")] = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN[@CHECKPOINT]", help="Go on where it was saved.")
+    ] = None,
+    init_from: Annotated[
+        str | None, typer.Option("--init-from", metavar="RUN", help="Start with the embeddings of this run.")
+    ] = None,
+) -> None:
+    """Train a model: gearshift train clicks.yaml model=dcnv2 train.epochs=2"""
+    from gearshift.cli.train import train
+
+    raise typer.Exit(train(config, settings or [], json_file=json, resume=resume, init_from=init_from))
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def evaluate(
+    runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]... [data.KEY=VALUE]...")],
+    by: By = None,
+    json: JsonFile = None,
+    missing_columns: MissingColumns = "fail",
+) -> None:
+    """Measure a model on data (or the run's own test data); two runs: compare them on the same examples."""
+    from gearshift.cli.evaluate import evaluate
+
+    evaluate(runs_and_data, by=by, json_file=json, missing_columns=missing_columns)
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA...")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .csv or .parquet file.")],
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column through too.")
+    ] = None,
+    missing_columns: MissingColumns = "fail",
+) -> None:
+    """Write a probability for each example; the data needs no label."""
+    from gearshift.cli.predict import predict
+
+    predict(run, data, output, keep=keep or [], missing_columns=missing_columns)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+) -> None:
+    """List the runs: state, step, speed, AUC."""
+    from gearshift.cli.runs import runs
+
+    runs(folder)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def status(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="End with 0 healthy or done, 3 recovering, 4 stalled, 5 failed, 6 stopped, 7 unknown.",
+        ),
+    ] = False,
+    stalled_after: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Without a step, after which it counts as stalled."),
+    ] = 300.0,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="Watch a run on other machines until it is known whether it is dead (about 30 s).",
+        ),
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Tell how a run is: state, last step, checkpoint age, what broke; for probes with --exit-code."""
+    from gearshift.cli.status import status
+
+    asked = status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json, wait=wait)
+    raise typer.Exit(asked)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def clean(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER]...", help="Where the runs are; runs if not given."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove what dead runs left on this machine: temporary folders, sockets, half checkpoints, Ray clusters."""
+    from gearshift.cli.clean import clean
+
+    clean(folders or [Path("runs")], dry_run=dry_run)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Show a live run of another process until it ends; Ctrl-C leaves the run alone."""
+    from gearshift.cli.watch import watch
+
+    raise typer.Exit(watch(run))
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def metrics(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve them on this port of 127.0.0.1 until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Print the figures of a live run and of each of its processes as Prometheus text."""
+    from gearshift.cli.metrics import metrics
+
+    metrics(run, port)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def switch(
+    words: Annotated[list[str], typer.Argument(metavar="[RUN] STRATEGY [KEY=VALUE]...")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the event log.")] = "",
+) -> None:
+    """Change how the workers of a live run synchronise: gearshift switch last gba max_lag=4"""
+    from gearshift.cli.control import switch
+
+    switch(words, reason=reason)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def resize(
+    workers: Annotated[int, typer.Option(min=1, help="How many shall work from now on.")],
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+) -> None:
+    """Let workers join or leave a live run; its global batch stays: gearshift resize last --workers 16"""
+    from gearshift.cli.control import resize
+
+    resize(run, workers)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def stop(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Stop a live run after its step; it saves first and can be resumed."""
+    from gearshift.cli.control import stop
+
+    stop(run)
+
+
+@app.command(rich_help_panel=ON_A_RUN)
+def checkpoint(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
+    """Have a live run save a checkpoint now."""
+    from gearshift.cli.control import checkpoint
+
+    checkpoint(run)
+
+
+@app.command(rich_help_panel=LAB)
+def replay(
+    log_or_run: Annotated[str, typer.Argument(metavar="[LOG|RUN]")] = "last",
+    show: Annotated[bool, typer.Option("--show", help="Tell the log in plain words first.")] = False,
+) -> None:
+    """Prove that the log of a run's decisions gives the same decisions again."""
+    from gearshift.cli.replay import replay
+
+    raise typer.Exit(replay(log_or_run, show=show))
+
+
+@app.command(rich_help_panel=LAB)
+def prepare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write.")],
+    settings: Settings = None,
+) -> None:
+    """Convert a log once to Parquet with ready ids; trains faster and can be read from any position."""
+    from gearshift.cli.prepare import prepare
+
+    prepare(config, output, settings or [])
+
+
+@app.command(rich_help_panel=LAB)
+def inspect(
+    what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",
+    settings: Settings = None,
+) -> None:
+    """Show what is in a run, a config, a checkpoint or a prepared folder."""
+    from gearshift.cli.inspect import inspect
+
+    inspect(what, settings or [])
+
+
+@app.command(rich_help_panel=EVERYDAY)
+def compare(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    settings: Settings = None,
+    strategies: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With commas, settings so: gba:max_lag=2, own ones module:Class; the first is what the others are "
+            "held against.",
+        ),
+    ] = "sync,gba,async",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHO=FACTOR", help="Slow a worker down by an injected wait: 3=5x."),
+    ] = None,
+    bursts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches, injected."),
+    ] = None,
+    step_seconds: Annotated[
+        str, typer.Option(metavar="TIME", help="What an undisturbed batch takes where slowness is injected.")
+    ] = "200ms",
+    margin: Annotated[
+        float, typer.Option(metavar="AUC", help="Differences below this do not matter.")
+    ] = 0.001,
+    price: Annotated[float | None, typer.Option(metavar="$", help="Of one worker for an hour.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where compare.json and compare.md go.")
+    ] = Path(),
+) -> None:
+    """The same run under several strategies and seeds: AUC with a verdict, speed, staleness, what was lost."""
+    from gearshift.cli.compare import Asked, compare_command
+
+    inject = []
+    if slow or bursts:
+        inject = [f"cluster.inject={{step: {step_seconds}, slow: {slow or []}, bursts: {bursts or []}}}"]
+    compare_command(Asked(config, settings or [], _listed(strategies), seeds, inject, margin, price, out))
+
+
+@app.command("sweep-batch", rich_help_panel=LAB)
+def sweep_batch(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
+    settings: Settings = None,
+    optimizers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With commas, the config's own if not given; keys of `optimizer` so: vr_adam:row_trust=row_wise.",
+        ),
+    ] = "",
+    batches: Annotated[
+        str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
+    ] = "1x,2x,4x,8x,16x,32x,64x",
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each, paired; three where these settle it.")
+    ] = 5,
+    tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
+    tune_share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Of the training data, to search learning rates on: 0.1; with several epochs 1.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json, .md and .svg go.")] = Path(),
+) -> None:
+    """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
+    from gearshift.cli.sweep_batch import factor, parsed_share, sweep_batch_command
+    from gearshift.sweep import Asked
+
+    factors = tuple(factor(word) for word in _listed(batches))
+    names = tuple(_listed(optimizers))
+    share = None if tune_share is None else parsed_share("--tune-share", tune_share)
+    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
+    sweep_batch_command(asked, out)
+
+
+@app.command(rich_help_panel=LAB)
+def simulate(
+    workers: Annotated[str, typer.Option(metavar="N")] = "8",
+    global_batch: Annotated[str, typer.Option(metavar="N", help="Examples of a step.")] = "8192",
+    strategies: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="With commas; settings so: gba:max_lag=2; own ones: module:Class."
+        ),
+    ] = "sync,gba,async",
+    switch: Annotated[
+        list[str] | None, typer.Option(metavar="WHEN=NAME", help="50%=gba, 500k=gba or 60s=gba.")
+    ] = None,
+    examples: Annotated[str, typer.Option(metavar="N", help="How many to train on.")] = "1M",
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Examples of one gradient; global batch / workers if not given."),
+    ] = None,
+    step_seconds: Annotated[
+        str, typer.Option(metavar="TIME", help="What an undisturbed worker computes for such a batch.")
+    ] = "0.1",
+    slow: Annotated[
+        list[str] | None, typer.Option(metavar="WHO=FACTOR", help="3=5x, 0-3=2x, for a while: 3=5x@60s-120s.")
+    ] = None,
+    lognormal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SIGMA", help="Jitter of every batch: 0.3, or of some workers 3:0.5."),
+    ] = None,
+    bursts: Annotated[
+        list[str] | None, typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches.")
+    ] = None,
+    fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHEN", help="3@60s+30s (back after 30 s), or 1h+30s: one an hour."),
+    ] = None,
+    preempt: Annotated[
+        list[str] | None, typer.Option(metavar="WHO@FROM-TO", help="3@60s-120s: leaves and comes back.")
+    ] = None,
+    notice: Annotated[str | None, typer.Option(metavar="TIME", help="Until a death is noticed.")] = None,
+    latency: Annotated[str | None, typer.Option(metavar="TIME", help="Of a pull, and of a push.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(metavar="SIZE", help="Per second and worker.")] = None,
+    pull_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
+    push_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
+    all_reduce: Annotated[str | None, typer.Option(metavar="TIME", help="Of a sync step.")] = None,
+    dense_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the dense parameters: reduced, pulled and pushed, or exchanged."
+        ),
+    ] = None,
+    sync_servers: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="That keep the centre of replicas (easgd); 1 if not given."),
+    ] = None,
+    sync_bandwidth: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Per second and sync server.")
+    ] = None,
+    cores: Annotated[str | None, typer.Option(metavar="N", help="That all workers share.")] = None,
+    cpu_seconds: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="What of --step-seconds needs a core; all if not given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N")] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Strategies on a cluster that need not exist: speed, staleness, whose data are lost; nothing is trained."""
+    from gearshift.cli.simulate import simulate_command
+    from gearshift.cli.simulate_options import Asked
+
+    asked = Asked(
+        workers=workers,
+        global_batch=global_batch,
+        examples=examples,
+        strategies=strategies,
+        switches=switch or [],
+        batch=batch,
+        step_seconds=step_seconds,
+        slow=slow or [],
+        lognormal=lognormal or [],
+        bursts=bursts or [],
+        fail=fail or [],
+        preempt=preempt or [],
+        notice=notice,
+        latency=latency,
+        bandwidth=bandwidth,
+        pull_bytes=pull_bytes,
+        push_bytes=push_bytes,
+        all_reduce=all_reduce,
+        dense_bytes=dense_bytes,
+        sync_servers=sync_servers,
+        sync_bandwidth=sync_bandwidth,
+        cores=cores,
+        cpu_seconds=cpu_seconds,
+        seed=seed,
+    )
+    simulate_command(asked, json_file=json)
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+_interrupts: list[int] = []
+
+
+def main() -> None:
+    """The `gearshift` command."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+    warnings.showwarning = _show_warning
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    sys.exit(run([argument for argument in arguments if argument != "--debug"], debug=debug))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What the data are like is a sentence for the user; any other warning is for developers, with its place."""
+    if issubclass(category, DataWarning):
+        text = f"{message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(text)
+
+
+def _interrupt(number: int, _: object) -> None:
+    _interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def _is_of_an_import(error: Exception) -> bool:
+    """A library that is just being imported may make another error of an interrupt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ImportError) or any(frame.name == "<module>" for frame in frames)
+
+
+def run(arguments: list[str], *, debug: bool = False) -> int:
+    """Carries out a command line; returns the exit code."""
+    try:
+        if arguments[:1] == ["--version"]:
+            return _print_version()
+        code = app(arguments or ["--help"], prog_name="gearshift", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _complain(_usage(error, arguments))
+    except UserError as error:
+        return _complain(str(error), error if debug else None)
+    except BrokenPipeError:  # `gearshift runs | head`
+        return _unread()
+    except SystemExit as stop:  # what typer makes of it when a command was still writing
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _unread()
+        raise
+    except OSError as error:  # a full disk, a folder that is not there, no permission
+        return _complain(_machine(error), error if debug else None)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        return 130 if _interrupts and _is_of_an_import(error) else _fault(error, debug)
+
+
+def _unread() -> int:
+    """Nobody reads on: no complaint, and the exit code of a process that SIGPIPE ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def _complain(sentence: str, error: BaseException | None = None) -> int:
+    if error is not None:
+        traceback.print_exception(error)
+    print(sentence, file=sys.stderr)
+    return 2
+
+
+def _machine(error: OSError) -> str:
+    """What the system refused, and for which file. Libraries put both into their own text."""
+    if error.strerror is None or error.filename is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    return f"cannot use {error.filename}: {error.strerror}; check that it is there, writable, and the disk not full"
+
+
+def _fault(error: Exception, debug: bool) -> int:
+    """Not the user's mistake: ours."""
+    if debug:
+        traceback.print_exception(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    print(
+        f"internal error: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}). "
+        "Run again with --debug for the traceback, and please report it.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _usage(error: typer.TyperException, arguments: list[str]) -> str:
+    commands = [
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    ]
+    typed = arguments[0] if arguments else ""
+    if typed and not typed.startswith("-") and typed not in commands:
+        near = nearest_name(typed, commands)
+        hint = f" Did you mean `{near}`?" if near else ""
+        return f"no command `{typed}`.{hint} ({', '.join(commands)})"
+    help_of = f"gearshift {typed} --help" if typed in commands else "gearshift --help"
+    return f"{error.format_message().rstrip('.')}. See {help_of}"
+
+
+def _print_version() -> int:
+    from gearshift.run_folder import versions
+
+    print(versions())
+    return 0

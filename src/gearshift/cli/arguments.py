@@ -1,0 +1,179 @@
+"""From names on the command line to runs, models and data. Heavy things are imported inside the functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gearshift import run_folder
+from gearshift.cli import terminal
+from gearshift.config import Config, load_config
+from gearshift.config.files import exists, hint
+from gearshift.data.schema import Label, Schema
+from gearshift.errors import MissingColumns, UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gearshift.data.absent import MissingColumnsMode
+    from gearshift.data.batch import Batch
+
+MANIFEST = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A trained model, where it came from, and the config of its run if it has one."""
+
+    name: str
+    path: Path
+    config: Config | None
+    model: Any  # gearshift.trained.TrainedModel
+    labels: tuple[Label, ...] | None = None  # how labels are read, where it is not as in training
+
+    @property
+    def schema(self) -> Schema:
+        schema: Schema = self.model.schema
+        return schema if self.labels is None else dataclasses.replace(schema, labels=self.labels)
+
+    def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
+        """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
+        from gearshift.evaluate import correct_for_sampling, predictions
+
+        for batch, probabilities_BT in predictions(self.model.learner, dataset):
+            kept = self.schema.negatives_kept if corrected else 1.0
+            yield batch, correct_for_sampling(probabilities_BT, kept)
+
+
+def is_model(name: str) -> bool:
+    """Whether a word of the command line names a run or a saved model rather than data."""
+    with suppress(UserError):
+        return find_model(name) is not None
+    return False
+
+
+def find_model(name: str, *roots: str | Path) -> Path:
+    """A run (path, `last`, beginning of its name in one of `roots`), a checkpoint or a saved model."""
+    path = Path(name)
+    if not (path / MANIFEST).is_file():
+        return run_folder.find(name, *roots)
+    if is_prepared(path):
+        raise UserError(f"{path} is prepared data, not a model; name a run first, such as: last {path}")
+    return path
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a folder's manifest is that of prepared data; one that is damaged is nobody's."""
+    with suppress(ValueError, AttributeError):
+        return bool(json.loads((path / MANIFEST).read_text()).get("format") == "gearshift-prepared")
+    return False
+
+
+def open_model(name: str, settings: Sequence[str] = ()) -> Opened:
+    """`settings` (data.KEY=VALUE) are laid over the config of its run."""
+    from gearshift.trained import load
+
+    path = find_model(name)
+    config = config_of(path, settings)
+    if settings and config is None:
+        raise UserError(f"{settings[0]}: {path} is a saved model without a config; name its run instead")
+    stated = config is not None and any(text.startswith("data.label") for text in settings)
+    return Opened(path.name, path, config, load(path), config.labels() if config and stated else None)
+
+
+def config_of(path: Path, settings: Sequence[str] = ()) -> Config | None:
+    """The config of the run that a model belongs to: its own folder, or that of a checkpoint in it."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / run_folder.RUN).is_file() and (folder / run_folder.CONFIG).is_file():
+            return load_config(folder / run_folder.CONFIG, settings)
+    return None
+
+
+def open_files(
+    paths: Sequence[str],
+    schema: Schema,
+    config: Config | None,
+    *,
+    labelled: bool = True,
+    why_all: str | None = None,
+    missing_columns: MissingColumnsMode = "fail",
+) -> Any:
+    """Data that the user names, read like those the model was trained on; tells on stderr where they differ.
+
+    `why_all` says why no line may be left out, whatever the run's own config allows.
+    """
+    from gearshift.data.bad_lines import BadLines
+
+    for path in paths:
+        if not exists(path):
+            raise UserError(f"no such file: {path}{hint(path)}")
+    source = paths[0] if len(paths) == 1 else list(paths)
+    all_lines = BadLines(advice=f"Fix the line, or remove it: {why_all}" if why_all else None)
+    settings: dict[str, Any] = (
+        {"bad_lines": all_lines} if config is None else _settings(source, config, all_lines, why_all)
+    )
+    dataset = _read(source, schema, **settings, labelled=labelled, missing_columns=missing_columns)
+    for sentence in dataset.remarks(schema).values():
+        terminal.warn(sentence)
+    return dataset
+
+
+def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
+    from gearshift.data.dataset import CsvFormat
+    from gearshift.data.sources import format_of_more
+
+    data = config.data
+    if data.synthetic is not None:
+        return {"bad_lines": all_lines}
+    return {
+        "format": format_of_more(source, data.format),
+        "csv": CsvFormat(**data.csv.settings()),
+        "bad_lines": all_lines if why_all else data.bad_lines.skip,
+    }
+
+
+def _read(source: Any, schema: Schema, **settings: Any) -> Any:
+    from gearshift.data.dataset import read
+
+    try:
+        return read(source, schema, **settings)
+    except MissingColumns as error:
+        raise error.with_option("--missing-columns as_missing") from None
+
+
+def tell_skipped(*datasets: Any) -> None:
+    """Lines that were left out, on stderr: the result is not of all the data. Parts may share them."""
+    from gearshift.data.bad_lines import lines_lost
+
+    skipped = list(dict.fromkeys(line for dataset in datasets for line in dataset.skipped))
+    if skipped:
+        some = "; ".join(str(line) for line in skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
+        lost = lines_lost(skipped)
+        lines = "1 bad line was" if lost == 1 else f"{terminal.count(lost)} bad lines were"
+        terminal.warn(f"{lines} skipped (data.bad_lines of the config): {some}")
+
+
+def own_data(opened: Opened, schema: Schema) -> Any:
+    """The test data of a model's run, else its validation data."""
+    from gearshift.train import datasets
+
+    if opened.config is None:
+        raise UserError(
+            f"name the data: gearshift evaluate {opened.path} DATA (a saved model has none of its own)"
+        )
+    data = datasets(opened.config)
+    dataset = data.test or data.valid
+    if dataset is None:
+        raise UserError(
+            f"run {opened.name} has no test or validation data; name some: gearshift evaluate RUN DATA"
+        )
+    return dataset.with_schema(schema)
+
+
+def keeping(schema: Schema, *columns: str) -> Schema:
+    """The schema with these columns carried along as they are."""
+    return dataclasses.replace(schema, keep=tuple(dict.fromkeys((*schema.keep, *columns))))

@@ -1,0 +1,22 @@
+"""`gearshift clean`: removes what dead runs left behind on this machine, and says what it removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gearshift import lease, leftovers
+from gearshift.cli import terminal
+from gearshift.cluster.end_session import end_session
+
+
+def clean(folders: list[Path], *, dry_run: bool) -> None:
+    found = 0
+    watch = lease.LAPSE_SECONDS + lease.BEAT_SECONDS
+    for leftover in leftovers.find(*folders, end_session=end_session, watch=watch):
+        found += 1
+        done = "left alone" if leftover.remove is None else "would remove" if dry_run else "removed"
+        terminal.say(f"{done} {leftover.path}   ({leftover.what})")
+        if leftover.remove is not None and not dry_run:
+            leftover.remove()
+    if not found:
+        terminal.say("nothing to clean up")

@@ -1,0 +1,195 @@
+"""`gearshift compare`: the same run under several strategies and seeds; a table with a verdict, and its files."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gearshift import run_folder
+from gearshift.cli import terminal
+from gearshift.comparison import Arm, Interval, compare
+from gearshift.config import Config, check_files, load_config
+from gearshift.config.strategy_words import parse_strategy
+from gearshift.errors import UserError
+
+_HEADS = ("strategy", "AUC (95 %)", "vs {}, paired", "verdict", "ex/s", "x {}", "of possible", "staleness", "lag",
+          "discarded")  # fmt: skip
+_UNDER = ("", "", "", "", "", "", "", "mean / p99", "p99", "")
+
+
+@dataclass(frozen=True)
+class Asked:
+    config: str
+    settings: list[str]
+    strategies: list[str]
+    seeds: int
+    inject: list[str]  # overrides that slow workers down
+    margin: float
+    price: float | None
+    out: Path
+
+
+def compare_command(asked: Asked) -> None:
+    if asked.seeds < 1:
+        raise UserError(f"--seeds is {asked.seeds}; at least 1, and 5 for an interval that says something")
+    if not asked.strategies or len(set(asked.strategies)) < len(asked.strategies):
+        raise UserError("--strategies names each strategy once, such as sync,gba,async")
+    runs = [
+        (name, seed, _config(asked, name, seed))
+        for seed in range(1, asked.seeds + 1)
+        for name in asked.strategies
+    ]
+    check_files(runs[0][2])
+    terminal.say(_opening(asked, runs[0][2]))
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.strategies}
+    for number, (name, seed, config) in enumerate(runs, 1):  # seeds outside: strategies take turns
+        report = _run(config, asked)
+        reports[name].append(report)
+        _keep(asked, reports)
+        terminal.say(
+            f"  {number}/{len(runs)}  seed {seed}  {name:18} AUC {terminal.figure(report['auc'])}  "
+            f"{report['examples_per_second']:,.0f} ex/s"
+        )
+    arms = compare(reports, margin=asked.margin, price=asked.price)
+    terminal.say(table(arms, asked))
+    for sentence in notes(arms, reports, asked):
+        terminal.say(sentence)
+    _write(asked, arms, reports)
+
+
+def _config(asked: Asked, strategy: str, seed: int) -> Config:
+    name, written = parse_strategy(strategy)
+    words = [
+        *asked.settings,
+        *asked.inject,
+        f"strategy={name}",
+        *(f"strategy.{key}={value}" for key, value in written.items()),
+        f"train.seed={seed}",
+        "train.baseline=false",
+    ]
+    return load_config(asked.config, words)
+
+
+def _run(config: Config, asked: Asked) -> dict[str, Any]:
+    from gearshift import train  # imports torch
+
+    run = train.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
+    report = dict(run.wait().report)
+    if report["auc"] is None:
+        raise UserError(
+            f"{run.folder}: the AUC is undefined, the {report['measured_on']} data have one class only"
+        )
+    return report
+
+
+def _opening(asked: Asked, config: Config) -> str:
+    cluster = config.cluster
+    said = "Same data, model, settings and seeds; "
+    said += f"{cluster.workers} workers, global batch {config.train.global_batch:,}."
+    if cluster.inject is not None:
+        words = (
+            ", ".join([*cluster.inject.slow, *cluster.inject.lognormal, *cluster.inject.bursts])
+            or "nothing slow"
+        )
+        said += f" Batches take {cluster.inject.step:g} s, injected ({words})."
+    return said
+
+
+def table(arms: Sequence[Arm], asked: Asked) -> str:
+    heads, rows = _lines(arms, asked, "$ / 1 B examples")
+    under = [*_UNDER, *[""] * (len(heads) - len(_UNDER))]
+    return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
+
+
+def _lines(arms: Sequence[Arm], asked: Asked, price: str) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; with a column for what only some comparisons have."""
+    heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
+    if any(arm.sync_gap is not None for arm in arms):
+        heads.append("sync gap")
+        for row, arm in zip(rows, arms, strict=True):
+            row.append("-" if arm.sync_gap is None else f"{arm.sync_gap:.1f}")
+    if asked.price is not None:
+        heads.append(price)
+        for row, arm in zip(rows, arms, strict=True):
+            row.append(f"{arm.price_per_billion:,.2f}")
+    return heads, rows
+
+
+def _row(arm: Arm) -> list[str]:
+    lost = f"{arm.discarded:,}" + (f" ({terminal.percent(arm.discarded_share)})" if arm.discarded else "")
+    return [
+        arm.strategy,
+        interval_text(arm.auc),
+        "-" if arm.difference is None else difference_text(arm.difference),
+        arm.verdict,
+        terminal.count(arm.examples_per_second),
+        f"{arm.speedup:.2f}",
+        "-" if arm.of_possible is None else f"{100 * arm.of_possible:.0f} %",
+        f"{arm.staleness_mean:.1f} / {arm.staleness_p99:.0f}",
+        f"{arm.lag_p99:.0f}",
+        lost,
+    ]
+
+
+def interval_text(found: Interval) -> str:
+    """.7712 +- .0004"""
+    half = "" if math.isnan(found.half) else f" +- {terminal.figure(found.half)}"
+    return terminal.figure(found.mean) + half
+
+
+def difference_text(found: Interval) -> str:
+    """-.0006 [-.0011, -.0001]"""
+    mean, low, high = (f"{bound:+.4f}".replace("0.", ".", 1) for bound in (found.mean, found.low, found.high))
+    return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
+
+
+def notes(arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]], asked: Asked) -> list[str]:
+    said = [
+        f'"same" = the whole interval lies within +-{terminal.figure(asked.margin, 3)} (--margin); '
+        '"worse"/"better" = all of it lies outside, on that side; otherwise "unclear".'
+    ]
+    for arm in arms:
+        if arm.more_seeds:
+            said.append(f"{arm.strategy}: about {arm.more_seeds} more seeds would likely settle it.")
+    if asked.seeds == 1:
+        said.append("One seed gives no interval; --seeds 5 does.")
+    first = reports[arms[0].strategy][0]
+    if first["injected"]:
+        overrun = max(report["injected"]["overrun"] for own in reports.values() for report in own)
+        said.append(
+            f"Slowness is injected. Possible = sum of worker rates = {first['injected']['possible']:,.0f} ex/s."
+        )
+        if overrun > 0.05:
+            said.append(
+                f"In {100 * overrun:.0f} % of the batches the work itself took longer than the injected duration: "
+                "the speeds say little; raise cluster.inject.step"
+            )
+    return said
+
+
+def _keep(asked: Asked, reports: dict[str, list[dict[str, Any]]]) -> None:
+    """What is known so far, should the rest not come."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
+
+
+def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]]) -> None:
+    asked.out.mkdir(parents=True, exist_ok=True)
+    found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
+    run_folder.write_json(asked.out / "compare.json", found)
+    run_folder.write_text(asked.out / "compare.md", markdown(arms, asked) + "\n")
+    terminal.say(f"Wrote {asked.out / 'compare.json'}, {asked.out / 'compare.md'}.")
+
+
+def markdown(arms: Sequence[Arm], asked: Asked) -> str:
+    heads, rows = _lines(arms, asked, "$ / 1 B")
+    return markdown_table(heads, rows)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

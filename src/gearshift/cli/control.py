@@ -1,0 +1,77 @@
+"""`gearshift switch`, `resize`, `stop` and `checkpoint`: asks a live run, and says in a sentence what it did."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from gearshift import control, run_folder
+from gearshift.cli import terminal
+from gearshift.errors import UserError
+
+STOP_SECONDS = 120.0  # to write a checkpoint
+
+
+def switch(words: list[str], *, reason: str) -> None:
+    """`words`: a run if there are two, a strategy, and settings as key=value."""
+    named = [word for word in words if "=" not in word]
+    if len(named) not in (1, 2):
+        raise UserError("name a run and a strategy: gearshift switch last gba max_lag=4")
+    folder = run_of(named[0] if len(named) == 2 else "last")
+    settings = dict(_setting(word) for word in words if "=" in word)
+    done = control.ask(folder, "switch", strategy=named[-1], settings=settings, reason=reason)
+    under_way = "1 batch" if done["adopted"] == 1 else f"{done['adopted']:,} batches"
+    terminal.say(
+        f"switched {folder.name} from {done['before']} to {done['strategy']} after step {done['step']:,} "
+        f"in {done['seconds']:.1f} s; {under_way} under way taken over, {done['discarded'] or 'none'} lost"
+    )
+
+
+def resize(run: str, workers: int) -> None:
+    folder = run_of(run)
+    control.ask(folder, "resize", workers=workers)
+    said = "1 worker" if workers == 1 else f"{workers} workers"
+    terminal.say(f"{folder.name} goes on with {said}; the global batch stays what it was")
+
+
+def stop(run: str) -> None:
+    folder = run_of(run)
+    control.ask(folder, "stop")
+    until = time.monotonic() + STOP_SECONDS
+    while (record := run_folder.read(folder)).is_live:
+        if time.monotonic() > until:
+            raise UserError(
+                f"{folder.name} was asked to stop and has not ended after {STOP_SECONDS:g} s; "
+                "a slow step, or a large checkpoint: look again with `gearshift runs`"
+            )
+        time.sleep(0.1)
+    if record.state != "stopped":
+        raise UserError(f"{folder.name} {record.state} before it could stop. {record.reason}".rstrip())
+    terminal.say(f"stopped {folder.name}; saved. Resume: gearshift train --resume {folder}")
+
+
+def checkpoint(run: str) -> None:
+    folder = run_of(run)
+    step = control.ask(folder, "checkpoint")["step"]
+    terminal.say(
+        f"{folder.name} saves a checkpoint after the step that follows step {step:,}, in {folder}/checkpoints"
+    )
+
+
+def run_of(name: str) -> Path:
+    folder = run_folder.find(name)
+    return folder.resolve() if folder.is_symlink() else folder
+
+
+def _setting(word: str) -> tuple[str, Any]:
+    key, _, text = word.partition("=")
+    plain = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in plain:
+        return key, plain[text.lower()]
+    for kind in (int, float):
+        try:
+            return key, kind(text)
+        except ValueError:
+            continue
+    return key, text

@@ -1,0 +1,194 @@
+"""`gearshift inspect`: what is in a run, a config, a checkpoint or a prepared folder. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gearshift import run_folder
+from gearshift.cli import terminal
+from gearshift.cli.arguments import MANIFEST
+from gearshift.cli.runs import figures
+from gearshift.config import load_config
+from gearshift.data.schema import Bucketized, Feature, Numeric, Schema, Vector
+from gearshift.errors import UserError
+
+PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
+
+
+def inspect(what: str, settings: list[str]) -> None:
+    path = Path(what)
+    if path.suffix in (".yaml", ".yml"):
+        return _config(path, settings)
+    if settings:
+        raise UserError(f"settings change a config; {what} is none")
+    if (path / MANIFEST).is_file():
+        return _folder(path)
+    if parts := _parts(path):
+        return _prepared_parts(path, parts)
+    return _run(run_folder.find(what))
+
+
+def _config(path: Path, settings: list[str]) -> None:
+    config = load_config(path, settings)
+    schema = config.schema()
+    if schema is not None:
+        terminal.say(schema_table(schema, config.model.dim))
+        terminal.say()
+    terminal.say(config.to_yaml().rstrip())
+
+
+def _run(folder: Path) -> None:
+    record = run_folder.read(folder)
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started))
+    terminal.say(f"run       {folder}")
+    why = record.reason or record.standing.what
+    terminal.say(f"state     {record.state}{f' ({why})' if why else ''}, started {started}")
+    terminal.say(f"command   {record.command}")
+    known = figures(folder)
+    shown = ("model", "step", "examples", "examples_per_second", "auc", "logloss")
+    pairs = [f"{key} {_short(known[key])}" for key in shown if known.get(key) is not None]
+    if pairs:
+        terminal.say(f"figures   {'  '.join(pairs)}")
+    if known.get("embedding_rows") is not None:
+        rows, size = known["embedding_rows"], known["embedding_bytes"]
+        each = f" ({size / rows:.0f} bytes each)" if rows else ""
+        terminal.say(f"memory    {terminal.count(rows)} embedding rows in {terminal.size(size)}{each}")
+    _checkpoints(folder / "checkpoints")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float) and abs(value) < 10:
+        return terminal.figure(value)
+    return terminal.count(value) if isinstance(value, int | float) else str(value)
+
+
+def _checkpoints(folder: Path) -> None:
+    links = {name: (folder / name).resolve() for name in ("last", "best") if (folder / name).is_symlink()}
+    for path in sorted(folder.glob("step-*"), key=lambda p: (len(p.name), p.name)):
+        names = [name for name, target in links.items() if target == path.resolve()]
+        size = terminal.size(sum(file.stat().st_size for file in path.iterdir()))
+        terminal.say(f"saved     {path}  {size}{'  = ' + ', '.join(names) if names else ''}")
+    newest = links.get("best") or links.get("last")
+    if newest is not None and (newest / MANIFEST).is_file():
+        terminal.say()
+        _folder(newest)
+
+
+def _folder(path: Path) -> None:
+    """A checkpoint, a saved model or prepared data: each has a manifest."""
+    manifest = _manifest(path)
+    if "facts" in manifest:
+        return _checkpoint(path, manifest)
+    return _prepared(path, manifest)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except ValueError:
+        raise UserError(f"{path / MANIFEST} is damaged; the folder cannot be used") from None
+    if not isinstance(manifest, dict) or not {"facts", "schema"} & manifest.keys():
+        raise UserError(f"{path / MANIFEST} is not Gearshift's")
+    return manifest
+
+
+def _checkpoint(path: Path, manifest: dict[str, Any]) -> None:
+    facts = manifest["facts"]
+    terminal.say(f"checkpoint {path}  format {manifest['format']}, step {terminal.count(facts['step'])}")
+    terminal.say(f"model      {facts['model']['text']}")
+    rows = list(_stored_rows(path, manifest["files"]))
+    heads = ("rows of", "rows", "width", "state", "in the file")
+    if rows:
+        terminal.say(terminal.table(heads, rows, right="lrrrr"))
+    terminal.say()
+    terminal.say(schema_table(_schema(facts["schema"]), facts["model"]["params"].get("dim")))
+
+
+def _stored_rows(path: Path, files: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One line per store: its files are `name-0000.safetensors` and on."""
+    stores: dict[str, list[str]] = {}
+    for name in sorted(files):
+        store, dash, number = name.removesuffix(".safetensors").rpartition("-")
+        if dash and number.isdigit():
+            stores.setdefault(store, []).append(name)
+    for store, names in stores.items():
+        shapes = [safetensors_shapes(path / name) for name in names]
+        count = sum(shape["ids"][0] for shape in shapes)
+        size = sum(files[name]["bytes"] for name in names)
+        width, state = shapes[0]["weights"][1], shapes[0]["state"][1]
+        yield store, terminal.count(count), str(width), str(state), terminal.size(size)
+
+
+def safetensors_shapes(path: Path) -> dict[str, list[int]]:
+    """From the head of the file: 8 bytes of length, then JSON (the format's specification)."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        head = json.loads(file.read(length))
+    return {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
+
+
+def _prepared(path: Path, manifest: dict[str, Any]) -> None:
+    size = terminal.size(_parquet_bytes(path))
+    terminal.say(f"prepared   {path}  {terminal.count(manifest['examples'])} examples, {size}")
+    terminal.say(schema_table(_schema(manifest["schema"]), None))
+
+
+def _parts(path: Path) -> dict[Path, dict[str, Any]]:
+    """The prepared parts in a folder, with their manifests."""
+    there = [path / name for name in PARTS if (path / name / MANIFEST).is_file()]
+    manifests = {part: _manifest(part) for part in there}
+    return {part: manifest for part, manifest in manifests.items() if "facts" not in manifest}
+
+
+def _prepared_parts(path: Path, parts: dict[Path, dict[str, Any]]) -> None:
+    """All that `gearshift prepare` wrote: the parts have one schema, which the training data fitted."""
+    examples = terminal.count(sum(manifest["examples"] for manifest in parts.values()))
+    terminal.say(f"prepared   {path}  {examples} examples, {terminal.size(_parquet_bytes(path))}")
+    rows = [_part_row(part, manifest) for part, manifest in parts.items()]
+    terminal.say(terminal.table(("part", "examples", "time", "size"), rows, right="lrlr"))
+    terminal.say()
+    terminal.say(schema_table(_schema(next(iter(parts.values()))["schema"]), None))
+
+
+def _part_row(part: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
+    from gearshift.data.split import days_in_words
+
+    days = days_in_words(*manifest["time_range"]) if manifest.get("time_range") else "-"
+    return part.name, terminal.count(manifest["examples"]), days, terminal.size(_parquet_bytes(part))
+
+
+def _parquet_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*.parquet"))
+
+
+def _schema(values: dict[str, Any]) -> Schema:
+    schema: Schema = Schema.from_dict(values)
+    return schema
+
+
+def schema_table(schema: Schema, dim: int | None) -> str:
+    rows = [_feature_row(schema, feature, dim) for feature in schema.features]
+    labels = ", ".join(label.column for label in schema.labels)
+    others = [f"{key} {getattr(schema, key)}" for key in ("time", "group", "weight") if getattr(schema, key)]
+    features = terminal.table(("feature", "type", "table", "width", ""), rows, right="lllr")
+    return "\n".join([f"label {labels}", *others, "", features])
+
+
+def _feature_row(schema: Schema, feature: Feature, dim: int | None) -> tuple[str, ...]:
+    kind = type(feature).__name__.lower()
+    if isinstance(feature, Numeric):
+        return feature.name, kind, "-", "1", "" if feature.transform == "none" else feature.transform
+    if isinstance(feature, Vector):
+        return feature.name, kind, "-", str(feature.size), ""
+    width = feature.dim or dim
+    detail = ""
+    if isinstance(feature, Bucketized):
+        detail = str(feature.buckets if isinstance(feature.buckets, int) else list(feature.buckets))
+    elif schema.table(feature) != feature.name:
+        detail = f"shares {schema.table(feature)}"
+    return feature.name, kind, schema.table(feature), str(width or "model's"), detail

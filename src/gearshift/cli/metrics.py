@@ -1,0 +1,87 @@
+"""`gearshift metrics`: figures of a live run as Prometheus text, printed once or served on a port of this machine."""
+
+from __future__ import annotations
+
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gearshift import control, prometheus, run_folder
+from gearshift.cli import terminal
+from gearshift.cli.control import run_of
+from gearshift.cli.status import look
+from gearshift.errors import UserError
+from gearshift.watching import seen
+
+HOST = "127.0.0.1"
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics(run: str, port: int | None) -> None:
+    folder = run_of(run)
+    if port is None:
+        sys.stdout.write(page(folder))
+        return
+    with server(folder, port) as listening:
+        control.check_live(folder, "metrics")
+        terminal.say(
+            f"{folder.name} -> http://{HOST}:{listening.server_port}/metrics   (Ctrl-C ends this, not the run)"
+        )
+        try:
+            listening.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+def page(folder: Path) -> str:
+    said = control.ask(folder, "metrics")
+    figures = prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
+    return figures + prometheus.state_text(folder.name, run_folder.read(folder).state)
+
+
+def page_or_state(folder: Path) -> str:
+    """For who looks again and again: a run that recovers or is over has a state, and no figures."""
+    try:
+        return page(folder)
+    except UserError:
+        (record,) = seen([run_folder.read(folder)])
+        return prometheus.state_text(folder.name, record.state)
+
+
+def probe(folder: Path) -> tuple[int, str]:
+    """As /healthz of a service: 200 while the run is healthy or done, else 503, and a word why."""
+    answer = look(folder)
+    return 200 if answer.health == "healthy" else 503, f"{answer.health} {answer.why}".rstrip() + "\n"
+
+
+def server(folder: Path, port: int) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds for a request
+
+        def do_GET(self) -> None:
+            try:
+                if self.path == "/healthz":
+                    self._answer(*probe(folder))
+                elif self.path in ("/", "/metrics"):
+                    self._answer(200, page_or_state(folder))
+                else:
+                    self._answer(404, "only /metrics and /healthz are here\n")
+            except (UserError, OSError) as error:  # the run's folder is gone, say
+                self._answer(503, f"{error}\n")
+
+        def _answer(self, code: int, body: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", TYPE)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {HOST}:{port}: {error.strerror}; choose another --port, or 0 for any"
+        ) from None

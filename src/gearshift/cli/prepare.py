@@ -1,0 +1,63 @@
+"""`gearshift prepare`: a log is converted once, and a config beside it trains on the result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gearshift import run_folder
+from gearshift.cli import terminal
+from gearshift.cli.arguments import tell_skipped
+from gearshift.config import Config, check_files, config_from, load_config
+from gearshift.errors import UserError
+
+
+def prepare(config: str, output: Path, settings: list[str]) -> None:
+    asked = load_config(config, settings)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists and is not empty; choose another folder, or remove it")
+    check_files(asked)
+
+    from gearshift.data.prepare import put_in_place
+    from gearshift.train import datasets
+
+    data = datasets(asked)
+    train = data.train.fitted()
+    parts = {"train": train, "valid": data.valid, "test": data.test}
+    there = {name: dataset.fitted(train) for name, dataset in parts.items() if dataset is not None}
+    beside = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        _convert(there, beside, output)
+        config_text = prepared_config(asked, output, list(there)).to_yaml()
+        run_folder.write_text(beside / "config.yaml", config_text)
+        put_in_place(beside, output)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    tell_skipped(*there.values())
+    terminal.say(f"Wrote {output / 'config.yaml'}. Next: gearshift train {output / 'config.yaml'}")
+
+
+def _convert(parts: dict[str, Any], folder: Path, output: Path) -> None:
+    """Writes each part below `folder`, which will become `output`."""
+    from gearshift.data.prepare import prepare as convert
+
+    for name, dataset in parts.items():
+        info = convert(dataset, folder / name)
+        size = f"{terminal.count(info.examples)} examples, {terminal.size(info.bytes)}"
+        terminal.say(f"{output / name}: {size}")
+
+
+def prepared_config(config: Config, output: Path, parts: list[str]) -> Config:
+    """The same run on the converted data, which bring their own schema.
+
+    A split that is not by time gives parts that overlap in time, which only the split itself can justify.
+    """
+    split = config.data.split
+    overlap = config.data.allow_overlap or (split is not None and split.by != "time")
+    values = config.values()
+    gone = {"split", "synthetic", "features", "csv", "bad_lines"}
+    data = {key: value for key, value in values["data"].items() if key not in gone}
+    data |= {"format": "prepared", "allow_overlap": overlap} | {part: str(output / part) for part in parts}
+    return config_from({**values, "data": data, "features": None})

@@ -1,0 +1,25 @@
+"""`gearshift replay`: whether a run's log gives the same decisions again."""
+
+from __future__ import annotations
+
+from gearshift import __version__
+from gearshift.cli import terminal
+from gearshift.replay import replay as replayed
+from gearshift.replay import story
+
+
+def replay(log_or_run: str, *, show: bool) -> int:
+    """Returns the exit code: 0 only if every decision came out as it was logged."""
+    if show:
+        for sentence in story(log_or_run):
+            terminal.say(sentence)
+    verdict = replayed(log_or_run)
+    terminal.say(str(verdict))
+    if verdict.difference is None:
+        return 0
+    written_by = verdict.difference.written_by
+    if written_by != __version__:
+        terminal.say(
+            f"The log was written by Gearshift {written_by}, this is {__version__}: it may decide otherwise."
+        )
+    return 1

@@ -1,0 +1,71 @@
+"""`gearshift runs`: the runs of a folder, newest first."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gearshift import control, run_folder
+from gearshift.cli import terminal
+from gearshift.errors import UserError
+from gearshift.watching import seen
+
+_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best that is known
+_HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
+
+
+def runs(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}/ with runs; start one: gearshift train CONFIG")
+    records = run_folder.list_runs(folder)
+    if not records:
+        raise UserError(f"there are no runs in {folder}/ yet; start one: gearshift train CONFIG")
+    rows = [_row(record, time.time()) for record in seen(records)]
+    terminal.say(terminal.table(_HEADS, rows, right="lllrrrll"))
+
+
+def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
+    known = figures(record.folder)
+    speed = known.get("examples_per_second")
+    return (
+        record.name,
+        record.state,
+        str(known.get("strategy", "-")),
+        terminal.count(known["step"]) if "step" in known else "-",
+        terminal.count(speed) if speed is not None else "-",
+        terminal.figure(next((known[key] for key in _AUCS if key in known), None)),
+        terminal.ago(now - record.started),
+        _why(record),
+    )
+
+
+def _why(record: run_folder.RunRecord) -> str:
+    """Why it ended, where it is, or what it recovers from."""
+    if record.state != "recovering":
+        return record.reason
+    return f"{control.clock(record.standing.since)}: {record.standing.what}".strip(" :")
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """The newest that is known: the report of a run that ended, else its last measurements."""
+    known: dict[str, Any] = {}
+    before: dict[str, Any] = {}
+    for line in run_folder.metrics(folder):
+        known |= {key: value for key, value in {**_speed(before, line), **line}.items() if value is not None}
+        before = line
+    with suppress(OSError, ValueError):  # not there yet, or damaged
+        final = json.loads((folder / run_folder.REPORT).read_text())
+        known |= {key: value for key, value in final.items() if value is not None}
+        known["step"] = final.get("global_steps", known.get("step", 0))
+    return known
+
+
+def _speed(before: dict[str, Any], line: dict[str, Any]) -> dict[str, float]:
+    """Examples per second between two measurements."""
+    if not {"time", "examples"} <= before.keys() & line.keys() or line["time"] <= before["time"]:
+        return {}
+    examples = line["examples"] - before["examples"]
+    return {"examples_per_second": examples / (line["time"] - before["time"])} if examples > 0 else {}

@@ -1,0 +1,183 @@
+"""`gearshift simulate`: strategies on a cluster that does not exist, in virtual time; timing only, no torch.
+
+It says how fast each strategy would be, how stale its gradients, and whose data it would throw away. What this
+does to the model it does not say.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gearshift import run_folder
+from gearshift.cli import terminal
+from gearshift.cli.simulate_options import Arm, Asked, arms_of, cluster_of, read_count
+from gearshift.engine.closed_forms import possible_rate, sync_rate
+from gearshift.engine.cluster_model import Cluster
+from gearshift.engine.simulated import simulate
+from gearshift.engine.tally import Outcome
+from gearshift.sync.automatic import Automatic
+from gearshift.sync.strategy import Strategy
+
+MOST_CHANGES = 10  # of auto that are printed
+LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
+SCHEDULED_AHEAD = ("gba", "buffered_async")  # for the others, lag is staleness
+_HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
+_UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
+GAP = 6  # the place of the sync gap in a line, where there are replicas
+
+
+def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
+    cluster, examples = cluster_of(asked), read_count("--examples", asked.examples)
+    arms = arms_of(asked, cluster.workers, examples)
+    terminal.say(_opening(asked, cluster, examples, arms[0].strategy))
+    outcomes = [_simulated(cluster, arm, examples) for arm in arms]
+    sync = next((o for a, o in zip(arms, outcomes, strict=True) if a.name == "sync"), None)
+    rows = [_row(arm, outcome, sync) for arm, outcome in zip(arms, outcomes, strict=True)]
+    lines, right = [_HEADS, _UNDER, *rows], "lrrrrrrl"
+    if any(outcome.sync_gap for outcome in outcomes):
+        gaps = ["sync gap", "batches", *(terminal.gap(outcome.sync_gap) for outcome in outcomes)]
+        lines = [(*row[:GAP], gap, *row[GAP:]) for row, gap in zip(lines, gaps, strict=True)]
+        right = "lrrrrrrrl"
+    terminal.say(terminal.table(lines[0], lines[1:], right=right))
+    for arm, outcome in zip(arms, outcomes, strict=True):
+        for sentence in [*told_changes(arm, outcome), *warnings(arm, outcome)]:
+            terminal.say(sentence)
+    if json_file is not None:
+        run_folder.write_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
+
+
+def _simulated(cluster: Cluster, arm: Arm, examples: int) -> Outcome:
+    automatic = Automatic(arm.auto, arm.strategy.global_batch) if arm.auto else None
+    return simulate(cluster, arm.strategy, examples, switches=arm.switches, automatic=automatic)
+
+
+def told_changes(arm: Arm, outcome: Outcome) -> list[str]:
+    """What auto did, why, and what came of it; the first few."""
+    told = []
+    for change in outcome.automatic[:MOST_CHANGES]:
+        came = "" if change.realised is None else f"; it became {change.realised:.2f}x as fast"
+        told.append(
+            f"{arm.name}: {change.before} -> {change.strategy} at {change.at:.1f} s, step {change.step:,}: "
+            f"{change.reason} ({change.predicted:.2f}x){came}"
+        )
+    more = len(outcome.automatic) - MOST_CHANGES
+    return [*told, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else told
+
+
+def _opening(asked: Asked, cluster: Cluster, examples: int, first: Strategy) -> str:
+    cut = f"{first.global_batch:,} = {first.global_batch / first.batch:g} x {first.batch:,}"
+    disturbed = [
+        f"{name} {' '.join(words)}"
+        for name, words in (
+            ("slow", asked.slow),
+            ("lognormal", asked.lognormal),
+            ("bursts", asked.bursts),
+            ("fail", asked.fail),
+            ("preempt", asked.preempt),
+        )
+        if words
+    ]
+    possible, sync = possible_rate(cluster, first.batch), _sync_rate(cluster, first)
+    limit = f"; no strategy beats {possible / sync:.2f} x sync" if sync else ""
+    return (
+        f"Simulated, timing only: {cluster.workers:,} workers, global batch {cut}, {examples:,} examples, "
+        f"seed {cluster.seed}; {', '.join(disturbed) or 'nothing disturbs them'}.\n"
+        f"Possible = sum of worker rates = {terminal.count(possible)} ex/s while all are there{limit}."
+    )
+
+
+def _sync_rate(cluster: Cluster, strategy: Strategy) -> float | None:
+    """By arithmetic; None where it says nothing: shared cores, absences, several leases per worker and round."""
+    away = cluster.crashes or cluster.failures or cluster.preemptions or cluster.slow_periods
+    if away or cluster.cores is not None or strategy.batch * cluster.workers != strategy.global_batch:
+        return None
+    return sync_rate(cluster, strategy.batch)
+
+
+def _row(arm: Arm, outcome: Outcome, sync: Outcome | None) -> tuple[str, ...]:
+    names = {arm.strategy.name, *(switch.strategy for switch in arm.switches)}
+    names |= {change.strategy for change in outcome.automatic}
+    speed = outcome.examples_per_second
+    reasons = outcome.discarded_by_reason
+    told = ", ".join(
+        f"{reason} {terminal.percent(n / outcome.examples)}"
+        for reason, n in sorted(reasons.items(), key=lambda item: -item[1])
+    )
+    return (
+        arm.name,
+        terminal.count(speed),
+        f"{speed / sync.examples_per_second:.2f}" if sync else "-",
+        terminal.percent(speed / outcome.possible, 0),
+        f"{outcome.staleness.mean:.1f} / {outcome.staleness.p99:g}",
+        f"{outcome.lag.p99:g}" if names & set(SCHEDULED_AHEAD) else "-",
+        terminal.count(outcome.discarded),
+        told,
+    )
+
+
+def warnings(arm: Arm, outcome: Outcome) -> list[str]:
+    """What a user should know before choosing this strategy."""
+    sentences = []
+    losers = losing(outcome)
+    if losers:
+        worst = terminal.percent(max(share for _, share in losers), 0)
+        who = (
+            f"worker {losers[0][0]} loses {worst}"
+            if len(losers) == 1
+            else f"{_several(losers)} up to {worst}"
+        )
+        sentences.append(
+            f"{arm.name}: {who} of the examples computed there, because they come too late; if these differ from "
+            "the others, the model will not know them. "
+            f"{'Raise max_lag' if arm.auto or 'gba' in arm.name else 'Use gba'}, or give slow workers smaller batches."
+        )
+    gradients = arm.strategy.global_batch / arm.strategy.batch
+    if arm.strategy.name == "gba" and outcome.workers > 2 * gradients:
+        sentences.append(
+            f"{arm.name}: {outcome.workers:,} workers for {gradients:g} gradients per step; accuracy as with sync is "
+            "claimed for at most one worker per gradient."
+        )
+    return sentences
+
+
+def losing(outcome: Outcome) -> list[tuple[int, float]]:
+    """(worker, share) of those that lose a large share of what they compute."""
+    pairs = zip(outcome.applied_by_worker, outcome.discarded_by_worker, strict=True)
+    shares = [discarded / max(1, applied + discarded) for applied, discarded in pairs]
+    return [(worker, share) for worker, share in enumerate(shares) if share >= LARGE_SHARE]
+
+
+def _several(losers: list[tuple[int, float]]) -> str:
+    shown = ", ".join(str(worker) for worker, _ in losers[:3])
+    more = f" and {len(losers) - 3:,} more" if len(losers) > 3 else ""
+    return f"workers {shown}{more} lose"
+
+
+def _figures(
+    asked: Asked,
+    cluster: Cluster,
+    examples: int,
+    arms: list[Arm],
+    outcomes: list[Outcome],
+    sync: Outcome | None,
+) -> dict[str, Any]:
+    return {
+        "simulated": "timing only",
+        "examples": examples,
+        "cluster": cluster.as_json(),
+        "possible": possible_rate(cluster, arms[0].strategy.batch),
+        "sync_by_arithmetic": _sync_rate(cluster, arms[0].strategy),
+        "strategies": [
+            {
+                **outcome.as_json(),
+                "strategy": arm.name,
+                "global_batch": arm.strategy.global_batch,
+                "batch": arm.strategy.batch,
+                "vs_sync": outcome.examples_per_second / sync.examples_per_second if sync else None,
+                "of_possible": outcome.examples_per_second / outcome.possible,
+                "losing_workers": dict(losing(outcome)),
+            }
+            for arm, outcome in zip(arms, outcomes, strict=True)
+        ],
+    }

@@ -1,0 +1,124 @@
+"""`gearshift status`: how a run is, for people, scripts and probes.
+
+With `--exit-code` the answer is the exit code too:
+
+    0   healthy: starting, running, saving, or done      5   failed
+    3   recovering                                       6   stopped (it can be resumed)
+    4   stalled: no step for too long, or no answer      7   unknown: on another machine, no heartbeat seen yet
+
+2 is what every command ends with if it was called wrongly: no such run, say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gearshift import control, lease, run_folder, run_log
+from gearshift.cli import terminal
+from gearshift.cli.control import run_of
+from gearshift.control import Status
+from gearshift.errors import UserError
+from gearshift.watching import seen
+
+Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
+EXIT_CODES: dict[Health, int] = {
+    "healthy": 0,
+    "recovering": 3,
+    "stalled": 4,
+    "failed": 5,
+    "stopped": 6,
+    "unknown": 7,
+}
+STALLED_SECONDS = 300.0
+DECIDED_SECONDS = lease.LAPSE_SECONDS + 2.0  # after so long a watch no run is unknown
+
+
+@dataclass(frozen=True)
+class Answer:
+    record: run_folder.RunRecord
+    health: Health
+    why: str = ""
+    status: Status | None = None  # of a run that answers
+
+    def as_json(self) -> dict[str, Any]:
+        record, standing = self.record, self.record.standing
+        said = {"run": record.name, "folder": str(record.folder), "health": self.health, "why": self.why}
+        said |= {"state": record.state, "reason": record.reason, "what": standing.what}
+        totals = run_log.totals(record.folder).as_json()
+        return {**said, "since": standing.since, **totals, **(asdict(self.status) if self.status else {})}
+
+
+def status(
+    run: str, *, exit_code: bool, stalled_after: float, json_file: Path | None, wait: bool = False
+) -> int:
+    """`wait`: until heartbeats have decided whether a run that cannot be seen from here is dead."""
+    answer = look(run_of(run), stalled_after, DECIDED_SECONDS if wait else None)
+    if json_file is not None:
+        run_folder.write_json(json_file, answer.as_json())
+    for line in _lines(answer):
+        terminal.say(line)
+    return EXIT_CODES[answer.health] if exit_code else 0
+
+
+def look(folder: Path, stalled_after: float = STALLED_SECONDS, watch: float | None = None) -> Answer:
+    """A run whose processes cannot be seen from here is watched for so many seconds at most."""
+    (record,) = seen([run_folder.read(folder)], watch)
+    match record.state:
+        case "done":
+            return Answer(record, "healthy")
+        case "failed" | "damaged":
+            return Answer(record, "failed", record.reason)
+        case "stopped":
+            return Answer(record, "stopped", record.reason)
+        case "unknown":
+            return Answer(record, "unknown", record.reason)
+    if not record.standing.answers:  # it recovers, or its owner is on another machine
+        return Answer(
+            record, "recovering" if record.state == "recovering" else "healthy", record.standing.what
+        )
+    try:
+        status = control.status_of(control.ask(folder, "status"))
+    except control.NotLive as error:  # it starts or ends just now, or has no socket
+        return Answer(record, "healthy", str(error))
+    except UserError as error:
+        return Answer(record, "stalled", str(error))
+    return _judged(record, status, stalled_after)
+
+
+def _judged(record: run_folder.RunRecord, status: Status, stalled_after: float) -> Answer:
+    if record.state == "recovering":
+        return Answer(record, "recovering", record.standing.what, status)
+    if status.phase == "training" and status.seconds_since_step > stalled_after:
+        return Answer(record, "stalled", f"no step for {status.seconds_since_step:.0f} s", status)
+    return Answer(record, "healthy", "", status)
+
+
+def _lines(answer: Answer) -> list[str]:
+    record, status = answer.record, answer.status
+    since = control.clock(record.standing.since)
+    why = answer.why or record.reason
+    lines = [f"run         {record.folder}", f"state       {record.state}{since}{f' ({why})' if why else ''}"]
+    if answer.health == "stalled":
+        lines.append(f"health      stalled: {answer.why}")
+    if status is not None:
+        lines += [
+            f"step        {status.step:,}, {_seconds(status.seconds_since_step)} ago; "
+            f"{status.examples_per_second:,.0f} ex/s",
+            f"checkpoint  {_seconds(status.checkpoint_age)} old; {status.failed_saves or 'no'} failed saves",
+            f"workers     {status.missing_workers or 'none'} missing",
+        ]
+    totals = run_log.totals(record.folder)
+    if totals.faults or totals.restarts:
+        by_role = ", ".join(f"{role} {count}" for role, count in totals.restarts.items()) or "none"
+        lines.append(
+            f"faults      {totals.faults}; restarts: {by_role}; {totals.redone_steps:,} steps done again, "
+            f"{totals.seconds_lost:.1f} s lost"
+        )
+    return lines
+
+
+def _seconds(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1f} s"

@@ -1,0 +1,68 @@
+"""`gearshift watch`: shows a live run of another process as `gearshift train` does, until it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from gearshift import interrupts, run_folder
+from gearshift.cli import terminal
+from gearshift.cli.control import run_of
+from gearshift.cli.progress import progress
+from gearshift.cli.train import TERMINATED, introduce
+from gearshift.errors import UserError
+from gearshift.run_folder import RunRecord
+from gearshift.watching import POLL_SECONDS, Watched
+
+
+def watch(run: str) -> int:
+    """Returns the exit code that the run's own `train` has: 0 only if the run went to its end."""
+    watched = Watched(run_of(run))
+    if (ended := watched.ending()) is not None:
+        return _tell(ended, _sentence(ended))
+    try:
+        ended = _follow(watched)
+    except KeyboardInterrupt:
+        terminal.say(f"{watched.folder.name} goes on; look again: gearshift watch {watched.folder}")
+        return interrupts.QUIT
+    return _tell(ended, "" if ended.state == "done" else _sentence(ended))
+
+
+def _follow(watched: Watched) -> RunRecord:
+    with progress() as shown:
+        introduced = False
+        while (ended := watched.ending()) is None:
+            watched.look()
+            introduced = introduced or introduce(watched.header, shown)
+            shown.show(watched.status, watched.messages)
+            time.sleep(POLL_SECONDS)
+    return ended
+
+
+def _sentence(ended: RunRecord) -> str:
+    at = time.strftime(" at %H:%M", time.localtime(ended.ended)) if ended.ended else ""
+    how = {"done": "went to its end", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
+    why = f": {ended.reason}" if ended.reason else ""
+    go_on = "" if ended.state == "done" else f". Resume: gearshift train --resume {ended.folder}"
+    return f"run {ended.name} {how}{at}{why}{go_on}"
+
+
+def _tell(ended: RunRecord, sentence: str) -> int:
+    if ended.state == "failed":
+        raise UserError(sentence)
+    if sentence:
+        terminal.say(sentence)
+    if ended.state == "done":
+        for line in _closing(ended.folder):
+            terminal.say(line)
+    return 0 if ended.state == "done" else TERMINATED
+
+
+def _closing(folder: Path) -> list[str]:
+    report = folder / run_folder.REPORT
+    if not report.is_file():
+        return []
+    from gearshift.report import closing_lines
+
+    return closing_lines(json.loads(report.read_text()), folder)
