@@ -32,7 +32,7 @@ import gearshift as gs
 from gearshift import checkpoint
 from gearshift.comparison import interval
 from gearshift.data.dataset import Dataset
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, SlowPeriod
 from gearshift.engine.simulated import simulate
 from gearshift.learner import Learner, describe

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 import gearshift as gs
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 
 HIDDEN = [256, 128]
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import gearshift as gs
 from gearshift.data.dataset import Dataset
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
 from gearshift.learner import Learner
 from gearshift.optim.first_order import DenseOptimizer, State

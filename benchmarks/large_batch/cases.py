@@ -19,7 +19,7 @@ import gearshift as gs
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 
 DAYS = 5
 ARRAYS = ("labels_BT", "numeric_BN", "ids_BF", "times_B", "groups_B")  # of a generated log

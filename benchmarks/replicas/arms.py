@@ -16,7 +16,7 @@ import torch
 import gearshift as gs
 from gearshift.comparison import Interval, interval
 from gearshift.data.dataset import Dataset
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulated import Switch
 from gearshift.engine.tally import Outcome

@@ -15,7 +15,7 @@ import gearshift as gs
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulated import Switch, simulate
 from gearshift.learner import Learner
 from gearshift.sync.messages import Action, Begin, Event

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
     from gearshift.data.dataset import read as read
-    from gearshift.data.infer import infer_schema as infer_schema
+    from gearshift.data.infer.schema import infer_schema as infer_schema
     from gearshift.data.schema import Bag as Bag
     from gearshift.data.schema import Bucketized as Bucketized
     from gearshift.data.schema import Categorical as Categorical
@@ -84,7 +84,7 @@ _HOMES = {
     "gearshift.control": "Status",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
-    "gearshift.data.infer": "infer_schema",
+    "gearshift.data.infer.schema": "infer_schema",
     "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
     "gearshift.data.synthetic": "ClickLog",
     "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gearshift import run_folder
-from gearshift.data.tables import from_records
+from gearshift.data.readers.python_objects import from_records
 from gearshift.errors import UserError
 from gearshift.html_table import Rows, number
 

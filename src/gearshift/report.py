@@ -10,7 +10,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from gearshift.data.bad_lines import lines_lost
+from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
 from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name

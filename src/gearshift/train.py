@@ -16,7 +16,7 @@ from gearshift.cluster.settings import ClusterSettings
 from gearshift.config import Config, load_config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog

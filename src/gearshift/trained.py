@@ -14,9 +14,9 @@ import numpy as np
 from torch import nn
 
 from gearshift import checkpoint, models
-from gearshift.data.absent import MissingColumnsMode
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
+from gearshift.data.missing_columns import MissingColumnsMode
 from gearshift.data.schema import Schema
 from gearshift.data.skew import Watch
 from gearshift.embedding.store import RowSGD

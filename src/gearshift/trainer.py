@@ -21,9 +21,9 @@ from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
-from gearshift.data.forms import observed_forms
 from gearshift.data.schema import Schema
 from gearshift.data.skew import differences
+from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster

@@ -24,7 +24,7 @@ class Wait(gs.Callback):  # slow until it was switched twice, so that there is a
         self.switches += 1
 
 log = gs.ClickLog(examples={EXAMPLES}, days=1)
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 data = gs.Dataset(GeneratedExamples(log))
 model = gs.models.DeepFM(data.schema, dim=4, hidden=[8])
 result = gs.Trainer(global_batch=64, workers=4, name="live", shuffle=False, callbacks=[Wait()]).fit(model, data)

@@ -18,7 +18,7 @@ import pytest
 import gearshift as gs
 from gearshift import control, lease, run_folder, run_log, run_owner
 from gearshift.cluster.coordinate import tell_of_restart
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.event_log import EventLog, Head
 from gearshift.run import Run
 from gearshift.run_health import Health

@@ -19,8 +19,8 @@ from gearshift.errors import MissingColumns, UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gearshift.data.absent import MissingColumnsMode
     from gearshift.data.batch import Batch
+    from gearshift.data.missing_columns import MissingColumnsMode
 
 MANIFEST = "manifest.json"
 
@@ -106,7 +106,7 @@ def open_files(
 
     `why_all` says why no line may be left out, whatever the run's own config allows.
     """
-    from gearshift.data.bad_lines import BadLines
+    from gearshift.data.readers.bad_lines import BadLines
 
     for path in paths:
         if not exists(path):
@@ -124,7 +124,7 @@ def open_files(
 
 def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
     from gearshift.data.dataset import CsvFormat
-    from gearshift.data.sources import format_of_more
+    from gearshift.data.readers.sources import format_of_more
 
     data = config.data
     if data.synthetic is not None:
@@ -147,7 +147,7 @@ def _read(source: Any, schema: Schema, **settings: Any) -> Any:
 
 def tell_skipped(*datasets: Any) -> None:
     """Lines that were left out, on stderr: the result is not of all the data. Parts may share them."""
-    from gearshift.data.bad_lines import lines_lost
+    from gearshift.data.readers.bad_lines import lines_lost
 
     skipped = list(dict.fromkeys(line for dataset in datasets for line in dataset.skipped))
     if skipped:

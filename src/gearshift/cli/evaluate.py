@@ -20,8 +20,8 @@ from gearshift.cli.train import check_writable
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:
-    from gearshift.data.absent import MissingColumnsMode
     from gearshift.data.batch import Batch
+    from gearshift.data.missing_columns import MissingColumnsMode
     from gearshift.metrics import Collected, Measured, Measures
 
 SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, rather than a file

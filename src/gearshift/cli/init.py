@@ -40,7 +40,7 @@ def init(
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 
     from gearshift.data.dataset import CsvFormat, read
-    from gearshift.data.infer import infer
+    from gearshift.data.infer.schema import infer
 
     stated = _stated(settings)
     csv = CsvFormat(**stated.csv.settings())

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gearshift.config.document import dump_flow
 from gearshift.config.features import entry_of
 from gearshift.data import schema as columns
-from gearshift.data.known_logs import KNOWN_LOGS
+from gearshift.data.readers.public_logs import KNOWN_LOGS
 
 _COMMENT_AT = 74
 

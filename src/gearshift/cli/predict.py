@@ -17,7 +17,7 @@ from gearshift.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gearshift.data.absent import MissingColumnsMode
+    from gearshift.data.missing_columns import MissingColumnsMode
 
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
 _JSON = (".jsonl", ".ndjson")

@@ -36,7 +36,7 @@ from gearshift.config.quantities import (
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.config.strategies import Strategy
 from gearshift.data import schema as columns
-from gearshift.data.known_logs import KNOWN_LOGS
+from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.engine import cluster_model
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by cli/api_reference.py

@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import names
-from gearshift.data.absent import MissingColumnsMode
-from gearshift.data.bad_lines import BadLine, BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
 from gearshift.data.examples import (
@@ -30,14 +28,16 @@ from gearshift.data.examples import (
     count_examples,
     locate,
 )
-from gearshift.data.generated import GeneratedExamples
+from gearshift.data.missing_columns import MissingColumnsMode
 from gearshift.data.prefetch import prefetched
-from gearshift.data.prepared import PreparedExamples, is_prepared, prepared_folder
+from gearshift.data.readers.bad_lines import BadLine, BadLines
+from gearshift.data.readers.generated import GeneratedExamples
+from gearshift.data.readers.prepared import PreparedExamples, is_prepared, prepared_folder
+from gearshift.data.readers.python_objects import as_table
+from gearshift.data.readers.sniff import CsvFormat as CsvFormat
+from gearshift.data.readers.sources import Source, builtin_schema, open_source
 from gearshift.data.schema import TYPE_NAMES, Schema
-from gearshift.data.sniff import CsvFormat as CsvFormat
-from gearshift.data.sources import Source, builtin_schema, open_source
 from gearshift.data.synthetic import ClickLog
-from gearshift.data.tables import as_table
 from gearshift.errors import UserError, warn
 from gearshift.html_table import html_table
 
@@ -213,10 +213,10 @@ class Dataset:
         A `Trainer` does this itself; a loop of your own calls it on the training data, and on other data with these as
         `reference`: `valid.fitted(train)`.
         """
-        from gearshift.data.fit import fit_schema
-        from gearshift.data.forms import raw_examples
+        from gearshift.data.fitted_transforms import fit_schema
         from gearshift.data.id_spellings import spelling_remarks
         from gearshift.data.separators import check_separators
+        from gearshift.data.value_forms import raw_examples
 
         check_separators(self.examples)
         raw = raw_examples(self.examples)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from gearshift import _core
 from gearshift.data import columns as raw
-from gearshift.data.bad_lines import ALLOW_SOME, BadLines, Place
 from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
 from gearshift.data.label_advice import label_advice
 from gearshift.data.label_rule import threshold_of
-from gearshift.data.nesting import check_nesting
-from gearshift.data.number_marks import is_grouped
+from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, Place
+from gearshift.data.readers.nested import check_nesting
+from gearshift.data.readers.number_marks import is_grouped
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
 from gearshift.errors import MissingColumns, UserError
 from gearshift.names import nearest_name

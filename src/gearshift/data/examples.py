@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gearshift.data.absent import MissingColumnsMode, absent_features, without_roles
-from gearshift.data.bad_lines import BadLines
 from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock, check_columns, wanted_columns
-from gearshift.data.files import DataFile
+from gearshift.data.missing_columns import MissingColumnsMode, absent_features, without_roles
+from gearshift.data.readers.bad_lines import BadLines
+from gearshift.data.readers.files import DataFile
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
@@ -197,7 +197,7 @@ class RawExamples:
         """The examples of a block that are not left out as bad lines."""
         good = None
         if self.bad_lines.allowed:
-            from gearshift.data.fit import plain_schema
+            from gearshift.data.fitted_transforms import plain_schema
 
             encoder = Encoder(plain_schema(self.schema), self.bad_lines, labelled=self.labelled)
             _, good = encoder.encode_some(block)
@@ -270,7 +270,7 @@ def count_examples(examples: Examples) -> int:
 
 def _plain(examples: Examples) -> Examples:
     """The same examples with no number fitted: enough to count them and to find bad lines."""
-    from gearshift.data.fit import plain_schema
+    from gearshift.data.fitted_transforms import plain_schema
 
     return examples.with_schema(plain_schema(examples.schema))
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from gearshift.data import columns as raw
 from gearshift.data.examples import RawSource
+from gearshift.data.readers.delimited import TextLayout
+from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Bag, Categorical, Feature
 from gearshift.data.schema import Sequence as SequenceFeature
-from gearshift.data.text_layout import TextLayout
-from gearshift.data.text_source import TextSource
 
 MOST_FILES = 16  # spread over all of them
 INTEGER = r"^-?[0-9]+$"

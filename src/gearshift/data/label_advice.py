@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gearshift.data.bad_lines import ALLOW_SOME
 from gearshift.data.label_rule import is_negative_word, likely_click, literal
+from gearshift.data.readers.bad_lines import ALLOW_SOME
+from gearshift.data.readers.sniff import is_number
 from gearshift.data.schema import Label
-from gearshift.data.sniff import is_number
 
 IF_NOT = f"If not: f{ALLOW_SOME[1:]}"
 COUNTS = '"> 0"'

@@ -19,7 +19,7 @@ from gearshift import _core
 from gearshift.data import columns as raw
 from gearshift.data.batch import Batch
 from gearshift.data.examples import FilteredExamples
-from gearshift.data.profile import Profile, plain_name
+from gearshift.data.infer.profile import Profile, plain_name
 from gearshift.data.schema import Categorical, Schema
 
 if TYPE_CHECKING:

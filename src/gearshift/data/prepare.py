@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gearshift.data.bad_lines import lines_lost
 from gearshift.data.batch import Batch
 from gearshift.data.encode import Encoder, RawBlock
 from gearshift.data.examples import Examples, RawExamples
-from gearshift.data.forms import observed_forms
+from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema, Vector
+from gearshift.data.value_forms import observed_forms
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:

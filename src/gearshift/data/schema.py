@@ -122,7 +122,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Form:
-    """How the values of a column were written in the training data, as far as a sample shows (`data/forms.py`)."""
+    """How the values of a column were written in the training data, as far as a sample shows (`value_forms.py`)."""
 
     column: str
     kind: str  # text, integers, floats, booleans, times, ...

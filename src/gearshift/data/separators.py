@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gearshift.data.examples import Examples, FilteredExamples, HeadExamples, RawExamples
-from gearshift.data.profile import SEPARATORS, Profile, sample_profiles
+from gearshift.data.infer.profile import SEPARATORS, Profile, sample_profiles
 from gearshift.errors import UserError
 
 

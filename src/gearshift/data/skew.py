@@ -1,7 +1,7 @@
 """Are columns written as they were in training? If not, a model takes their values for others, without an error.
 
 A file that went through pandas or a spreadsheet can have lost its leading zeros ("007" is 7), gained a ".0" (an id
-beside missing values), or have True where there was 1. The two samples are compared by their spellings (`forms.py`):
+beside missing values), or have True where there was 1. The two samples are compared by their spellings (`value_forms.py`):
 one that training had is gone, and one that training did not have is there. Integers with other numbers of digits are no
 sign by themselves: ids grow.
 
@@ -13,9 +13,17 @@ from __future__ import annotations
 from collections import Counter
 
 from gearshift.data.examples import Examples, RawExamples
-from gearshift.data.forms import TEXT, forms_of, kind_of, merged, observable, observed_forms, raw_examples
+from gearshift.data.readers.tables import TableSource
 from gearshift.data.schema import Feature, Form
-from gearshift.data.table_source import TableSource
+from gearshift.data.value_forms import (
+    TEXT,
+    forms_of,
+    kind_of,
+    merged,
+    observable,
+    observed_forms,
+    raw_examples,
+)
 
 ENOUGH_EXAMPLES = (
     200  # after which a column of tables is judged: a spelling of 3.5 % that is gone has been noticed

@@ -21,8 +21,8 @@ from gearshift.data.examples import (
     MemoryExamples,
     RawExamples,
 )
-from gearshift.data.nesting import check_single
-from gearshift.data.prepared import PreparedExamples
+from gearshift.data.readers.nested import check_single
+from gearshift.data.readers.prepared import PreparedExamples
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 

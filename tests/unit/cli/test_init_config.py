@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gearshift.cli.init_config import Extent, written
 from gearshift.config import load_config
+from gearshift.data.readers.sniff import CsvFormat
 from gearshift.data.schema import (
     Bag,
     Bucketized,
@@ -21,7 +22,6 @@ from gearshift.data.schema import (
     Sequence,
     Vector,
 )
-from gearshift.data.sniff import CsvFormat
 
 FOUND = CsvFormat(",", True, quote='"', trim=False, decimal=".")
 
@@ -101,7 +101,7 @@ def test_how_the_text_is_cut_is_written_down(tmp_path: Path) -> None:
 
 
 def test_built_in_features_are_left_built_in(tmp_path: Path) -> None:
-    from gearshift.data.known_logs import KNOWN_LOGS
+    from gearshift.data.readers.public_logs import KNOWN_LOGS
 
     config = config_of(tmp_path, Inferred(KNOWN_LOGS["criteo"], format="criteo"))
     assert config.features is None

@@ -13,7 +13,7 @@ import pytest
 
 from gearshift.config import config_from
 from gearshift.data.dataset import read
-from gearshift.data.infer import infer, infer_schema
+from gearshift.data.infer.schema import infer, infer_schema
 from gearshift.data.label_rule import Positive, literal, parse_positive, threshold_of
 from gearshift.data.prepare import prepare
 from gearshift.data.schema import Categorical, Label, Schema

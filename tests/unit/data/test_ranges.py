@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from gearshift.data.batch import Batch
-from gearshift.data.generated import GeneratedExamples
 from gearshift.data.prepare import prepare
 from gearshift.data.ranges import Ranges
+from gearshift.data.readers.generated import GeneratedExamples
 
 LOG = gs.ClickLog(examples=20_000, days=2)
 WHOLE = gs.read(LOG)

@@ -13,9 +13,9 @@ import pytest
 import gearshift as gs
 from gearshift.data import skew
 from gearshift.data.dataset import Dataset
-from gearshift.data.forms import observed_forms
 from gearshift.data.schema import Form, Schema
 from gearshift.data.skew import ENOUGH_EXAMPLES, Watch, differences
+from gearshift.data.value_forms import observed_forms
 
 N = 2_000
 

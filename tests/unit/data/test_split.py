@@ -129,7 +129,7 @@ def test_words() -> None:
 
 
 def test_positions_of_parts_are_stable_across_passes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gearshift.data.text_source.CHUNK_BYTES", 700)
+    monkeypatch.setattr("gearshift.data.readers.text.CHUNK_BYTES", 700)
     _, valid = read(log, SCHEMA).split(hash="user", valid=0.3)
     whole = np.array(numbers(valid))
     for first in (0, 5, 100, len(whole) - 1):

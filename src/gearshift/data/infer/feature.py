@@ -1,0 +1,381 @@
+"""What a column is that is neither label nor time: a category, a quantity, several values, a weight, nothing.
+
+Every rule is a small function that returns a guess with its reason, or None; the first that knows decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from gearshift.data.columns import TextColumn
+from gearshift.data.infer.profile import (
+    SEPARATORS,
+    STRONG_SEPARATORS,
+    Parts,
+    Profile,
+    plain_name,
+    split_parts,
+)
+from gearshift.data.readers.sniff import is_number
+from gearshift.data.schema import Bag, Categorical, Feature, Numeric, Sequence, Vector
+
+Role = Literal["label", "time", "weight", "feature", "ignored"]
+ID_NAME = re.compile(
+    r"(^|_|\b)(id|ids|uid|uuid|guid|key|code|hash|sku|asin|zip|zipcode|ip|token)($|_|\b)|(?-i:[a-z]I[dD]$)|"
+    r"(user|item|ad|product|session|device|customer|movie|query|doc|request|campaign|store|shop)id$",
+    re.IGNORECASE,
+)
+CODE_NAME = re.compile(
+    r"(^|_)(type|category|cat|class|device|os|browser|hour|day|weekday|dow|month|pos|position|slot|level|gender|"
+    r"country|city|region|state|brand|cluster|segment|store|shop|channel|campaign|creative|ad|item|user)s?$",
+    re.IGNORECASE,
+)
+QUANTITY_NAME = re.compile(
+    r"(^|_)(price|age|count|cnt|num|number|n|amount|qty|quantity|duration|length|len|size|score|rate|ratio|avg|"
+    r"mean|sum|total|days|hours|minutes|seconds|income|salary|bid|cost|dist|distance|ctr|views|clicks|revenue|"
+    r"impressions|rating|height|width|year|balance|freq|frequency|I\d+|pct|percent|value|spend|spent|sales|"
+    r"latency|ms)($|_)",
+    re.IGNORECASE,
+)
+AMOUNT_NAME = re.compile(r"(n|nb|num|cnt|count|avg|mean|sum|total|max|min)_", re.IGNORECASE)
+SEQUENCE_NAME = re.compile(
+    r"hist|recent|last|prev|past|seq|viewed|visited|session_items|clicked_items|bought", re.IGNORECASE
+)
+WEIGHT_NAME = re.compile(
+    r"^(weight|(sample|instance|example|row|importance)_?weights?|importance)$", re.IGNORECASE
+)
+
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+FOREIGN_DATE = re.compile(
+    rf"\s*([a-z]{{3}},? )?(\d{{1,2}}[/-]\d{{1,2}}[/-](\d{{4}}|\d{{2}})|\d{{1,2}}[ .-]*{_MONTH}[ .,-]*\d{{2,4}}|"
+    rf"{_MONTH}[ .-]+\d{{1,2}},?( \d{{4}}| \d{{1,2}}:\d\d))($|[ T,:])",
+    re.IGNORECASE,
+)
+AMOUNT = re.compile(
+    r"\s*-?([$€£¥₹]|(USD|EUR|GBP|JPY) ?) ?-?\d[\d., ]*$|\s*-?\d[\d., ]*([$€£¥₹%]| ?(USD|EUR|GBP|JPY))$|"
+    r"\s*-?\d{1,3}(,\d{3})*\.\d+$"
+)
+LEADING_ZERO = re.compile(r"-?0\d")
+WITH_UNIT = re.compile(r"\s*[-+]?\d+([.,]\d+)* ?([A-Za-z\u00b0\u00b5]{1,4})\.?\s*")
+MOSTLY_NUMBERS = 0.9  # of the examples: the others are slips, or words for missing
+SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a column seems to be, and why; `feature` if it is one."""
+
+    column: str
+    guess: str
+    why: str
+    role: Role
+    feature: Feature | None = None
+    left_out: Feature | None = None  # what it would be, where it is ignored as a leak
+    suspicion: str | None = None  # a sentence that warns of it
+
+
+def guess_column(profile: Profile) -> Guess:
+    """A column that is neither label nor time."""
+    for rule in RULES:
+        guess = rule(profile)
+        if guess is not None:
+            return guess
+    unread = _why_no_number(profile)
+    return _category(profile, f"{profile.distinct:,} distinct" + (f"; {unread}" if unread else ""))
+
+
+def _why_no_number(profile: Profile) -> str | None:
+    """What keeps a column that is nearly one of numbers from being one; None if it is nothing like it."""
+    if profile.numbers is not None:
+        zeros = next((value for value in profile.values if LEADING_ZERO.match(value)), None)
+        return None if zeros is None else f"{zeros[:20]!r} has a leading zero: names, not amounts"
+    if profile.endless and profile.endless == int(profile.counts.sum()):
+        return "all infinite, no number to learn from"
+    words = {value for value in profile.values if not is_number(value)}
+    if not words or _share(profile, words) > 1 - MOSTLY_NUMBERS:
+        return _why_no_amount(profile)
+    i, text = next((i, text) for i, text in enumerate(profile.texts()) if text in words)
+    place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""
+    null = ", or list it in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
+    where = f"{place.unit} {place.number:,}"
+    return f"numbers but for {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
+
+
+def _why_no_amount(profile: Profile) -> str | None:
+    """12.5 kg, 80 kg: one unit behind every number."""
+    units = {match[2] for value in profile.values if (match := WITH_UNIT.fullmatch(value))}
+    behind = {value for value in profile.values if WITH_UNIT.fullmatch(value)}
+    if len(units) != 1 or ID_NAME.search(profile.name) or _share(profile, behind) < MOSTLY_NUMBERS:
+        return None
+    return f"numbers with a unit, like {profile.values[0][:20]!r}, are not read as numbers; write the number alone"
+
+
+def _share(profile: Profile, values: set[str]) -> float:
+    """Of the examples that have a value."""
+    counts = zip(profile.values, profile.counts.tolist(), strict=True)
+    return float(sum(count for value, count in counts if value in values) / max(int(profile.counts.sum()), 1))
+
+
+def ignored(profile: Profile, why: str) -> Guess:
+    return Guess(profile.name, "ignored", why, "ignored")
+
+
+def _category(profile: Profile, why: str) -> Guess:
+    missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
+    return Guess(profile.name, "categorical", why + missing, "feature", Categorical(profile.name))
+
+
+def _useless(profile: Profile) -> Guess | None:
+    if profile.missing == profile.examples:
+        return ignored(profile, "no value in the sample")
+    if profile.distinct == 1 and not profile.missing and profile.examples > 1:
+        return ignored(profile, f"always {profile.values[0][:40]!r}")
+    return None
+
+
+def _weight(profile: Profile) -> Guess | None:
+    if not WEIGHT_NAME.search(profile.name) or profile.numbers is None or profile.missing:
+        return None
+    low, high = profile.quantity.min(), profile.quantity.max()
+    if low < 0 or (profile.name.lower() == "weight" and high > 100):
+        return None
+    why = f"by its name, {low:g}..{high:g}; if it is a quantity, make it numeric"
+    return Guess(profile.name, "weight of the example", why, "weight")
+
+
+def _nested(profile: Profile) -> Guess | None:
+    if profile.nesting in (None, "lists"):
+        return None
+    return ignored(profile, f"holds {profile.nesting}, which no feature reads")
+
+
+def _list_column(profile: Profile) -> Guess | None:
+    if not profile.is_list:
+        return None
+    size = profile.list_of_floats
+    if size is not None:
+        return Guess(
+            profile.name,
+            f"vector of {size}",
+            "lists of as many floats",
+            "feature",
+            Vector(profile.name, size),
+        )
+    kind = Sequence if SEQUENCE_NAME.search(profile.name) else Bag
+    return Guess(profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name))
+
+
+def _all_match(pattern: re.Pattern[str], profile: Profile) -> bool:
+    return bool(profile.values) and all(pattern.match(value) for value in profile.values[:SHOWN_VALUES])
+
+
+def _foreign_date(profile: Profile) -> Guess | None:
+    """11/02/2026, 1-Nov-2026, Nov 1, 2026: which part is the day is for the user to say."""
+    if not _all_match(FOREIGN_DATE, profile):
+        return None
+    shown = profile.values[0][:25]
+    why = f"{shown!r} looks like a date in a format that is not read; convert it to ISO (2026-11-30 10:00)"
+    return ignored(profile, why)
+
+
+def _amount_in_words(profile: Profile) -> Guess | None:
+    """$1,533.41: a quantity, but not one that is read."""
+    if profile.numbers is not None or not _all_match(AMOUNT, profile):
+        return None
+    why = f"an amount like {profile.values[0][:20]!r} is not read as a number; write 1533.41"
+    many = profile.distinct > 0.5 * (profile.examples - profile.missing)
+    return ignored(profile, why) if many else _category(profile, f"{profile.distinct:,} distinct; {why}")
+
+
+def _vector(profile: Profile) -> Guess | None:
+    """As many numbers in each value, most of them with a fraction."""
+    start = profile.values[:SHOWN_VALUES]
+    if profile.numbers is not None or profile.times is not None or not start:
+        return None
+    for separator in SEPARATORS:
+        parts = [split_parts(value, separator) for value in start]
+        size, flat = len(parts[0]), [part for pieces in parts for part in pieces]
+        numbers = size > 1 and all(len(pieces) == size for pieces in parts) and all(map(is_number, flat))
+        if numbers and sum("." in part for part in flat) > 0.5 * len(flat):
+            vector = Vector(profile.name, size, separator)
+            kind = f"vector of {size}, separator {separator!r}"
+            return Guess(profile.name, kind, "as many numbers in each value", "feature", vector)
+    return None
+
+
+def _separated(profile: Profile) -> Guess | None:
+    """Several values in one, joined by a separator."""
+    if profile.numbers is not None or profile.times is not None:
+        return None
+    present = [s for s in SEPARATORS if any(s in value for value in profile.values)]
+    parts = next((p for p in map(profile.parts, present) if _is_list_of(profile, p)), None)
+    if parts is None:
+        return None
+    span = f"{parts.fewest}-{parts.most}" if parts.fewest != parts.most else f"{parts.most}"
+    why = f"{span} parts, {len(parts.counts):,} distinct parts"
+    if SEQUENCE_NAME.search(profile.name):
+        sequence = Sequence(profile.name, parts.separator)
+        return Guess(
+            profile.name,
+            f"sequence, separator {parts.separator!r}",
+            f"{why}, named like a history",
+            "feature",
+            sequence,
+        )
+    bag = Bag(profile.name, parts.separator)
+    return Guess(profile.name, f"bag, separator {parts.separator!r}", why, "feature", bag)
+
+
+def _is_list_of(profile: Profile, parts: Parts) -> bool:
+    """Parts recur in other values, and are fewer than the values; a weak separator needs stronger signs."""
+    if parts.share < 0.1 or parts.most < 2 or any(len(part) > 40 for part in parts.counts):
+        return False
+    if parts.separator in STRONG_SEPARATORS:
+        return len(parts.counts) < max(profile.distinct, 4) or SEQUENCE_NAME.search(profile.name) is not None
+    recur = sum(parts.counts.values()) / len(parts.counts)
+    same_size = parts.fewest == parts.most
+    plain = all(re.fullmatch(r"[\w.:-]+", part) for part in parts.counts)
+    if parts.separator == "," and profile.values[0].startswith("[") and plain:
+        return True  # a printed list
+    if parts.mobile < 0.5:  # a street and its number: words in an order, not a list
+        return False
+    return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
+
+
+def _unique(profile: Profile) -> Guess | None:
+    """One value per example tells nothing about other examples."""
+    if profile.distinct < profile.examples - profile.missing or profile.examples < 20:
+        return None
+    if profile.numbers is not None:
+        steps = np.diff(profile.numbers)
+        counts_up = profile.is_whole and bool((np.abs(steps) == 1).all())
+        if not counts_up and not (profile.is_whole and ID_NAME.search(profile.name)):
+            return None
+        return ignored(profile, "counts the lines" if counts_up else "one value per example")
+    return ignored(profile, "one value per example")
+
+
+def _number(profile: Profile) -> Guess | None:
+    if profile.numbers is None or any(map(LEADING_ZERO.match, profile.values)):
+        return None
+    if profile.is_whole:
+        not_a_quantity = _why_no_quantity(profile)
+        if not_a_quantity is not None:
+            return _category(
+                profile, f"{profile.distinct:,} distinct, integers but not a quantity ({not_a_quantity})"
+            )
+    return _quantity(profile)
+
+
+def _why_no_quantity(profile: Profile) -> str | None:
+    """Why integers are names rather than amounts; None if they seem to be amounts."""
+    name, values = profile.name, profile.quantity
+    if AMOUNT_NAME.match(name):
+        return None
+    if ID_NAME.search(name) or CODE_NAME.search(name):
+        return "by its name"
+    if profile.distinct <= 2:
+        return "two values"
+    if QUANTITY_NAME.search(name):
+        return None
+    if profile.distinct <= 200 and len(values) >= 20 * profile.distinct:
+        return "few, each often"
+    low, middle, high = np.quantile(values, [0, 0.5, 1])
+    if profile.distinct > 200 and not (low < 0.05 * high and middle < 0.25 * high) and high > 1000:
+        return "spread evenly up to " + f"{high:,.0f}"
+    return None
+
+
+def _quantity(profile: Profile) -> Guess:
+    values = profile.quantity
+    missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
+    if profile.endless:
+        missing += f", {profile.endless:,} infinite: bad lines, see data.bad_lines"
+    fill: Literal["mean", "zero"] = "mean" if profile.missing or np.isnan(profile.numbers).any() else "zero"  # type: ignore[arg-type]
+    low, high = float(values.min()), float(values.max())
+    if abs(profile.skew) > 2 and high - low > 10:
+        feature = Numeric(profile.name, "log1p", fill)
+        return Guess(profile.name, "numeric, log1p", f"skew {profile.skew:.1f}{missing}", "feature", feature)
+    why = f"{low:g}..{high:g}{missing}"
+    if max(abs(low), abs(high)) <= 3:
+        return Guess(profile.name, "numeric", why, "feature", Numeric(profile.name, "none", fill))
+    return Guess(
+        profile.name, "numeric, standardize", why, "feature", Numeric(profile.name, "standardize", fill)
+    )
+
+
+def _free_text(profile: Profile) -> Guess | None:
+    sizes = np.array([len(value) for value in profile.values])
+    if profile.distinct > 0.5 * profile.examples and sizes.mean() > 60:
+        return ignored(profile, f"free text, {sizes.mean():.0f} characters on average")
+    return None
+
+
+RULES = (
+    *(_useless, _weight, _nested, _list_column, _foreign_date, _amount_in_words, _vector, _separated),
+    *(_unique, _number, _free_text),
+)
+
+
+def without_nearly_unique(guesses: list[Guess], profiles: list[Profile]) -> list[Guess]:
+    """Categories that hardly ever recur are left out, but for ids and what a history shares its rows with."""
+    shared = {g.feature.share_embedding for g in guesses if isinstance(g.feature, Bag | Sequence)}
+
+    def checked(guess: Guess, profile: Profile) -> Guess:
+        present = profile.examples - profile.missing
+        rare = profile.distinct > 0.9 * present and present >= 200
+        is_id = ID_NAME.search(guess.column) is not None or guess.column in shared
+        if not isinstance(guess.feature, Categorical) or not rare or is_id:
+            return guess
+        reason = guess.why.partition("; ")[2]
+        why = f"{profile.distinct:,} distinct in {present:,} examples: hardly any recurs"
+        return ignored(profile, f"{why}; {reason}" if reason else why)
+
+    return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
+
+
+def share_embedding(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:
+    """A bag or sequence whose parts are the values of an id column is its history: they share rows."""
+    feature = guess.feature
+    by_name = {profile.name: profile for profile in profiles}
+    if not isinstance(feature, Bag | Sequence) or by_name[guess.column].is_list:
+        return guess
+    parts = by_name[guess.column].parts(feature.separator).counts
+    others = [g.column for g in guesses if isinstance(g.feature, Categorical)]
+    best = max(others, key=lambda name: _overlap(guess.column, parts, by_name[name]), default=None)
+    share = 0.0 if best is None else _overlap(guess.column, parts, by_name[best])
+    if best is None or share < 0.5:
+        return guess
+    sequence = Sequence(guess.column, feature.separator, share_embedding=best)
+    why = f"parts overlap {best} by {_percent(share)}: shares its embedding"
+    return replace(guess, guess=f"sequence, separator {feature.separator!r}", why=why, feature=sequence)
+
+
+def _overlap(name: str, parts: Counter[str], other: Profile) -> float:
+    """The share of the parts that are values of another column; 0 if that may be chance.
+
+    Small integers are the values of many columns: they count only if they also cover the other column, or the
+    names have a word in common (recent_items, item_id).
+    """
+    known = set(other.values)
+    common = [part for part in parts if part in known]
+    if other.numbers is not None and not _share_a_word(name, other.name) and len(common) < 0.5 * len(known):
+        return 0.0
+    return sum(parts[part] for part in common) / max(sum(parts.values()), 1) if len(known) > 2 else 0.0
+
+
+def _share_a_word(a: str, b: str) -> bool:
+    first, second = (
+        {word.rstrip("s") for word in re.split(r"[\W_]+", plain_name(name))} - {"id", "list", "hist"}
+        for name in (a, b)
+    )
+    return bool(first & second)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,103 @@
+"""Columns that give the label away: known only after the click, or another spelling of it.
+
+Each column alone is asked how well it separates clicks from the rest (its AUC on the sample): by being missing, by its
+most frequent value, by its number, or by the click rate of each of its values. From LEAK on it is left out; from
+SUSPICIOUS on the user is asked to look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data import columns as raw
+from gearshift.data.infer.profile import Profile
+from gearshift.data.schema import Label
+from gearshift.metrics.exact import auc
+
+FEWEST = 20  # examples of each label value, below which a coincidence is likely
+MOST_VALUES = 50  # the click rates of more values fit the sample itself
+LEAK = 0.99  # AUC of one column alone: no honest feature is that good
+SUSPICIOUS = 0.95
+MISSING = _core.xxh64(b"", 0) >> 1  # the id of no value
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Why a column may give the label away; `sure`: it is left out."""
+
+    sure: bool
+    reason: str
+
+
+def label_values(profile: Profile, label: Label) -> Mask:
+    """Which examples of the sample are clicks; what cannot be read is none."""
+    return raw.labels(profile.column, label.positive, lambda _i, _text: None, label.missing) > 0.5
+
+
+def find_leak(profile: Profile, clicked: Mask) -> Leak | None:
+    """What is wrong with this column as a feature, or None."""
+    if profile.is_list or _few(clicked):
+        return None
+    for words, score in _scores(profile, clicked):
+        if score >= LEAK:
+            return Leak(True, f"{words}: it would give the label away")
+        if score >= SUSPICIOUS:
+            return Leak(False, f"{words}: is it known before the click?")
+    return None
+
+
+def _few(clicked: Mask) -> bool:
+    return bool(min(clicked.sum(), (~clicked).sum()) < FEWEST)
+
+
+def _scores(profile: Profile, clicked: Mask) -> Iterator[tuple[str, float]]:
+    """(what tells clicks apart, its AUC), the plainest words first."""
+    ids = np.empty(profile.examples, np.int64)
+    raw.write_ids(profile.column, 0, ids)
+    missing = ids == MISSING
+    if profile.missing:
+        yield _one_value(clicked, missing, "is missing", "has a value")
+    if profile.distinct == 0:
+        return
+    common = profile.values[0][:20]
+    values, index = np.unique(ids, return_inverse=True)
+    counts = np.where(values == MISSING, 0, np.bincount(index))
+    yield _one_value(clicked, index == counts.argmax(), f"is {common!r}", f"is not {common!r}")
+    if profile.distinct <= MOST_VALUES:
+        yield _by_value(index, clicked)
+    elif profile.numbers is not None:
+        yield _by_number(profile, clicked, missing)
+
+
+def _one_value(clicked: Mask, holds: Mask, yes: str, no: str) -> tuple[str, float]:
+    """How well one property alone tells clicks apart, in words that name the side of the clicks."""
+    score = (1 + float(holds[clicked].mean()) - float(holds[~clicked].mean())) / 2  # the AUC of a yes or no
+    words = yes if score >= 0.5 else no
+    exactly = "exactly" if score in (0.0, 1.0) else "nearly exactly"
+    return f"{words} {exactly} when the label is 1", max(score, 1 - score)
+
+
+def _by_value(index: NDArray[np.int64], clicked: Mask) -> tuple[str, float]:
+    """Each example scored with the click rate of its value, which `index` names."""
+    rates = np.bincount(index, clicked) / np.bincount(index)
+    score = auc(clicked, rates[index])
+    if ((rates == 0) | (rates == 1)).all():
+        return "each of its values belongs to one label value", score
+    return f"its values alone have an AUC of {score:.3f}", score
+
+
+def _by_number(profile: Profile, clicked: Mask, missing: Mask) -> tuple[str, float]:
+    numbers = raw.floats(profile.column, lambda _i, _text: None)
+    present = ~missing & np.isfinite(numbers)
+    if _few(clicked[present]):
+        return "", 0.0
+    score = auc(clicked[present], numbers[present])
+    larger = "larger" if score >= 0.5 else "smaller"
+    score = max(score, 1 - score)
+    return f"is {larger} for clicks, an AUC of {score:.3f} by itself", score

@@ -1,0 +1,184 @@
+"""Which column is the time of an example: values that are times, and a name or an order that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gearshift.data import columns as raw
+from gearshift.data.columns import TextColumn
+from gearshift.data.infer.feature import ID_NAME, QUANTITY_NAME
+from gearshift.data.infer.profile import FEW_WITHOUT_TIME, Profile, SampleTimes
+from gearshift.data.order import is_ascending
+from gearshift.data.split import days_in_words, parse_moment
+from gearshift.errors import UserError
+
+TIME_NAME = re.compile(
+    r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(_?stamp)?$|(_|^)(at|date|ts|hour)$",
+    re.IGNORECASE,
+)
+EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
+THIS_CENTURY, SOON = 978_307_200, 2_051_222_400  # 2001 .. 2035
+FOLDER_MALUS = 3.0
+MOST_WITHOUT_TIME = 0.5  # of the examples of a column that is named
+LONGEST_LOG = 10 * 365 * 86_400  # seconds
+NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class FoundTime:
+    column: str
+    why: str
+    warning: str | None = None
+
+
+def find_time(
+    profiles: list[Profile],
+    stated: str | None,
+    where: str,
+    label: str,
+    folders: Mapping[str, Sequence[str]] = {},
+) -> FoundTime | None:
+    """The column the user named, or the one that looks most like the time of an example.
+
+    `folders` are the values of columns that are folder names (dt=2026-11-01/): the sample may hold the first alone.
+    """
+    if stated is not None:
+        profile = next((p for p in profiles if p.name == stated), None)
+        if profile is None:
+            names = ", ".join(p.name for p in profiles[:40])
+            raise UserError(f"{where} has no column `{stated}`. It has: {names}.")
+        times = profile.read_times(MOST_WITHOUT_TIME)
+        if times is None:
+            raise UserError(f"{where}: {_no_time(profile)}; expected epoch seconds or an ISO date.")
+        return _found(profile, times)
+    found = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
+    if not found:
+        return _time_of_folders(folders)
+    # The day of a folder ascends by itself: a clock in the file is finer, in whatever order.
+    best = max(found, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
+    times = best.read_times(FEW_WITHOUT_TIME)
+    assert times is not None
+    return _found(best, times)
+
+
+def missed_times(profiles: list[Profile], label: str) -> tuple[str, ...]:
+    """Sentences about columns that would be the time of the example if fewer examples had none."""
+    named = [p for p in profiles if p.name != label and TIME_NAME.search(p.name) and p.times is None]
+    found = [(profile, profile.read_times(MOST_WITHOUT_TIME)) for profile in named if _holds_times(profile)]
+    return tuple(
+        f"{_without(profile, times)}, too many for the time of the example; if it is, name it: --time {profile.name} "
+        f'(in Python: time="{profile.name}"), and allow bad lines: data.bad_lines={{skip: {2 * len(times.without)}}}'
+        for profile, times in found
+        if times is not None
+    )
+
+
+def _holds_times(profile: Profile) -> bool:
+    """Whether a frequent value is a time; spares a column of words a look at all of them."""
+    start = raw.plain(pa.array(profile.values[:20], pa.large_string()))
+    refused: list[int] = []
+    seconds = raw.times(start, lambda i, _text: refused.append(i))
+    return any(EARLIEST <= s <= LATEST for i, s in enumerate(seconds.tolist()) if i not in refused)
+
+
+def _no_time(profile: Profile) -> str:
+    """time `ts` is 'soon' in line 7"""
+    refused: list[tuple[int, str]] = []
+    raw.times(profile.column, lambda i, text: refused.append((i, text)))
+    i, text = next((pair for pair in refused if pair[1]), refused[0] if refused else (0, ""))
+    place = profile.place(i)
+    return (
+        f"time `{profile.name}` is {repr(text[:40]) if text else 'missing'} in {place.unit} {place.number:,}"
+    )
+
+
+def _found(profile: Profile, times: SampleTimes) -> FoundTime:
+    why = _why(profile, times.seconds)
+    if not times.without:
+        return FoundTime(profile.name, why)
+    fix = "fix the data, or allow some: data.bad_lines={skip: 1000}"
+    warning = f"{_without(profile, times)}, which ends a training: {fix}"
+    return FoundTime(profile.name, f"{why}; {len(times.without):,} without a time", warning)
+
+
+def _without(profile: Profile, times: SampleTimes) -> str:
+    """ts has no time in 3 of 4,000 examples looked at, first '0000-00-00' in line 7"""
+    place = profile.place(times.without[0])
+    text = raw.value_text(profile.column, times.without[0])
+    shown = repr(text[:40]) if text and text != "None" else "nothing"
+    return (
+        f"{profile.name} has no time in {len(times.without):,} of {profile.examples:,} examples looked at, first "
+        f"{shown} in {place.unit} {place.number:,}"
+    )
+
+
+def is_time(profile: Profile) -> bool:
+    """Whether a column holds times, though another one is the time of the example."""
+    return _score(profile) > 0
+
+
+def _time_of_folders(folders: Mapping[str, Sequence[str]]) -> FoundTime | None:
+    """dt=2026-11-01/, dt=2026-11-02/, ..., each with more examples than the sample."""
+    for name, values in folders.items():
+        if TIME_NAME.search(name) is None or len(set(values)) < 2:
+            continue
+        try:
+            days = [parse_moment(value) for value in values]
+        except UserError:
+            continue
+        if min(days) >= EARLIEST and max(days) <= LATEST:
+            return FoundTime(name, f"folder names: {days_in_words(min(days), max(days))} UTC")
+    return None
+
+
+def _score(profile: Profile) -> float:
+    """0: not a time. A name counts more than the order, a finer clock more than a coarse one."""
+    if profile.distinct < 2 or (profile.numbers is not None and not profile.is_whole):
+        return 0.0
+    named = TIME_NAME.search(profile.name) is not None
+    if profile.numbers is not None and not named and not _is_clock_like(profile.quantity):
+        return 0.0
+    times = profile.times
+    if times is None or times.min() < EARLIEST or times.max() > LATEST:
+        return 0.0
+    ascending = is_ascending(times)
+    if profile.numbers is not None and not named and not ascending and not _is_epoch(profile, times):
+        return 0.0
+    return 4.0 * named + 2.0 * ascending + profile.distinct / max(profile.examples, 1) + 0.1
+
+
+def _is_epoch(profile: Profile, times: NDArray[np.int64]) -> bool:
+    """Many different moments of a few years of this century, under a name that says nothing else.
+
+    Ids with as many digits lie further apart, or are fewer.
+    """
+    if NO_TIME_NAME.search(profile.name) or profile.distinct < 20 or float(profile.quantity.min()) < 1e9:
+        return False
+    low, high = int(times.min()), int(times.max())
+    return low >= THIS_CENTURY and high <= SOON and high - low <= LONGEST_LOG
+
+
+def _is_clock_like(numbers: NDArray[np.float64]) -> bool:
+    """Large enough for epoch seconds of this century, or 8 digits: yyyymmdd, yymmddHH."""
+    low, high = float(numbers.min()), float(numbers.max())
+    return low >= 1e9 or (low >= 1e7 and high < 1e8)
+
+
+def _why(profile: Profile, times: NDArray[np.int64]) -> str:
+    order = ", ascending" if is_ascending(times) else ""
+    days = days_in_words(int(times.min()), int(times.max()))
+    if isinstance(profile.column, TextColumn) and profile.numbers is not None:
+        low, high = int(profile.quantity.min()), int(profile.quantity.max())
+        return f"integers {low}..{high}{order}: {days} UTC"
+    kind = (
+        "text"
+        if isinstance(profile.column, TextColumn) or pa.types.is_string(profile.column.type)
+        else "times"
+    )
+    return f"{kind}{order}: {days} UTC"

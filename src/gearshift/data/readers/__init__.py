@@ -1,0 +1,1 @@
+"""From files and tables to raw columns: text, JSON lines, Parquet, Arrow, generated and prepared data."""

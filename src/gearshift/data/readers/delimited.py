@@ -1,0 +1,111 @@
+"""Delimited text: its columns, quotes and nulls, and the sentences about lines that do not fit them.
+
+Cutting is done by `text_lines.h`. A quote may be a stray one, so a quoted value that spans lines is believed only
+if it is short (`quoted_lines`) and the record fits the header; otherwise its first line alone is bad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gearshift import _core
+from gearshift.data.columns import Bytes
+from gearshift.data.readers.bad_lines import ALLOW_SOME
+from gearshift.data.readers.cut import BadText, Cut
+from gearshift.data.readers.sniff import QUOTED_LINES
+
+LIBFM_ADVICE = 'Read such lines as one bag: features: [{name: features, type: bag, separator: " "}]'
+QUOTE_ADVICE = (
+    "Close it, read without quoting: data.csv={quote: none}, or allow some: data.bad_lines={skip: 1000}"
+)
+NEVER_CLOSES, TOO_MANY_LINES, TEXT_AFTER_QUOTE, WHOLE_LINES = -1, -2, -3, -4  # BadRecord in text_lines.h
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """How the text is cut; `columns` are the names of all columns, in file order."""
+
+    columns: tuple[str, ...]
+    delimiter: str = ","
+    quote: str = '"'  # "" for none
+    header: bool = True
+    null: tuple[str, ...] = ("",)
+    trim: bool = False  # spaces around values do not count
+    decimal: str = "."
+    thousands: str = ""  # the mark between them, "" for none
+    doubts_marks: bool = False  # whether the two were a guess that may be wrong
+    libfm: bool = False
+    rest_in_last: bool = False  # the last column takes the rest of the line
+    counted_by: str = "the header"  # what says how many columns there are, for the error message
+    quoted_lines: int | None = None  # lines that a quoted value may span; a stated number means: trust quotes
+    is_json: bool = False
+    escape: str = ""  # before a quote inside quotes: it is text; "" for none
+    header_line: str = ""  # that names the columns, to find it again further down
+
+    @property
+    def doubts_quotes(self) -> bool:
+        return self.quoted_lines is None
+
+    def cutter(self, wanted: tuple[str, ...]) -> TextCutter:
+        return TextCutter(self, wanted)
+
+
+class TextCutter:
+    def __init__(self, layout: TextLayout, wanted: tuple[str, ...]) -> None:
+        self._layout = layout
+        self._width = len(wanted)
+        self._most_lines = layout.quoted_lines or QUOTED_LINES
+        self._slots = np.full(len(layout.columns), -1, np.int32)
+        for slot, name in enumerate(wanted):
+            self._slots[layout.columns.index(name)] = slot
+
+    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> Cut:
+        layout = self._layout
+        spans = np.empty((room, self._width, 2), np.uint32)
+        lines = np.empty(room, np.uint32)
+        records, consumed, passed, bad, long, headers = _core.split_lines(
+            text, size, layout.delimiter, layout.quote, self._slots, self._width, layout.rest_in_last,
+            layout.trim, last, self._most_lines, layout.doubts_quotes, spans, lines, layout.escape,
+            layout.header_line.encode(),
+        )  # fmt: skip
+        return Cut(
+            spans[:records],
+            lines[:records] + line,
+            consumed,
+            passed,
+            records == room,
+            [self._bad_text(line, *found) for found in bad],
+            dict(zip(long[::2], long[1::2], strict=True)),
+            headers=headers,
+        )
+
+    def _bad_text(self, before: int, line: int, problem: int, opened: int, closed: int) -> BadText:
+        if problem >= 0 and closed == line:
+            advice = LIBFM_ADVICE if self._layout.libfm else ALLOW_SOME
+            return BadText(before + line, self._column_count(problem), advice)
+        where = "here" if opened == line else f"in line {before + opened + 1:,}"
+        reason, advice = self._broken_quote(problem, f"{before + closed + 1:,}")
+        return BadText(before + line, f"the quote that opens {where} {reason}", advice)
+
+    def _broken_quote(self, problem: int, closed: str) -> tuple[str, str]:
+        """(what it does, what to do about it)."""
+        if problem == NEVER_CLOSES:
+            return "never closes", QUOTE_ADVICE
+        if problem == TOO_MANY_LINES:
+            more = f"Close it, allow longer values: data.csv={{quoted_lines: {10 * self._most_lines}}}"
+            advice = QUOTE_ADVICE.replace("Close it", more)
+            return f"does not close within {self._most_lines} line{'s' * (self._most_lines != 1)}", advice
+        if problem == TEXT_AFTER_QUOTE:
+            return f"closes in line {closed}, in the middle of a value", QUOTE_ADVICE
+        if problem == WHOLE_LINES:
+            trust = f"or trust the quotes: data.csv={{quoted_lines: {QUOTED_LINES}}}"
+            advice = f"Remove them, read without quoting: data.csv={{quote: none}}, {trust}"
+            count = f"{len(self._slots):,} columns"
+            return f"closes in line {closed}, but each line has {count} by itself: two stray quotes", advice
+        return f"closes in line {closed}, and the record then has {self._column_count(problem)}", QUOTE_ADVICE
+
+    def _column_count(self, columns: int) -> str:
+        whose = self._layout.counted_by
+        return f"{columns:,} column{'s' * (columns != 1)} where {whose} has {len(self._slots):,}"

@@ -1,0 +1,314 @@
+"""Text files as raw blocks: any CSV or TSV, Criteo, Avazu, libfm and JSON lines, plain or compressed.
+
+Reads a few MiB at a time and cuts them into records in C++, so a file of any size needs the same memory. A
+`Mark` is a place between two records at which reading can start again: plain files seek there, compressed
+ones are decompressed up to it. Values are not converted here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gearshift import _core
+from gearshift.data.columns import Bytes, RawColumn, TextColumn
+from gearshift.data.encode import RawBlock
+from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, Place
+from gearshift.data.readers.cut import PADDING, Cut, Layout
+from gearshift.data.readers.delimited import TextLayout
+from gearshift.data.readers.files import ByteStream, DataFile, hive_keys
+from gearshift.errors import UserError, warn
+
+BLOCK_EXAMPLES = 65_536
+CHUNK_BYTES = 8 << 20
+LONGEST_RECORD = 256 << 20
+ESTIMATE_BYTES = 16 << 20
+EDGE_BYTES = 256 << 10
+LEAST_YIELD = 0.5  # of the examples that the start of a file promises
+BOM = b"\xef\xbb\xbf"
+
+
+class Mark(NamedTuple):
+    """The next record to read: `offset` counts decompressed bytes, `line` the lines before it."""
+
+    file: int
+    offset: int
+    line: int
+
+
+START = Mark(0, 0, 0)
+
+
+class TextSource:
+    """Raw blocks of a list of text files."""
+
+    def __init__(self, files: Sequence[DataFile], layout: Layout) -> None:
+        self.files = tuple(files)
+        self.layout = layout
+        self.remarks: tuple[str, ...] = ()
+        self.checked_utf8: set[int] = set()  # files that need not be checked again
+        folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
+        self.columns = (*layout.columns, *folders)
+
+    @property
+    def seekable(self) -> bool:
+        return not any(file.is_stream for file in self.files)
+
+    def count(self) -> int | None:
+        return None
+
+    def estimate(self) -> int:
+        """From the lines per (compressed) byte, and the examples per line, at the start of the first file."""
+        lines, size = self.files[0].sample_lines(ESTIMATE_BYTES)
+        if self.layout.header:
+            lines -= 1
+        examples = lines * self.examples_per_line(0)
+        return max(int(examples * sum(f.size for f in self.files) / max(size, 1)), 0)
+
+    def examples_per_line(self, number: int) -> float:
+        """At the start of a file; below 1 where quoted values hold line ends."""
+        start = _FilePass(self, self.layout.columns[:1], _lenient(), Mark(number, 0, 0))
+        block = start.edge_block(*self.files[number].head(EDGE_BYTES))
+        if block.size < 2:
+            return 1.0
+        return (block.size - 1) / (block.place(block.size - 1).number - block.place(0).number)
+
+    def blocks(
+        self, wanted: Sequence[str], bad_lines: BadLines, start: Mark = START
+    ) -> Iterator[tuple[RawBlock, Mark | None]]:
+        """Blocks of up to 64 Ki examples; with a mark where reading can start again behind the block."""
+        for number in range(start.file, len(self.files)):
+            at = start if number == start.file else Mark(number, 0, 0)
+            yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
+
+    def start(self, columns: tuple[str, ...], number: int) -> RawBlock:
+        """The first examples of a file."""
+        whole = _FilePass(self, columns, _lenient(), Mark(number, 0, 0))
+        return whole.edge_block(*self.files[number].head(EDGE_BYTES))
+
+    def starts(self, column: str) -> Iterator[RawBlock]:
+        for number in range(len(self.files)):
+            yield self.start((column,), number)
+
+    def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
+        for number in numbers:
+            rest = _FilePass(self, (column,), _lenient(), Mark(number, 1, 0))
+            yield rest.edge_block(self.files[number].tail(EDGE_BYTES), True)
+
+
+def _lenient() -> BadLines:
+    return BadLines(allowed=sys.maxsize)
+
+
+class _FilePass:
+    """One pass over one file, from a mark on."""
+
+    def __init__(self, source: TextSource, wanted: tuple[str, ...], bad_lines: BadLines, at: Mark) -> None:
+        self._source = source
+        self._file = source.files[at.file]
+        self._layout = source.layout
+        self._wanted = tuple(name for name in wanted if name in source.layout.columns)
+        self._folders = {k: v for k, v in hive_keys(self._file.path).items() if k in wanted}
+        self._bad_lines = bad_lines
+        self._at = at
+        self._expected_records = 1024
+        self._cutter = source.layout.cutter(self._wanted)
+        self._starts_at_0 = at.offset == 0
+        self._yield = _Yield()
+
+    def run(self) -> Iterator[tuple[RawBlock, Mark | None]]:
+        with ByteStream(self._file, self._at.offset) as stream:
+            carry: Bytes = np.empty(0, np.uint8)
+            capacity = CHUNK_BYTES
+            while True:
+                chunk, size, last = self._fill(stream, carry, capacity)
+                self._check_encoding(chunk, size, last)
+                consumed = yield from self._chunk_blocks(chunk, size, last)
+                if stream.error is not None:
+                    raise UserError(stream.error.sentence(self._examples_before(), self._source.files))
+                if last:
+                    break
+                carry = chunk[consumed:size]
+                capacity = CHUNK_BYTES if len(carry) < CHUNK_BYTES // 2 else self._longer(2 * capacity)
+        if self._starts_at_0:
+            self._source.checked_utf8.add(self._at.file)
+            self._check_yield()
+
+    def edge_block(self, data: bytes, last: bool) -> RawBlock:
+        """The whole records of a piece of the file."""
+        chunk = np.zeros(len(data) + PADDING, np.uint8)
+        chunk[: len(data)] = np.frombuffer(data, np.uint8)
+        self._expected_records = BLOCK_EXAMPLES
+        for block, _ in self._chunk_blocks(chunk, len(data), last):
+            return block
+        raise AssertionError("a chunk has at least one block")
+
+    def _fill(self, stream: ByteStream, carry: Bytes, capacity: int) -> tuple[Bytes, int, bool]:
+        """(buffer, bytes in it, is the file at its end). A fresh buffer: blocks keep theirs alive."""
+        chunk = np.empty(capacity + PADDING, np.uint8)
+        chunk[: len(carry)] = carry
+        got = stream.read_into(chunk[len(carry) : capacity].data)
+        at_end = got < capacity - len(carry) and stream.error is None
+        return chunk, len(carry) + got, at_end
+
+    def _longer(self, capacity: int) -> int:
+        if capacity > LONGEST_RECORD:
+            raise UserError(
+                f"{self._file.path} line {self._at.line + 1:,}: the record is longer than "
+                f"{LONGEST_RECORD >> 20} MB; is this a text file with one example per line?"
+            )
+        return capacity
+
+    def _examples_before(self) -> int:
+        return self._at.line - (1 if self._layout.header and self._at.line else 0)
+
+    def _check_encoding(self, chunk: Bytes, size: int, last: bool) -> None:
+        """Warns of the first byte that is not UTF-8. Ids are those of the bytes, so they do not change."""
+        checked = self._source.checked_utf8
+        if self._at.file in checked or (at := _core.find_not_utf8(chunk, size, last)) < 0:
+            return
+        checked.add(self._at.file)
+        line = self._at.line + int(np.count_nonzero(chunk[:at] == ord("\n"))) + 1
+        warn(
+            f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are told apart by "
+            "their bytes and shown with \ufffd. If the file is in another encoding, name it: "
+            "data.csv={encoding: latin-1}"
+        )
+
+    def _chunk_blocks(
+        self, chunk: Bytes, size: int, last: bool
+    ) -> Generator[tuple[RawBlock, Mark | None], None, int]:
+        """The whole records of a chunk; returns how many of its bytes they took."""
+        begin = len(BOM) if self._at.offset == 0 and chunk[: len(BOM)].tobytes() == BOM else 0
+        header = self._layout.header and self._at.offset == 0
+        text, length, consumed = chunk[begin:], size - begin, 0
+        is_libfm = isinstance(self._layout, TextLayout) and self._layout.libfm
+        if is_libfm:
+            text, length, consumed = self._strip_libfm(text, length, last)
+        at, line = 0, self._at.line
+        pending: RawBlock | None = None
+        while True:
+            found = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
+            full = found.full
+            if found.headers:
+                found = self._without_headers(found, text[at:], header)
+            self._note(found, header)
+            if full:
+                self._expected_records = BLOCK_EXAMPLES
+            if pending is not None:
+                yield pending, None
+            pending = self._block(text[at:], found, header)
+            header = header and len(found.lines) == 0
+            at, line = at + found.consumed, line + found.passed
+            if not full:
+                break
+        if not is_libfm:
+            consumed = at
+        self._at = Mark(self._at.file, self._at.offset + begin + consumed, line)
+        yield pending, self._at
+        return begin + consumed
+
+    def _without_headers(self, found: Cut, text: Bytes, header: bool) -> Cut:
+        """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error."""
+        repeated = []
+        for record in found.headers:
+            names = [_text(text, span) for span in found.spans[record]]
+            is_first = header and record == 0
+            if is_first or len(set(names)) < len(names) or not set(names) <= set(self._layout.columns):
+                continue
+            place = Place(self._file.path, int(found.lines[record]) + 1)
+            moved = [pair for pair in zip(names, self._wanted, strict=True) if pair[0] != pair[1]]
+            if moved:
+                raise UserError(
+                    f"{place}: a second header, with column `{moved[0][0]}` where `{moved[0][1]}` stands in the first "
+                    "one: the lines below it would be read under the wrong names. Cut the file in two at this line, "
+                    "and put the columns of both parts into the same order."
+                )
+            self._bad_lines.refuse(place, "the header is repeated here", ALLOW_SOME)
+            repeated.append(record)
+        return found.without(repeated) if repeated else found
+
+    def _note(self, found: Cut, header: bool) -> None:
+        """Refuses the bad lines; a bad header cannot be left out."""
+        for bad in found.bad:
+            if header and not (len(found.lines) and found.lines[0] < bad.line):
+                raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
+            self._bad_lines.refuse(Place(self._file.path, bad.line + 1), bad.reason, bad.advice)
+        self._yield.add(found, header)
+
+    def _block(self, text: Bytes, found: Cut, header: bool) -> RawBlock:
+        file, first = self._file.path, 1 if header and len(found.lines) else 0
+        spans, lines, long = found.spans[first:], found.lines[first:], found.long
+        missing = [value for value in self._layout.null if value]
+        if missing:
+            for slot in range(len(self._wanted)):
+                _core.blank_values(text, spans[:, slot], missing)
+        columns: dict[str, RawColumn] = {
+            name: TextColumn(
+                text,
+                spans[:, slot],
+                self._layout.decimal,
+                self._layout.thousands,
+                self._layout.is_json,
+                found.nested.get(name),
+            )
+            for slot, name in enumerate(self._wanted)
+        }
+        columns |= {k: pa.repeat(pa.scalar(v), len(spans)) for k, v in self._folders.items()}
+
+        def place(i: int) -> Place:
+            return Place(file, int(lines[i]) + 1, lines=long.get(i + first, 1))
+
+        return RawBlock(len(spans), columns, place)
+
+    def _strip_libfm(self, text: Bytes, size: int, last: bool) -> tuple[Bytes, int, int]:
+        out = np.empty(2 * size + 2 + PADDING, np.uint8)
+        written, consumed, bad = _core.strip_libfm(text, size, last, out)
+        if bad >= 0:
+            line = self._at.line + int(np.count_nonzero(text[:bad] == ord("\n"))) + 1
+            token = text[bad : bad + 80].tobytes().split()[0].decode("utf-8", "replace")
+            raise UserError(
+                f"{self._file.path} line {line:,}: feature `{token}` has another value than 1; "
+                "libfm text is read as categories (index:1). Write numbers as CSV or Parquet columns."
+            )
+        return out, written, consumed
+
+    def _check_yield(self) -> None:
+        """A file that gives far fewer examples than its start promises has lost them in quotes."""
+        counted = self._yield
+        if not self._layout.doubts_quotes or counted.examples >= LEAST_YIELD * counted.lines:
+            return
+        promised = self._source.examples_per_line(self._at.file) * counted.lines
+        if counted.examples < LEAST_YIELD * promised:
+            raise UserError(
+                f"{self._file.path}: {counted.lines:,} lines give {counted.examples:,} examples where the start of the "
+                f"file promises {promised:,.0f}; quoted values take up the other lines, the first from line "
+                f"{counted.first:,} on. Look for stray quotes there, read without quoting: data.csv={{quote: none}}, "
+                "or, if all is well, state how many lines a value may have: data.csv={quoted_lines: 8}"
+            )
+
+
+def _text(data: Bytes, span: NDArray[np.uint32]) -> str:
+    start, size = (int(v) for v in span)
+    return data[start : start + size].tobytes().decode("utf-8", "replace").strip()
+
+
+class _Yield:
+    """Counts the lines of a file and what came of them; bad lines have been reported and do not count."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.examples = 0
+        self.first = 0  # line of the first example that spans several, from 1
+
+    def add(self, found: Cut, header: bool) -> None:
+        examples = len(found.lines) - (1 if header and len(found.lines) else 0)
+        self.examples += examples
+        self.lines += examples + sum(found.long.values()) - len(found.long)
+        if found.long and not self.first:
+            self.first = int(found.lines[min(found.long)]) + 1

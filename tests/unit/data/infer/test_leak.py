@@ -1,0 +1,103 @@
+"""Columns that know the label: numbers, missing values, values; and honest columns that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gearshift.cli.init import init
+from gearshift.config import load_config
+from gearshift.data.infer.leak import FEWEST
+from gearshift.data.infer.schema import Inferred, infer
+
+SIZE = 4000
+RANDOM = np.random.default_rng(7)
+CLICK = RANDOM.random(SIZE) < 0.2
+NOISE = RANDOM.normal(size=SIZE)
+
+
+def look_at(values: object, click: np.ndarray = CLICK) -> Inferred:  # type: ignore[type-arg]
+    honest = np.round(NOISE, 3)
+    return infer(pa.table({"other": honest[: len(click)], "it": values, "click": click.astype(int)}))
+
+
+def why(found: Inferred) -> str:
+    return next(guess.why for guess in found.guesses if guess.column == "it")
+
+
+def is_feature(found: Inferred) -> bool:
+    return "it" in [feature.name for feature in found.schema.features]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.where(CLICK, np.exp(NOISE), 0), "is not '0' exactly when the label is 1"),
+        (np.where(CLICK, NOISE, 0), "is not '0' exactly when the label is 1"),  # both signs: its AUC is .5
+        (NOISE + 20 * CLICK, "is larger for clicks, an AUC of 1.000 by itself"),
+        (NOISE - 4 * CLICK, "is smaller for clicks, an AUC of 0.99"),
+        (pa.array(NOISE, mask=~CLICK), "has a value exactly when the label is 1"),
+        (pa.array(NOISE, mask=CLICK), "is missing exactly when the label is 1"),
+        (
+            pa.array(NOISE, mask=np.where(np.arange(SIZE) % 400 == 0, CLICK, ~CLICK)),
+            "has a value nearly exactly when",
+        ),
+        (
+            np.where(CLICK, NOISE > 0, 2 + (NOISE > 0)).astype(int),
+            "each of its values belongs to one label value",
+        ),
+    ],
+)
+def test_a_column_that_knows_the_label_is_left_out(values: object, reason: str) -> None:
+    found = look_at(values)
+    assert reason in why(found)
+    assert "it would give the label away" in why(found)
+    assert not is_feature(found)
+    assert [feature.name for feature in found.schema.features] == ["other"]
+
+
+def test_a_column_that_is_too_good_is_kept_with_a_question() -> None:
+    found = look_at(NOISE + 2.6 * CLICK)
+    assert is_feature(found)
+    assert "is larger for clicks, an AUC of 0.96" in why(found)
+    assert found.warnings[0].startswith("it is larger for clicks")
+    assert found.warnings[0].endswith("by itself: is it known before the click?")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        NOISE + 1.5 * CLICK,  # an AUC of .86 is a good feature
+        pa.array(NOISE, mask=RANDOM.random(SIZE) < np.where(CLICK, 0.5, 0.2)),
+        np.where(RANDOM.random(SIZE) < 0.9, 0.0, np.exp(NOISE)),
+        RANDOM.integers(0, 30, SIZE),
+    ],
+)
+def test_honest_columns_are_not_suspected(values: object) -> None:
+    found = look_at(values)
+    assert is_feature(found)
+    assert "label" not in why(found)
+    assert found.warnings == ()
+
+
+def test_too_few_clicks_prove_nothing() -> None:
+    click = np.arange(SIZE) < FEWEST - 1
+    assert is_feature(look_at(np.where(click, 5.5, NOISE), click))
+
+
+def test_the_config_keeps_the_leak_as_a_comment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        f"u{i % 50},{30 * np.exp(n) if c else 0:.1f},{int(c)}"
+        for i, (n, c) in enumerate(zip(NOISE, CLICK, strict=True))
+    ]
+    (tmp_path / "clicks.csv").write_text("user,dwell,click\n" + "\n".join(lines))
+    init(tmp_path / "clicks.csv", tmp_path / "clicks.yaml", label=None, time=None, force=False)
+    text = (tmp_path / "clicks.yaml").read_text()
+    assert "# - {name: dwell, type: numeric, transform: log1p}" in text
+    assert "is not '0.0' exactly when the label is 1" in capsys.readouterr().out
+    schema = load_config(tmp_path / "clicks.yaml").schema()
+    assert schema is not None
+    assert [feature.name for feature in schema.features] == ["user"]

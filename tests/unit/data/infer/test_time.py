@@ -1,0 +1,145 @@
+"""Times that carry no name, times in folder names, and times beside the time of the example."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gearshift.cli.init import init
+from gearshift.data.dataset import read
+from gearshift.data.infer.schema import Inferred, infer
+from gearshift.errors import UserError
+
+DRAW = random.Random(1)
+START = 1_760_000_000
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def why(found: Inferred, column: str) -> str:
+    return next(f"{guess.guess}: {guess.why}" for guess in found.guesses if guess.column == column)
+
+
+@pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000])
+def test_an_epoch_column_of_a_file_without_header(tmp_path: Path, unit: int) -> None:
+    rows = [f"{i % 2},u{i % 50},{unit * (START + DRAW.randrange(600_000))},{i % 7}" for i in range(2000)]
+    found = infer(write(tmp_path / "log.csv", rows))
+    assert found.schema.time == "c3"
+    assert "2025-10-09..16 UTC" in why(found, "c3")
+
+
+def test_large_ids_are_no_times() -> None:
+    ids = [DRAW.randrange(1_000_000_000, 2_000_000_000) for _ in range(200)]
+    codes = [1_500_000_000 + 1000 * DRAW.randrange(300) for _ in range(2000)]
+    table = pa.table(
+        {
+            "c1": [i % 2 for i in range(2000)],
+            "c2": [ids[i % 200] for i in range(2000)],
+            "user_id": codes,
+            "phone": codes,
+        }
+    )
+    assert infer(table).schema.time is None
+
+
+def test_days_in_folder_names_though_the_sample_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gearshift.data.infer.profile.SAMPLE_EXAMPLES", 100)
+    for day in (1, 2, 3):
+        rows = [f"{i % 2},u{DRAW.randrange(30)}" for i in range(200)]
+        write(tmp_path / f"log/dt=2026-11-0{day}/part.csv", ["click,user", *rows])
+    found = infer(str(tmp_path / "log"))
+    assert found.schema.time == "dt"
+    assert why(found, "dt") == "time: folder names: 2026-11-01..03 UTC"
+    init(tmp_path / "log", tmp_path / "log.yaml", label=None, time=None, force=False)
+    assert "split: {by: time, valid: 10%}" in (tmp_path / "log.yaml").read_text()
+
+
+def test_a_second_time_is_no_category(tmp_path: Path) -> None:
+    for day in (1, 2):
+        rows = [f"{DRAW.randrange(2)},u{i % 30},{START + 100 * day + DRAW.randrange(90)}" for i in range(300)]
+        write(tmp_path / f"log/dt=2026-11-0{day}/part.csv", ["click,user,ts", *rows])
+    found = infer(str(tmp_path / "log"))
+    assert found.schema.time == "ts"
+    assert why(found, "dt").startswith("ignored: a time too, but ts is the time of the example")
+    assert [feature.name for feature in found.schema.features] == ["user"]
+
+
+def test_user_is_the_group_rather_than_its_other_spelling() -> None:
+    size = 600
+    table = pa.table(
+        {
+            "click": [DRAW.randrange(2) for _ in range(size)],
+            "User": [f"A{DRAW.randrange(9)}" for _ in range(size)],
+            "user": [f"u{DRAW.randrange(99)}" for _ in range(size)],
+        }
+    )
+    found = infer(table)
+    assert found.schema.group == "user"
+    assert found.warnings[0].startswith("user and User both look like the user: user is the group")
+    other = infer(table.rename_columns(["click", "USER", "User"]))
+    assert other.schema.group == "USER"
+    assert "if it is the other, set data.group: User" in other.warnings[0]
+    assert infer(table.rename_columns(["click", "name", "user"])).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (
+            ["1.5", "2.5", "oops", *(str(i / 7) for i in range(97))],
+            "numbers but for 'oops' in line 4; to make it numeric",
+        ),
+        (["a", "b", *(str(i) for i in range(98))], "numbers but for 'a' in line 2 and 1 more words"),
+        ([f"{i:04d}" for i in range(100)], "has a leading zero: names, not amounts"),
+        ([f"{i}.5 kg" for i in range(100)], "numbers with a unit, like '0.5 kg', are not read as numbers"),
+        ([f"k{i}" for i in range(100)], None),
+    ],
+)
+def test_why_a_column_of_numbers_is_no_number(tmp_path: Path, values: list[str], reason: str | None) -> None:
+    rows = [f"{DRAW.randrange(2)},{values[i % 100]}" for i in range(1000)]
+    found = infer(write(tmp_path / "log.csv", ["click,size", *rows]))
+    assert why(found, "size").startswith("categorical: ")
+    assert (reason is None and why(found, "size") == "categorical: 100 distinct") or str(reason) in why(
+        found, "size"
+    )
+
+
+@pytest.mark.parametrize("slip", ["", "0000-00-00 00:00:00"])
+def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, slip: str) -> None:
+    days = [slip if i == 5 else f"2026-11-{1 + i // 400:02d} {i % 24:02d}:00:00" for i in range(4000)]
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
+    )
+    found = infer(path)
+    assert found.schema.time == "ts"
+    assert "2026-11-01..10 UTC; 1 without a time" in why(found, "ts")
+    assert found.warnings[0].startswith(
+        f"ts has no time in 1 of 4,000 examples looked at, first {repr(slip) if slip else 'nothing'} in line 7, which "
+        "ends a training: fix the data, or allow some: data.bad_lines={skip: 1000}"
+    )
+    with pytest.raises(UserError, match=r"log.csv line 7: time `ts` is .*Fix the line, or allow some"):
+        read(path, found.schema).read(0, 9)
+    assert len(read(path, found.schema, bad_lines=1).read(0, 4000)) == 3999
+
+
+def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
+    days = ["" if i % 9 == 8 else f"2026-11-{1 + i // 100:02d}" for i in range(900)]
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
+    )
+    found = infer(path)
+    assert found.schema.time is None
+    assert "ts has no time in 100 of 900 examples looked at, first nothing in line 10" in found.warnings[0]
+    assert "--time ts" in found.warnings[0]
+    assert infer(path, time="ts").schema.time == "ts"
+    with pytest.raises(UserError, match="time `user` is 'u0' in line 2; expected epoch seconds"):
+        infer(path, time="user")

@@ -1,0 +1,79 @@
+"""Commas and points in numbers: what settles whether they separate thousands, and what is said if nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gearshift.data.dataset import CsvFormat, read
+from gearshift.data.infer.schema import infer
+from gearshift.data.readers.number_marks import Marks, find_marks
+from gearshift.data.schema import Numeric, Schema
+from gearshift.errors import DataWarning, UserError
+
+
+def write(tmp_path: Path, values: list[str], delimiter: str = ";") -> Path:
+    path = tmp_path / "a.csv"
+    lines = [f"{i % 3 // 2}{delimiter}{values[i % len(values)]}" for i in range(300)]
+    path.write_text("\n".join([f"click{delimiter}views", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("values", "delimiter", "expected"),
+    [
+        (["7,212", "12,000"], ";", Marks(".", ",", (0,))),
+        (["7,212", "212"], ";", Marks(".", ",", (0,))),
+        (["7,212", "1,234,567"], ";", Marks(".", ",")),
+        (["7,212.5", "3"], ";", Marks(".", ",")),
+        (["7,212", "0,123"], ";", Marks(",")),
+        (["7,212", "7,2"], ";", Marks(",")),
+        (["7,212", "1234"], ";", Marks(".")),
+        (["1.234,5", "3"], ";", Marks(",", ".")),
+        (["1.234.567", "3"], ";", Marks(",", ".")),
+        (["7.212", "12.345"], ";", Marks(".", "", (0,))),
+        (["7.212", "212"], ";", Marks(",", ".", (0,))),
+        (["7.212", "12.345"], ",", Marks(".")),
+        (["101,205", "330,471,222"], ";", Marks(".")),  # lists of ids
+        (["10.200.123.111", "10.1.2.3"], ",", Marks(".")),
+    ],
+)
+def test_what_settles_it(values: list[str], delimiter: str, expected: Marks) -> None:
+    assert find_marks([[value] for value in values], delimiter, None, None) == expected
+
+
+def test_another_column_settles_it() -> None:
+    assert find_marks([["7,212", "3.5"]], ";", None, None) == Marks(".", ",")
+    assert find_marks([["7,212", "3,5"]], ";", None, None) == Marks(",")
+
+
+def test_what_is_stated_is_taken() -> None:
+    assert find_marks([["7,212"]], ";", ",", None) == Marks(",")
+    assert find_marks([["7.212"]], ";", None, ".") == Marks(",", ".")
+    assert find_marks([["7,212"]], ";", ".", "none") == Marks(".")
+
+
+def test_a_doubtful_column_is_read_as_thousands_and_said(tmp_path: Path) -> None:
+    path = write(tmp_path, ["7,212", "58,004", "212"])
+    found = infer(path)
+    assert found.warnings == (
+        f"{path}: column `views` has three digits behind every comma, as in 7,212: read as 7212, with the comma "
+        "between thousands; if it is a decimal comma: data.csv={decimal: ','}",
+    )
+    assert (found.csv.decimal, found.csv.thousands) == (".", ",")
+    schema = Schema((Numeric("views"),), found.schema.labels)
+    with pytest.warns(DataWarning, match="three digits behind every comma"):
+        batch = read(path, schema).read(0, 3)
+    assert batch.numeric_BN[:, 0].tolist() == [7212, 58004, 212]
+    batch = read(path, schema, csv=CsvFormat(decimal=",")).read(0, 3)
+    assert batch.numeric_BN[:, 0].tolist() == pytest.approx([7.212, 58.004, 212])
+
+
+def test_a_mark_between_other_digits_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, ["1,234,567", "12,34"])
+    with pytest.raises(UserError, match="line 3: feature `views` is '12,34'; expected a finite number"):
+        read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(thousands=",")).read(0, 9)
+    path = write(tmp_path, ["3"] * 299 + ["1,234"])
+    with pytest.raises(UserError, match=r"If ',' separates thousands, say so: data\.csv={thousands: ','}"):
+        read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(decimal=".", thousands="none")).read(0, 999)
