@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from protocol import DENSE_LR, FIELDS, ROW_INIT, WIDTH, Task, serve
 
 from gearshift.dense import DenseParameters
-from gearshift.losses import binary_cross_entropy
+from gearshift.models.losses import binary_cross_entropy
 from gearshift.optim.first_order import Adam
 
 

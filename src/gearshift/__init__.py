@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
-    from gearshift import losses as losses
     from gearshift import models as models
     from gearshift.cadence import Every as Every
     from gearshift.cluster.settings import ClusterSettings as ClusterSettings
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from gearshift.data.schema import Sequence as Sequence
     from gearshift.data.schema import Vector as Vector
     from gearshift.data.synthetic import ClickLog as ClickLog
+    from gearshift.embedding.module import Embeddings as Embeddings
     from gearshift.embedding.store import CowClip as CowClip
     from gearshift.embedding.store import RowAdagrad as RowAdagrad
     from gearshift.embedding.store import RowAdam as RowAdam
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from gearshift.embedding.store import RowMomentum as RowMomentum
     from gearshift.embedding.store import RowSGD as RowSGD
     from gearshift.embedding.store import RowwiseAdagrad as RowwiseAdagrad
-    from gearshift.embeddings import Embeddings as Embeddings
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
     from gearshift.evaluate import Evaluation as Evaluation
+    from gearshift.models import losses as losses
     from gearshift.models.inputs import Inputs as Inputs
     from gearshift.optim.first_order import SGD as SGD
     from gearshift.optim.first_order import Adagrad as Adagrad
@@ -88,7 +88,7 @@ _HOMES = {
     "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
     "gearshift.data.synthetic": "ClickLog",
     "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
-    "gearshift.embeddings": "Embeddings",
+    "gearshift.embedding.module": "Embeddings",
     "gearshift.errors": "DataWarning UserError",
     "gearshift.evaluate": "Evaluation",
     "gearshift.models.inputs": "Inputs",

@@ -13,7 +13,7 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset
 from gearshift.learner import Learner
 from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
-from gearshift.scores import Scores
+from gearshift.metrics.scores import Scores
 from gearshift.unseen import UnseenIds
 
 BATCH = 8192

@@ -23,8 +23,8 @@ from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
 from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
-from gearshift.losses import Loss, binary_cross_entropy
 from gearshift.models.layers import seed_dropout
+from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout as DenseLayout
 from gearshift.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores

@@ -30,6 +30,7 @@ from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.html_table import html_table
 from gearshift.metrics import day_name
+from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
 from gearshift.replicas.figures import from_json
 from gearshift.report import report
@@ -42,7 +43,6 @@ from gearshift.run_metrics import MetricsLog
 from gearshift.saver import Saver, failure_of
 from gearshift.trained import model_facts
 from gearshift.training import Progress, Switch, Training
-from gearshift.warning_rules import end_of_grouped_file
 
 
 @dataclass(frozen=True)

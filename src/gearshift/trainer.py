@@ -29,9 +29,9 @@ from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError, warn
 from gearshift.learner import Learner, is_of_rows
-from gearshift.losses import Loss, binary_cross_entropy
-from gearshift.losses import prepared as prepared_loss
 from gearshift.models import first_weights
+from gearshift.models.losses import Loss, binary_cross_entropy
+from gearshift.models.losses import prepared as prepared_loss
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import with_lr

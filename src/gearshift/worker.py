@@ -24,8 +24,8 @@ from gearshift.data.schema import Bag, Field, Schema, Sequence
 from gearshift.dense import DenseParameters
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
 from gearshift.errors import UserError
-from gearshift.losses import Loss, binary_cross_entropy, summed
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
+from gearshift.models.losses import Loss, binary_cross_entropy, summed
 
 NO_VALUES = torch.empty(0)
 

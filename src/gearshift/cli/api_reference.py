@@ -2,7 +2,7 @@
 
 python -m gearshift.cli.api_reference      writes it; a test fails while it is out of date
 
-What a user may rely on is `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.losses.__all__`. Every such
+What a user may rely on is `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.models.losses.__all__`. Every such
 name stands in one of the sections below.
 """
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import gearshift
-from gearshift import losses, models
+from gearshift import models
+from gearshift.models import losses
 
 DOCS_FILE = Path(__file__).parents[3] / "docs" / "api.md"
 

@@ -63,8 +63,8 @@ def measure(
     opened: Opened, paths: list[str], by: str | None, missing_columns: MissingColumnsMode = "fail"
 ) -> list[dict[str, Any]]:
     from gearshift.evaluate import BATCH, collect
+    from gearshift.metrics.warning_rules import Scored, warnings_of
     from gearshift.unseen import UnseenIds
-    from gearshift.warning_rules import Scored, warnings_of
 
     by_day = by == "day" and opened.schema.time is not None
     schema = opened.schema if by is None or by_day else keeping(opened.schema, by)

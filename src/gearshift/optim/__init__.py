@@ -19,7 +19,7 @@ from gearshift.optim.large_batch import DenseLAMB, DenseLARS
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.spread import SharedSums, ShiftedSums, Spread, spread_of
-from gearshift.optim.torch_optimizers import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
+from gearshift.optim.torch.optimizers import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced, variance_reduced
 
 OPTIMIZERS: dict[str, type[SGD | Momentum | Adagrad | Adam | AdamW]] = {

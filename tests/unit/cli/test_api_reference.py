@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import gearshift as gs
-from gearshift import losses, models
+from gearshift import models
 from gearshift.cli import api_reference as reference
+from gearshift.models import losses
 from gearshift.sync.registry import STRATEGIES
 
 ROOT = Path(__file__).parents[3]

@@ -16,9 +16,9 @@ from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
 from gearshift.optim.layout import Layout
-from gearshift.optim.micro_batches import Collected, Collector, collecting
 from gearshift.optim.spread import Spread
-from gearshift.optim.torch_rule import Closure, RuleOptimizer, evaluate
+from gearshift.optim.torch.flat_rule import Closure, RuleOptimizer, evaluate
+from gearshift.optim.torch.micro_batches import Collected, Collector, collecting
 from gearshift.optim.variance_reduced import VarianceReduced
 
 

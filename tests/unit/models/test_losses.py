@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.errors import UserError
-from gearshift.losses import prepared, summed
+from gearshift.models.losses import prepared, summed
 
 DATA = gs.read(make_batch(PLAIN, 650), PLAIN)  # the last batch is shorter
 

@@ -18,8 +18,8 @@ from torch.optim.optimizer import ParamsT
 from gearshift.optim.first_order import SGD, Adam, DenseOptimizer, Momentum
 from gearshift.optim.gsnr import Control
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
-from gearshift.optim.torch_rule import RuleOptimizer
-from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
+from gearshift.optim.torch.flat_rule import RuleOptimizer
+from gearshift.optim.torch.variance_reduced import VarianceReducedOptimizer
 
 
 class LARS(RuleOptimizer):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gearshift.metrics import Measures
-from gearshift.warning_rules import Scored, warnings_of
+from gearshift.metrics.warning_rules import Scored, warnings_of
 
 
 def measures(

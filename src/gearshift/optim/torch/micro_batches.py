@@ -27,7 +27,7 @@ Collected = tuple[Spread, Tensor]  # of a parameter, and the gradient that it is
 MOST_EXAMPLES = 1e15  # more could not be squared and added up
 
 if TYPE_CHECKING:
-    from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
+    from gearshift.optim.torch.variance_reduced import VarianceReducedOptimizer
 
 
 class Collector:

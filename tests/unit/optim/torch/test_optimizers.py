@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR,
 
 from gearshift.errors import UserError
 from gearshift.optim import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
-from gearshift.optim.torch_variance_reduced import VarianceReducedOptimizer
+from gearshift.optim.torch.variance_reduced import VarianceReducedOptimizer
 
 Make = Callable[..., torch.optim.Optimizer]
 ALL: list[Any] = [LARS, LAMB, VRSGD, VRMomentum, VRAdam, VRLARS, VRLAMB]
