@@ -29,14 +29,14 @@ from statistics import mean
 import torch
 
 import gearshift as gs
-from gearshift import checkpoint
 from gearshift.comparison import interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, SlowPeriod
 from gearshift.engine.simulated import simulate
 from gearshift.learner import Learner, describe
-from gearshift.server import RowSettings
+from gearshift.parameters import checkpoint
+from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic, Change
 from gearshift.sync.messages import Action, Apply, Begin, Event
 from gearshift.sync.registry import resolve

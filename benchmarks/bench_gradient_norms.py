@@ -31,7 +31,7 @@ from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
 from gearshift.learner import Learner
 from gearshift.optim.first_order import DenseOptimizer, State
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.virtual import train_in_virtual_time
 

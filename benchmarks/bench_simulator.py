@@ -27,7 +27,7 @@ from gearshift.engine.cluster_model import Cluster, Lognormal, Slow
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
 from gearshift.learner import Learner
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.virtual import train_in_virtual_time
 

@@ -39,7 +39,7 @@ from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.spread import SharedSums, ShiftedSums
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced
-from gearshift.server import RowSettings, RowTrust, Server
+from gearshift.parameters.server import RowSettings, RowTrust, Server
 from gearshift.worker import Push
 
 GRADIENTS, PROCESSES = 8, 2

@@ -39,8 +39,8 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import SGD
-from gearshift.server import Server
-from gearshift.shard import NO_PREDICTIONS, Order, Step
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import NO_PREDICTIONS, Order, Step
 from gearshift.worker import Push, RowPush
 
 ROWS, WIDTH, TABLE, DENSE, SETS = 40_000, 16, 1_000_000, 16, 8

@@ -12,7 +12,7 @@ from gearshift import optim
 from gearshift.embedding.store import CowClip, RowAdagrad, RowAdam, RowOptimizer, RowSGD
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.gsnr import Control
-from gearshift.server import RowTrust
+from gearshift.parameters.server import RowTrust
 
 GRADIENTS, LEAST = 16, 64  # of a step, for VR; but each of at least 64 examples
 

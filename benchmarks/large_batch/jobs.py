@@ -24,7 +24,7 @@ from gearshift.largest_batch import TUNING_SEED, Score, Trial
 from gearshift.learner import Learner
 from gearshift.metrics import Measures
 from gearshift.optim.schedule import Schedule
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 from large_batch.arms import GRADIENTS, LEAST, Arm, arm
 from large_batch.cases import CASES, Data, load
 

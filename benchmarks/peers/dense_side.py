@@ -12,9 +12,9 @@ from networks import inputs, network, tensors
 from numpy.typing import NDArray
 from protocol import DENSE_LR, FIELDS, ROW_INIT, WIDTH, Task, serve
 
-from gearshift.dense import DenseParameters
 from gearshift.models.losses import binary_cross_entropy
 from gearshift.optim.first_order import Adam
+from gearshift.parameters.dense import DenseParameters
 
 
 class DenseAlone:

@@ -16,7 +16,7 @@ from gearshift.data.prefetch import prefetched
 from gearshift.embedding.store import RowAdagrad, RowStore
 from gearshift.learner import Learner
 from gearshift.optim.first_order import Adam
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 
 
 class Gearshift:

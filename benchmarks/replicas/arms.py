@@ -22,7 +22,7 @@ from gearshift.engine.simulated import Switch
 from gearshift.engine.tally import Outcome
 from gearshift.evaluate import evaluate
 from gearshift.learner import Learner
-from gearshift.server import RowSettings, Server
+from gearshift.parameters.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.virtual import train_in_virtual_time
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift import checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
 from gearshift.engine.simulated import Switch
 from gearshift.learner import Learner, describe
 from gearshift.metrics import Measures
-from gearshift.server import RowSettings
+from gearshift.parameters import checkpoint
+from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.virtual import VirtualRun

@@ -6,7 +6,7 @@ The way of the data, and where to look:
     embedding/    the row store (over the C++ core) and the lookup of a batch's ids
     models/       plain nn.Modules: numbers and embedding rows -> logits
     worker.py     one step: pulled rows + batch -> gradients
-    server.py     where parameters live and steps are applied
+    parameters/server.py     where parameters live and steps are applied
     learner.py    both together: a model in training
     sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
     training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`

@@ -1,7 +1,7 @@
 """The replicas of an epoch's workers in this process, while a replica strategy decides; the rule is docs/adr/0014.
 
 Forked when such a strategy takes over, folded when it ends. Knows what the engine does and what the training asks;
-what replicas do to each other is in `gearshift.replicas`, and their threads in `engine/shadows.py`.
+what replicas do to each other is in `gearshift.parameters.replicas`, and their threads in `engine/shadows.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.shadows import LiveReplicas
-from gearshift.replicas.figures import as_json
-from gearshift.replicas.meeting import Replicas
+from gearshift.parameters.local_shards import LocalShards
+from gearshift.parameters.replicas.figures import as_json
+from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.exchange import Choices
 from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
 from gearshift.sync.replicated import choices_of

@@ -19,11 +19,11 @@ from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
 from gearshift.engine.epoch import Ended, Epoch, Unusable
 from gearshift.engine.feed import Feed
-from gearshift.engine.local_shards import LocalShards
 from gearshift.engine.roles.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.epoch_replicas import EpochReplicas
 from gearshift.learner import Learner, Replica
+from gearshift.parameters.local_shards import LocalShards
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
@@ -27,8 +26,9 @@ from gearshift.models.layers import seed_dropout
 from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout as DenseLayout
-from gearshift.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
-from gearshift.shard import Layout
+from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
+from gearshift.parameters.shard import Layout
 from gearshift.worker import Push, Worker
 
 

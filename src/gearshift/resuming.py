@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
+from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.training import Progress, Training
 
 

@@ -20,7 +20,6 @@ import torch
 
 from gearshift import __version__, control, interrupts, lease, run_folder, run_log
 from gearshift.cadence import Every, Moment
-from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.control import Status
 from gearshift.data.dataset import Dataset
 from gearshift.data.order import grouping_of_end
@@ -32,7 +31,8 @@ from gearshift.html_table import html_table
 from gearshift.metrics import day_name
 from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
-from gearshift.replicas.figures import from_json
+from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.replicas.figures import from_json
 from gearshift.report import report
 from gearshift.result import Result
 from gearshift.resuming import measure_arrays, plan_facts, refuse_other_plan, restore_measures

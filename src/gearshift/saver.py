@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gearshift import checkpoint, lease
+from gearshift import lease
 from gearshift.background import in_background
-from gearshift.checkpoint import Arrays, CheckpointFolder
 from gearshift.estimate import size_text
 from gearshift.learner import Learner
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Arrays, CheckpointFolder
 from gearshift.run_health import Health
 
 

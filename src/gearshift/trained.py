@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gearshift import checkpoint, models
+from gearshift import models
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.missing_columns import MissingColumnsMode
@@ -25,7 +25,8 @@ from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predi
 from gearshift.learner import Learner, describe, without_state
 from gearshift.models import first_weights
 from gearshift.optim.first_order import SGD
-from gearshift.server import RowSettings
+from gearshift.parameters import checkpoint
+from gearshift.parameters.server import RowSettings
 
 
 class TrainedModel:

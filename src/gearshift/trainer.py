@@ -17,7 +17,6 @@ from torch import nn
 
 from gearshift import interrupts, leftovers, models, run_folder
 from gearshift.cadence import Every
-from gearshift.checkpoint import Checkpoint, resolve
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
@@ -35,9 +34,10 @@ from gearshift.models.losses import prepared as prepared_loss
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import with_lr
+from gearshift.parameters.checkpoint import Checkpoint, resolve
+from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.result import Result
 from gearshift.run import Callback, CheckpointPolicy, Run
-from gearshift.server import EmbeddingReduce, RowSettings, RowTrust
 from gearshift.sync.registry import not_a_name
 from gearshift.trainer_settings import check_optimizer, check_rows, grown, growth
 from gearshift.training import EarlyStopping, Plan, Plateau, Training

@@ -11,7 +11,7 @@ from gearshift.errors import UserError
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.server import EmbeddingReduce, RowTrust
+from gearshift.parameters.server import EmbeddingReduce, RowTrust
 
 
 def check_optimizer(optimizer: object) -> None:

@@ -34,8 +34,8 @@ from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.spread import effective_number
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.replicas.figures import Counts, summary
-from gearshift.replicas.meeting import rule_for
+from gearshift.parameters.replicas.figures import Counts, summary
+from gearshift.parameters.replicas.group import rule_for
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve

@@ -25,7 +25,7 @@ from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
-from gearshift.replicas.meeting import Replicas
+from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
@@ -118,7 +118,7 @@ class _Learning:
         self._pushes[begin.lease.number] = first, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
-    # ---- replicas, by the rule of `gearshift.replicas.meeting` ----
+    # ---- replicas, by the rule of `gearshift.parameters.replicas.group` ----
 
     def switched(self, strategy: Strategy) -> ReplicaLearning | None:
         choices, live = choices_of(strategy), self._replicas

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.schema import Bag, Field, Schema, Sequence
-from gearshift.dense import DenseParameters
 from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
 from gearshift.errors import UserError
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 from gearshift.models.losses import Loss, binary_cross_entropy, summed
+from gearshift.parameters.dense import DenseParameters
 
 NO_VALUES = torch.empty(0)
 

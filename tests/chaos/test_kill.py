@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gearshift.checkpoint import Checkpoint
+from gearshift.parameters.checkpoint import Checkpoint
 
 CONFIG = """\
 name: victim

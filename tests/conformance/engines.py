@@ -13,11 +13,11 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import run_folder
 from gearshift.cadence import Moment
-from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
 from gearshift.learner import Learner
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.server import RowSettings, Server
 from gearshift.saver import Saver
-from gearshift.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.training import Plan, Training
 from gearshift.virtual import train_in_virtual_time

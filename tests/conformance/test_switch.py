@@ -12,7 +12,7 @@ import gearshift as gs
 from examples import PLAIN
 from gearshift.engine.cluster_model import Cluster, Compute, Slow
 from gearshift.event_log import Decision, files, read
-from gearshift.server import Server
+from gearshift.parameters.server import Server
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training import Training

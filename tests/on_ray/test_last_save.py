@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.launch import LaunchedRun
+from gearshift.parameters.checkpoint import Checkpoint
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow
 from tests.on_ray.test_runs import normed, trainer, until

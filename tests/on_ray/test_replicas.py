@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import gearshift as gs
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.launch import LaunchedRun
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.replay import replay
 from gearshift.sync.registry import REPLICATED
 from tests.on_ray.fixtures import ON_RAY

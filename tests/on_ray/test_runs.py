@@ -17,10 +17,10 @@ import torch
 
 import gearshift as gs
 from gearshift import event_log, run_folder
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.engine.roles.messages import To
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.ledger import Ledger

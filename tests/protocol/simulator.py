@@ -38,10 +38,10 @@ from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.codec import Codec, said_by
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import Adam
-from gearshift.replicas.arithmetic import mean_of
-from gearshift.replicas.meeting import mean_state
-from gearshift.server import Server
-from gearshift.shard import Drop
+from gearshift.parameters.replicas.arithmetic import mean_of
+from gearshift.parameters.replicas.group import mean_state
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Drop
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease, WorkerLost
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of

@@ -19,7 +19,7 @@ from gearshift.engine.roles.ring import Rings
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.engine.roles.worker import WorkerRole
-from gearshift.shard import Order, Shard
+from gearshift.parameters.shard import Order, Shard
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Flight, Work
 from tests.protocol.simulator import Simulation, violation

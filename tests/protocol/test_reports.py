@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.messages import Hello, Loaded, Report, Tell, To, Work
-from gearshift.shard import Drop, Step
+from gearshift.parameters.shard import Drop, Step
 from tests.protocol.world import Account, Disk
 
 

@@ -10,7 +10,7 @@ import pytest
 from gearshift.engine.roles.coordinator import CoordinatorRole
 from gearshift.engine.roles.messages import Done, Hello, Loaded, Report, Tell, Work
 from gearshift.engine.roles.ring import FAILURES, NO_PLACE, TURN, TURNS, UNFIT, Place, Rings, Transport
-from gearshift.shard import Drop, Step
+from gearshift.parameters.shard import Drop, Step
 from tests.protocol.world import Account, Disk
 
 

@@ -21,9 +21,9 @@ from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
 from gearshift.engine.epoch import Ended
 from gearshift.optim.first_order import DenseOptimizer, Momentum
-from gearshift.replicas.figures import Counts
-from gearshift.server import Server
-from gearshift.shard import Layout, shard_server
+from gearshift.parameters.replicas.figures import Counts
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Layout, shard_server
 from gearshift.sync.messages import Lease
 from gearshift.worker import Push, RowPush
 

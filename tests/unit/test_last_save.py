@@ -17,8 +17,8 @@ import pytest
 
 import gearshift as gs
 from gearshift import interrupts, retries, run_folder
-from gearshift.checkpoint import Checkpoint
 from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.retries import Retries, duration
 from tests.small_disk import SmallDisk, small_disk
 

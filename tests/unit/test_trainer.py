@@ -16,10 +16,10 @@ from examples import PLAIN, RAGGED, make_batch
 from gearshift import optim, run_folder
 from gearshift import run as run_module
 from gearshift.cadence import Every
-from gearshift.checkpoint import Checkpoint
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import CowClip
 from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.resuming import plan_facts
 from gearshift.sync.asynchronous import Async
 from gearshift.training import Training

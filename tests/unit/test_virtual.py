@@ -10,7 +10,7 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.cluster_model import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
 from gearshift.learner import Learner
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic
 from gearshift.sync.registry import STRATEGIES, resolve
 from gearshift.virtual import VirtualRun, train_in_virtual_time

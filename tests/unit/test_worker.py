@@ -15,7 +15,7 @@ from gearshift.embedding.store import RowAdagrad, RowSGD
 from gearshift.learner import Learner
 from gearshift.models.inputs import Inputs
 from gearshift.optim.first_order import SGD
-from gearshift.server import RowSettings
+from gearshift.parameters.server import RowSettings
 
 
 def make_learner(model: nn.Module, schema=PLAIN, rows=None, **more) -> Learner:

@@ -15,8 +15,8 @@ from gearshift.engine.roles import replica_messages as r
 from gearshift.engine.roles.messages import Message, To
 from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
-from gearshift.replicas.figures import Counts
-from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
+from gearshift.parameters.replicas.figures import Counts
+from gearshift.parameters.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import Push, RowPush
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.site import STATE, write_state
 from gearshift.engine.epoch import Ended
 from gearshift.engine.roles.messages import Measured
 from gearshift.engine.roles.requests import carry_out_requests
 from gearshift.epoch_run import PassHost
-from gearshift.replicas.figures import Counts, as_json, from_json
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.replicas.figures import Counts, as_json, from_json
 from gearshift.resuming import restore_measures
 from gearshift.saver import failure_of
 from gearshift.sync.strategy import Strategy

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from gearshift import lease, run_folder, run_log
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.books import Books
 from gearshift.cluster.elsewhere import Elsewhere
 from gearshift.cluster.saving import ClusterSaver, Vault
@@ -43,6 +42,7 @@ from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.errors import UserError
 from gearshift.event_log import last_step
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.retries import backoff
 from gearshift.run import Run
 from gearshift.sync.registry import shared_replicas_need_threads

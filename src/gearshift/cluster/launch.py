@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import checkpoint, control, interrupts, lease, run_folder, run_log, run_owner, temporary
+from gearshift import control, interrupts, lease, run_folder, run_log, run_owner, temporary
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
@@ -29,6 +29,7 @@ from gearshift.control import Status
 from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError
 from gearshift.html_table import html_table
+from gearshift.parameters import checkpoint
 from gearshift.result import Result
 from gearshift.trained import load
 from gearshift.training import Switch

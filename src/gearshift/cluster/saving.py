@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gearshift import lease
-from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.cluster import snapshots
 from gearshift.cluster.site import STATE, read_state, write_state
 from gearshift.learner import Learner, is_of_rows
+from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.saver import Saver, refuse_vanished, why
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_
 from gearshift.cluster.snapshots import PartCut, load_part, part_folder
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.errors import UserError
+from gearshift.parameters.server import Server
 from gearshift.saver import why
-from gearshift.server import Server
 
 
 def serve(member: Member, site: Site) -> None:

@@ -33,9 +33,9 @@ from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
 from gearshift.learner import Learner
 from gearshift.lease_files import Holder
+from gearshift.parameters.shard import Layout
 from gearshift.retries import retry
 from gearshift.run import Run
-from gearshift.shard import Layout
 from gearshift.training import Training
 
 T = TypeVar("T")

@@ -25,14 +25,14 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from gearshift import checkpoint
-from gearshift.checkpoint import Arrays, Checkpoint
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import Cut, RowBlock
 from gearshift.learner import Learner, is_of_rows
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Layout, shard_server
 from gearshift.saver import refuse_vanished
-from gearshift.server import Server
-from gearshift.shard import Layout, shard_server
 
 Size = tuple[int, int]  # rows, and the bytes of memory that they take
 PARTS = "row_parts"  # among a checkpoint's facts: rows are in files of so many shards

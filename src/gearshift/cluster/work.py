@@ -24,7 +24,7 @@ from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
 from gearshift.epoch_run import NOT_FINITE
 from gearshift.learner import refuse_non_finite
 from gearshift.models.layers import seed_dropout
-from gearshift.shard import NO_PREDICTIONS, Layout
+from gearshift.parameters.shard import NO_PREDICTIONS, Layout
 from gearshift.sync.messages import Begin
 from gearshift.training import Training
 from gearshift.worker import Push

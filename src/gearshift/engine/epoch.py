@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from gearshift.errors import UserError
-from gearshift.shard import Drop, Step
+from gearshift.parameters.shard import Drop, Step
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gearshift.engine.cluster_model import Network
-from gearshift.replicas.figures import Counts, both_ways, by_all_reduce
+from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
 AN_INSTANT = 0.01  # seconds

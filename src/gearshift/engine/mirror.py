@@ -15,8 +15,8 @@ from torch import Tensor
 from gearshift.engine.roles.messages import Rows
 from gearshift.engine.wire.limits import StatePart
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.server import Server
-from gearshift.shard import Layout, shard_server
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Layout, shard_server
 from gearshift.worker import NO_VALUES
 
 

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gearshift.replicas.arithmetic import centre_step
-from gearshift.replicas.meeting import Replicas
-from gearshift.replicas.replica import DenseReplica
+from gearshift.parameters.replicas.arithmetic import centre_step
+from gearshift.parameters.replicas.group import Replicas
+from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.sync.exchange import Background, Choices, EverySteps
 from gearshift.worker import Push
 

@@ -26,7 +26,7 @@ from gearshift.engine.exchanges import Exchanges, ReplicaLearning
 from gearshift.engine.shared_cores import SharedCores
 from gearshift.engine.tally import Outcome, Tally
 from gearshift.errors import UserError
-from gearshift.replicas.figures import Counts, summary
+from gearshift.parameters.replicas.figures import Counts, summary
 from gearshift.sync.automatic import Automatic, Proposal
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (

@@ -21,8 +21,8 @@ import torch
 from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
-from gearshift.engine.local_shards import LocalShards
 from gearshift.errors import brief
+from gearshift.parameters.local_shards import LocalShards
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 
 from gearshift import lease, lease_files, run_folder
-from gearshift.checkpoint import CheckpointFolder
 from gearshift.cluster import site as sites
 from gearshift.cluster.coordinate import Engine, coordinate
 from gearshift.cluster.saving import Vault
@@ -23,6 +22,7 @@ from gearshift.cluster.site import Site, write_state
 from gearshift.cluster.work import work
 from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import CheckpointFolder
 from tests.small_disk import small_disk
 
 NOBODY: Any = None  # whom a process that sees no folder never comes to ask

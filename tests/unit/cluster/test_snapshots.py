@@ -10,12 +10,12 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.checkpoint import Checkpoint
 from gearshift.cluster.site import layout_of
 from gearshift.cluster.snapshots import PARTS, PartCut, commit, load_part
 from gearshift.embedding.sharded import Placement
 from gearshift.errors import UserError
 from gearshift.learner import Learner, is_of_rows
+from gearshift.parameters.checkpoint import Checkpoint
 
 
 def a_learner(folder: Path) -> Learner:

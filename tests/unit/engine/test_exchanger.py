@@ -24,8 +24,8 @@ from gearshift.engine.roles.replica_messages import (
 )
 from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.optim.first_order import Adam, DenseOptimizer, Momentum
-from gearshift.replicas.meeting import Replicas
-from gearshift.shard import Assemble
+from gearshift.parameters.replicas.group import Replicas
+from gearshift.parameters.shard import Assemble
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of

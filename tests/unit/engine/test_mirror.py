@@ -17,8 +17,8 @@ from gearshift.learner import Learner
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.server import RowSettings
-from gearshift.shard import Held, Made, Order, Step, shard_server
+from gearshift.parameters.server import RowSettings
+from gearshift.parameters.shard import Held, Made, Order, Step, shard_server
 from gearshift.worker import Push
 
 WORKERS = 3

@@ -13,9 +13,9 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.shadows import Gate, LiveReplicas, LocalCentre, LocalMean
 from gearshift.optim.first_order import SGD
-from gearshift.replicas.arithmetic import mean_of
-from gearshift.replicas.meeting import Replicas
-from gearshift.server import Server
+from gearshift.parameters.replicas.arithmetic import mean_of
+from gearshift.parameters.replicas.group import Replicas
+from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import REPLICATED, make_strategy
 from gearshift.sync.replicated import choices_of

@@ -11,7 +11,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cadence import Every
-from gearshift.checkpoint import Checkpoint
+from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 
 STEP = 20

@@ -15,10 +15,10 @@ from torch import nn
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
 from gearshift.cadence import When
-from gearshift.checkpoint import Checkpoint
 from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
-from gearshift.server import Server
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.server import Server
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step

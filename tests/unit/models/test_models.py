@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gearshift import models
 from gearshift.data.schema import Bag, Bucketized, Categorical, Label, Numeric, Schema, Sequence, Vector
-from gearshift.dense import DenseParameters
 from gearshift.errors import UserError
 from gearshift.models import Inputs
+from gearshift.parameters.dense import DenseParameters
 
 from .feed import random_inputs, take
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gearshift import optim
-from gearshift.dense import DenseParameters
 from gearshift.optim import DenseLAMB, DenseLARS, Layout
+from gearshift.parameters.dense import DenseParameters
 
 LAYOUT = Layout.of(["w", "b", "v"], [(4, 3), (3,), (2, 2)], [0, 16, 32])
 ELEMENTS = {"w": slice(0, 12), "b": slice(16, 19), "v": slice(32, 36)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gearshift.optim import GSNR
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, RowRatios, row_wise, touched
-from gearshift.server import merge_rows
+from gearshift.parameters.server import merge_rows
 from gearshift.worker import RowPush
 
 WIDTH = 5

@@ -37,7 +37,7 @@ from gearshift.engine.roles.messages import (
 from gearshift.engine.roles.orders import Orders
 from gearshift.engine.roles.replica_messages import Met
 from gearshift.engine.roles.ring import Rings
-from gearshift.shard import Assemble, Drop, Step, TakeCut
+from gearshift.parameters.shard import Assemble, Drop, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy

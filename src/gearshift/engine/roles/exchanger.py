@@ -19,12 +19,12 @@ from gearshift.engine.roles.again import Again
 from gearshift.engine.roles.messages import COORDINATOR, Out, To
 from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
 from gearshift.optim.first_order import State
-from gearshift.replicas.figures import Counts
-from gearshift.replicas.meeting import for_rows, fork, local_gradient, rule_for
-from gearshift.replicas.moments import phases_before_weights
-from gearshift.replicas.replica import DenseReplica
-from gearshift.server import Server
-from gearshift.shard import Layout
+from gearshift.parameters.replicas.figures import Counts
+from gearshift.parameters.replicas.group import for_rows, fork, local_gradient, rule_for
+from gearshift.parameters.replicas.moments import phases_before_weights
+from gearshift.parameters.replicas.replica import DenseReplica
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Layout
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 from gearshift.worker import Push
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from gearshift.engine.epoch import Host
-from gearshift.replicas.figures import Counts
+from gearshift.parameters.replicas.figures import Counts
 
 
 class Vault(Protocol):

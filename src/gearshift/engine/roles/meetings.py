@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gearshift.engine.roles.messages import To
 from gearshift.engine.roles.replica_messages import Go, Meet, Met, Plan, choices_text
-from gearshift.shard import Assemble
+from gearshift.parameters.shard import Assemble
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.engine.roles.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
 from gearshift.engine.roles.ring import NO_PLACE, Place
-from gearshift.shard import Held, Made, Order
+from gearshift.parameters.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 

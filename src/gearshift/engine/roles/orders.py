@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gearshift.engine.roles.messages import Tell, To
-from gearshift.shard import Assemble, Drop, Order, Step, TakeCut
+from gearshift.parameters.shard import Assemble, Drop, Order, Step, TakeCut
 
 
 class Orders:

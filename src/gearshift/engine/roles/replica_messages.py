@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from torch import Tensor
 
-from gearshift.replicas.figures import Counts
+from gearshift.parameters.replicas.figures import Counts
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
 TRIGGERS = {kind.__name__: kind for kind in (Background, EverySteps, EverySeconds)}

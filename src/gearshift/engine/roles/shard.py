@@ -26,8 +26,8 @@ from gearshift.engine.roles.messages import (
 from gearshift.engine.roles.replica_messages import Offer
 from gearshift.engine.roles.sync_server import SyncServer
 from gearshift.optim.trust_figures import as_figures
-from gearshift.server import Server
-from gearshift.shard import Shard
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Shard
 
 LoadPart = Callable[[str], Server]  # this shard's part of the snapshot of that name
 TakeCut = Callable[

@@ -13,10 +13,10 @@ import torch
 from gearshift.engine.roles.messages import Out, To
 from gearshift.engine.roles.replica_messages import Kind, Offer, Target, choices_in
 from gearshift.optim.first_order import State
-from gearshift.replicas.arithmetic import GlobalStep, centre_step, mean_of
-from gearshift.replicas.meeting import mean_state
-from gearshift.server import Server
-from gearshift.shard import Assemble
+from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
+from gearshift.parameters.replicas.group import mean_state
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Assemble
 
 Result = tuple[torch.Tensor, State]
 

@@ -35,7 +35,7 @@ from gearshift.engine.roles.messages import (
 )
 from gearshift.engine.roles.replica_messages import Go, Meet, Target
 from gearshift.engine.roles.ring import NO_PLACE, Place
-from gearshift.shard import Held
+from gearshift.parameters.shard import Held
 from gearshift.sync.messages import Begin
 from gearshift.worker import Push
 

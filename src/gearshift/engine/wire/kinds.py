@@ -17,7 +17,17 @@ from gearshift.engine.roles.replica_messages import Plan
 from gearshift.engine.roles.ring import Place
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import StatePart, WireError
-from gearshift.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut, Values
+from gearshift.parameters.shard import (
+    NO_PREDICTIONS,
+    Assemble,
+    Drop,
+    Held,
+    Made,
+    Order,
+    Step,
+    TakeCut,
+    Values,
+)
 from gearshift.sync.messages import Begin, Lease
 from gearshift.worker import NO_VALUES, Push, RowPush
 

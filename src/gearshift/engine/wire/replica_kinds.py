@@ -17,7 +17,7 @@ from gearshift.engine.roles.replica_messages import Go, Kind, Meet, Met, Offer, 
 from gearshift.engine.wire import kinds
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import WireError
-from gearshift.replicas.figures import Counts
+from gearshift.parameters.replicas.figures import Counts
 
 
 def write_state(w: Writer, state: dict[str, Tensor]) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 from torch.optim.lr_scheduler import ExponentialLR
 
-from gearshift.dense import DenseParameters
 from gearshift.errors import UserError
 from gearshift.optim import LAMB, VRLAMB, VRLARS, VRSGD, Layout, VRAdam, VRMomentum, build, spread_of
+from gearshift.parameters.dense import DenseParameters
 
 KINDS: dict[Any, str] = {
     VRSGD: "vr_sgd",

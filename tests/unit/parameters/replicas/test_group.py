@@ -10,8 +10,8 @@ from torch import Tensor
 import gearshift as gs
 from gearshift.errors import UserError
 from gearshift.optim.first_order import Adam
-from gearshift.replicas.meeting import Replicas, rule_for
-from gearshift.server import Server
+from gearshift.parameters.replicas.group import Replicas, rule_for
+from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of

@@ -19,7 +19,7 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement, ShardedStore
 from gearshift.embedding.store import RowStore
 from gearshift.optim.spread import effective_number
-from gearshift.server import Server
+from gearshift.parameters.server import Server
 from gearshift.worker import Push, RowPush
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gearshift import checkpoint
-from gearshift.checkpoint import Checkpoint, CheckpointFolder
 from gearshift.embedding.store import RowBlock
 from gearshift.errors import UserError
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Checkpoint, CheckpointFolder
 
 
 def block(first: int, count: int) -> RowBlock:

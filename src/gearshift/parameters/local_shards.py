@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gearshift.server import Server
-from gearshift.shard import Drop, Layout, Order, Shard, Step, shard_server
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, shard_server
 from gearshift.worker import Push
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gearshift.optim.first_order import DenseOptimizer, State
-from gearshift.replicas.arithmetic import merge
-from gearshift.replicas.figures import Counts
-from gearshift.replicas.moments import FrozenAdam
+from gearshift.parameters.replicas.arithmetic import merge
+from gearshift.parameters.replicas.figures import Counts
+from gearshift.parameters.replicas.moments import FrozenAdam
 from gearshift.sync.exchange import Choices, EverySteps
 
 

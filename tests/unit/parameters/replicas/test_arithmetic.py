@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gearshift.replicas.arithmetic import GlobalStep, centre_step, mean_of, merge
+from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of, merge
 from gearshift.sync.exchange import Choices, EverySteps
 
 K = EverySteps(1)

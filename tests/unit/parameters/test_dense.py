@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from gearshift.dense import DenseParameters
 from gearshift.errors import UserError
+from gearshift.parameters.dense import DenseParameters
 
 
 def net() -> nn.Sequential:

@@ -23,9 +23,9 @@ from gearshift.engine.roles.shard import ShardRole
 from gearshift.optim import LayerStatistics, build, spread_of
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures
+from gearshift.parameters.server import Server
 from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines
-from gearshift.server import Server
 from gearshift.training import Switch
 from gearshift.worker import Push, RowPush
 

@@ -11,7 +11,7 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.data.ranges import Ranges
 from gearshift.learner import Learner
-from gearshift.replicas.meeting import Replicas
+from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 
