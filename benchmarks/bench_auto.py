@@ -34,12 +34,12 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, SlowPeriod
 from gearshift.engine.simulated import simulate
-from gearshift.learner import Learner, describe
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic, Change
 from gearshift.sync.messages import Action, Apply, Begin, Event
 from gearshift.sync.registry import resolve
+from gearshift.training.learner import Learner, describe
 from gearshift.virtual import train_in_virtual_time
 
 WORKERS, BATCH, STEP = 8, 128, 0.1

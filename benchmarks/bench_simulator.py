@@ -26,9 +26,9 @@ from gearshift.engine.closed_forms import sync_rate
 from gearshift.engine.cluster_model import Cluster, Lognormal, Slow
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
-from gearshift.learner import Learner
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
+from gearshift.training.learner import Learner
 from gearshift.virtual import train_in_virtual_time
 
 FEW, MANY, BATCH = 100, 10_000, 64

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from gearshift.data.batch import Batch
 from gearshift.data.schema import Schema
-from gearshift.learner import Learner
 from gearshift.models.inputs import Fields, Inputs
+from gearshift.training.learner import Learner
 
 WARM = (
     0.01  # Adagrad's first accumulator: from 0 its first step is the gradient's sign, which rounding decides

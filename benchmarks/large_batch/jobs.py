@@ -19,12 +19,12 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from gearshift.evaluate import evaluate
 from gearshift.largest_batch import TUNING_SEED, Score, Trial
-from gearshift.learner import Learner
 from gearshift.metrics import Measures
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.server import RowSettings
+from gearshift.training.evaluation import evaluate
+from gearshift.training.learner import Learner
 from large_batch.arms import GRADIENTS, LEAST, Arm, arm
 from large_batch.cases import CASES, Data, load
 

@@ -1,4 +1,4 @@
-"""Gearshift's training step, fed as training.py feeds it: ids deduplicated ahead, in a thread of their own.
+"""Gearshift's training step, fed as training/training.py feeds it: ids deduplicated ahead, in a thread of their own.
 
 The thread starts and ends within the measured time, so nothing is prepared for free between two turns.
 """
@@ -14,9 +14,9 @@ from protocol import DENSE_LR, FIELDS, ROW_INIT, ROW_LR, Examples, Task, serve
 from gearshift.data.batch import Batch
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.store import RowAdagrad, RowStore
-from gearshift.learner import Learner
 from gearshift.optim.first_order import Adam
 from gearshift.parameters.server import RowSettings
+from gearshift.training.learner import Learner
 
 
 class Gearshift:

@@ -20,10 +20,10 @@ from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulated import Switch
 from gearshift.engine.tally import Outcome
-from gearshift.evaluate import evaluate
-from gearshift.learner import Learner
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.sync.registry import resolve
+from gearshift.training.evaluation import evaluate
+from gearshift.training.learner import Learner
 from gearshift.virtual import train_in_virtual_time
 
 BATCH, SECONDS, DENSE_BYTES = 128, 0.1, 1e6

@@ -17,12 +17,12 @@ import torch
 import gearshift as gs
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
 from gearshift.engine.simulated import Switch
-from gearshift.learner import Learner, describe
 from gearshift.metrics import Measures
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
+from gearshift.training.learner import Learner, describe
 from gearshift.virtual import VirtualRun
 from switching.cases import Case
 

@@ -17,9 +17,9 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulated import Switch, simulate
-from gearshift.learner import Learner
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
+from gearshift.training.learner import Learner
 from gearshift.virtual import train_in_virtual_time
 from switching.base import BACK, BASE, DAYS, STRAGGLER, SYNC, Arm, Base, Score, scored, strategy_of, to_itself
 from switching.cases import Case

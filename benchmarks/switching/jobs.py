@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gearshift.learner import Learner
+from gearshift.training.learner import Learner
 from switching.base import Arm, Score
 from switching.cases import CASES
 from switching.days import Days

@@ -5,11 +5,11 @@ The way of the data, and where to look:
     data/         schema, sources, batches, the synthetic click log
     embedding/    the row store (over the C++ core) and the lookup of a batch's ids
     models/       plain nn.Modules: numbers and embedding rows -> logits
-    worker.py     one step: pulled rows + batch -> gradients
+    training/worker.py     one step: pulled rows + batch -> gradients
     parameters/server.py     where parameters live and steps are applied
-    learner.py    both together: a model in training
+    training/learner.py    both together: a model in training
     sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
-    training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
+    training/training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
     event_log.py  every decision, to replay; control.py: a live run asked from another process
     trained.py    predict, evaluate, save, load
     config/       what a run is, from YAML; train.py builds it; cli/app.py and commands/ are the command line
@@ -27,7 +27,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from gearshift import models as models
-    from gearshift.cadence import Every as Every
     from gearshift.cluster.settings import ClusterSettings as ClusterSettings
     from gearshift.control import Status as Status
     from gearshift.data.batch import Batch as Batch
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from gearshift.embedding.store import RowwiseAdagrad as RowwiseAdagrad
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
-    from gearshift.evaluate import Evaluation as Evaluation
     from gearshift.models import losses as losses
     from gearshift.models.inputs import Inputs as Inputs
     from gearshift.optim.first_order import SGD as SGD
@@ -73,13 +71,15 @@ if TYPE_CHECKING:
     from gearshift.trained import TrainedModel as TrainedModel
     from gearshift.trained import load as load
     from gearshift.trainer import Trainer as Trainer
-    from gearshift.training import EarlyStopping as EarlyStopping
-    from gearshift.training import Plateau as Plateau
-    from gearshift.training import Switch as Switch
+    from gearshift.training.evaluation import Evaluation as Evaluation
+    from gearshift.training.timing import Every as Every
+    from gearshift.training.training import EarlyStopping as EarlyStopping
+    from gearshift.training.training import Plateau as Plateau
+    from gearshift.training.training import Switch as Switch
 
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
-    "gearshift.cadence": "Every",
+    "gearshift.training.timing": "Every",
     "gearshift.cluster.settings": "ClusterSettings",
     "gearshift.control": "Status",
     "gearshift.data.batch": "Batch",
@@ -90,7 +90,7 @@ _HOMES = {
     "gearshift.embedding.store": "CowClip RowAdagrad RowAdam RowFTRL RowMomentum RowSGD RowwiseAdagrad",
     "gearshift.embedding.module": "Embeddings",
     "gearshift.errors": "DataWarning UserError",
-    "gearshift.evaluate": "Evaluation",
+    "gearshift.training.evaluation": "Evaluation",
     "gearshift.models.inputs": "Inputs",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
@@ -100,7 +100,7 @@ _HOMES = {
     "gearshift.sweep": "sweep_batch",
     "gearshift.trained": "TrainedModel load",
     "gearshift.trainer": "Trainer",
-    "gearshift.training": "EarlyStopping Plateau Switch",
+    "gearshift.training.training": "EarlyStopping Plateau Switch",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"

@@ -20,10 +20,10 @@ from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined,
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Work
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 if TYPE_CHECKING:
-    from gearshift.training import Training
+    from gearshift.training.training import Training
 
 
 class EpochReplicas:

@@ -22,16 +22,16 @@ from gearshift.engine.feed import Feed
 from gearshift.engine.roles.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.epoch_replicas import EpochReplicas
-from gearshift.learner import Learner, Replica
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
-from gearshift.worker import Push
+from gearshift.training.learner import Learner, Replica
+from gearshift.training.worker import Push
 
 if TYPE_CHECKING:
-    from gearshift.training import Observer, ResizeAsked, SwitchAsked, Training
+    from gearshift.training.training import Observer, ResizeAsked, SwitchAsked, Training
 
 NOT_FINITE = "not finite"  # a gradient that is none
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up

@@ -11,7 +11,7 @@ from gearshift import control, run_folder
 from gearshift.control import Status
 from gearshift.display import History
 from gearshift.errors import UserError
-from gearshift.training import Switch
+from gearshift.training.training import Switch
 from gearshift.watching import POLL_SECONDS, Watched
 
 

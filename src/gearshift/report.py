@@ -12,10 +12,10 @@ from typing import Any
 
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
-from gearshift.evaluate import Evaluation
 from gearshift.metrics import day_name
 from gearshift.metrics.warning_rules import Scored, one_label, too_good, warnings_of
-from gearshift.training import Training
+from gearshift.training.evaluation import Evaluation
+from gearshift.training.training import Training
 
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from gearshift.display import History
 from gearshift.html_table import html_table, number
-from gearshift.learner import Learner
 from gearshift.report import closing_lines
 from gearshift.trained import TrainedModel
+from gearshift.training.learner import Learner
 
 
 class Result(TrainedModel, History):

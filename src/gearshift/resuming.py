@@ -11,7 +11,7 @@ from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
-from gearshift.training import Progress, Training
+from gearshift.training.training import Progress, Training
 
 
 def plan_facts(training: Training) -> dict[str, str]:

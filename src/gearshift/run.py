@@ -19,13 +19,11 @@ from typing import Any, Literal
 import torch
 
 from gearshift import __version__, control, interrupts, lease, run_folder, run_log
-from gearshift.cadence import Every, Moment
 from gearshift.control import Status
 from gearshift.data.dataset import Dataset
 from gearshift.data.order import grouping_of_end
 from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError, brief
-from gearshift.evaluate import Evaluation, evaluate
 from gearshift.event_log import EventLog, Head
 from gearshift.html_table import html_table
 from gearshift.metrics import day_name
@@ -42,7 +40,9 @@ from gearshift.run_log import Messages
 from gearshift.run_metrics import MetricsLog
 from gearshift.saver import Saver, failure_of
 from gearshift.trained import model_facts
-from gearshift.training import Progress, Switch, Training
+from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.timing import Every, Moment
+from gearshift.training.training import Progress, Switch, Training
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import Any
 
 from gearshift import lease
 from gearshift.background import in_background
-from gearshift.estimate import size_text
-from gearshift.learner import Learner
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, CheckpointFolder
 from gearshift.run_health import Health
+from gearshift.training.estimate import size_text
+from gearshift.training.learner import Learner
 
 
 class Saver:

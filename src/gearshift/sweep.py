@@ -17,21 +17,21 @@ from pathlib import Path
 import torch
 
 from gearshift import models
-from gearshift.cadence import Moment
 from gearshift.config import Config, load_config
 from gearshift.config.optimizer_words import parse_optimizer
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
-from gearshift.evaluate import Evaluation, evaluate
 from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.train import datasets, make_trainer
 from gearshift.trainer import Trainer
-from gearshift.training import NotFinite, Plan, Switch, Training
+from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.timing import Moment
+from gearshift.training.training import NotFinite, Plan, Switch, Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most

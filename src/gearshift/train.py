@@ -21,14 +21,14 @@ from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
-from gearshift.estimate import estimate, refuse_too_large
-from gearshift.learner import describe
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import CheckpointPolicy, Run
 from gearshift.sync.registry import gradients_per_step
 from gearshift.trainer import Trainer
-from gearshift.training import EarlyStopping, PlannedSwitch, Plateau
+from gearshift.training.estimate import estimate, refuse_too_large
+from gearshift.training.learner import describe
+from gearshift.training.training import EarlyStopping, PlannedSwitch, Plateau
 
 if TYPE_CHECKING:
     from gearshift.cluster.launch import LaunchedRun

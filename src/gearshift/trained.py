@@ -21,12 +21,12 @@ from gearshift.data.schema import Schema
 from gearshift.data.skew import Watch
 from gearshift.embedding.store import RowSGD
 from gearshift.errors import MissingColumns, UserError, warn
-from gearshift.evaluate import Evaluation, correct_for_sampling, evaluate, predictions
-from gearshift.learner import Learner, describe, without_state
 from gearshift.models import first_weights
 from gearshift.optim.first_order import SGD
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
+from gearshift.training.evaluation import Evaluation, correct_for_sampling, evaluate, predictions
+from gearshift.training.learner import Learner, describe, without_state
 
 
 class TrainedModel:

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from gearshift import interrupts, leftovers, models, run_folder
-from gearshift.cadence import Every
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.data.dataset import Dataset
@@ -27,7 +26,6 @@ from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
 from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError, warn
-from gearshift.learner import Learner, is_of_rows
 from gearshift.models import first_weights
 from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.models.losses import prepared as prepared_loss
@@ -40,7 +38,9 @@ from gearshift.result import Result
 from gearshift.run import Callback, CheckpointPolicy, Run
 from gearshift.sync.registry import not_a_name
 from gearshift.trainer_settings import check_optimizer, check_rows, grown, growth
-from gearshift.training import EarlyStopping, Plan, Plateau, Training
+from gearshift.training.learner import Learner, is_of_rows
+from gearshift.training.timing import Every
+from gearshift.training.training import EarlyStopping, Plan, Plateau, Training
 
 if TYPE_CHECKING:
     from gearshift.cluster.launch import LaunchedRun

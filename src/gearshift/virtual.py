@@ -23,14 +23,14 @@ from gearshift.engine.exchanges import ReplicaLearning
 from gearshift.engine.simulated import Switch, simulate
 from gearshift.engine.tally import Outcome
 from gearshift.errors import UserError
-from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.worker import Push
+from gearshift.training.learner import Learner
+from gearshift.training.worker import Push
 
 DAY = 86_400
 

@@ -12,14 +12,14 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import run_folder
-from gearshift.cadence import Moment
 from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
-from gearshift.learner import Learner
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.saver import Saver
 from gearshift.sync.registry import resolve
-from gearshift.training import Plan, Training
+from gearshift.training.learner import Learner
+from gearshift.training.timing import Moment
+from gearshift.training.training import Plan, Training
 from gearshift.virtual import train_in_virtual_time
 
 GLOBAL = 80

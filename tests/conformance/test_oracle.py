@@ -15,11 +15,11 @@ from torch import nn
 import gearshift as gs
 from examples import PLAIN
 from gearshift.engine.epoch import Epoch
-from gearshift.learner import Learner
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.registry import make_strategy, resolve
+from gearshift.training.learner import Learner
 from tests.on_ray.fixtures import ON_RAY
 
 from .engines import ENGINES, GLOBAL, data, learner, state

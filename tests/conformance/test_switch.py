@@ -15,7 +15,7 @@ from gearshift.event_log import Decision, files, read
 from gearshift.parameters.server import Server
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
-from gearshift.training import Training
+from gearshift.training.training import Training
 
 from .engines import data, state
 

@@ -25,7 +25,7 @@ from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
 from gearshift.sync.messages import Lease
-from gearshift.worker import Push, RowPush
+from gearshift.training.worker import Push, RowPush
 
 TENSORS = (0, 4, 7)  # where they begin
 SIZE = 9

@@ -28,7 +28,7 @@ from gearshift.cluster.site import Site
 from gearshift.control import Status
 from gearshift.errors import UserError
 from gearshift.remote import RemoteRun, attach
-from gearshift.training import Switch
+from gearshift.training.training import Switch
 from gearshift.watching import Watched
 
 

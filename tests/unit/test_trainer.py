@@ -15,14 +15,14 @@ import gearshift as gs
 from examples import PLAIN, RAGGED, make_batch
 from gearshift import optim, run_folder
 from gearshift import run as run_module
-from gearshift.cadence import Every
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import CowClip
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.resuming import plan_facts
 from gearshift.sync.asynchronous import Async
-from gearshift.training import Training
+from gearshift.training.timing import Every
+from gearshift.training.training import Training
 
 
 def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
@@ -334,7 +334,7 @@ def test_wrong_settings_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_predictions_are_corrected_for_negatives_left_out() -> None:
-    from gearshift.evaluate import correct_for_sampling
+    from gearshift.training.evaluation import correct_for_sampling
 
     p = np.array([0.0, 0.5, 1.0], np.float32)
     np.testing.assert_allclose(correct_for_sampling(p, 0.1), [0.0, 0.1 / 1.1, 1.0], rtol=1e-6)

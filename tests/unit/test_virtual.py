@@ -9,10 +9,10 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.cluster_model import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
-from gearshift.learner import Learner
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic
 from gearshift.sync.registry import STRATEGIES, resolve
+from gearshift.training.learner import Learner
 from gearshift.virtual import VirtualRun, train_in_virtual_time
 
 EXAMPLES, GLOBAL = 1900, 80

@@ -18,7 +18,7 @@ from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
-from gearshift.worker import Push, RowPush
+from gearshift.training.worker import Push, RowPush
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
 STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))

@@ -42,7 +42,7 @@ class Opened:
 
     def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
         """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
-        from gearshift.evaluate import correct_for_sampling, predictions
+        from gearshift.training.evaluation import correct_for_sampling, predictions
 
         for batch, probabilities_BT in predictions(self.model.learner, dataset):
             kept = self.schema.negatives_kept if corrected else 1.0

@@ -62,9 +62,9 @@ def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 def measure(
     opened: Opened, paths: list[str], by: str | None, missing_columns: MissingColumnsMode = "fail"
 ) -> list[dict[str, Any]]:
-    from gearshift.evaluate import BATCH, collect
     from gearshift.metrics.warning_rules import Scored, warnings_of
-    from gearshift.unseen import UnseenIds
+    from gearshift.training.evaluation import BATCH, collect
+    from gearshift.training.unseen_ids import UnseenIds
 
     by_day = by == "day" and opened.schema.time is not None
     schema = opened.schema if by is None or by_day else keeping(opened.schema, by)
@@ -166,7 +166,7 @@ def _print_calibration(measured: Measured) -> None:
 
 
 def _figures(measured: Measured) -> dict[str, Any]:
-    from gearshift.evaluate import figures_of
+    from gearshift.training.evaluation import figures_of
 
     return {**figures_of(measured), "mean_label": measured.measures.mean_label}
 

@@ -17,7 +17,7 @@ from gearshift.parameters.replicas.figures import Counts, as_json, from_json
 from gearshift.resuming import restore_measures
 from gearshift.saver import failure_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
+from gearshift.training.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 
 if TYPE_CHECKING:
     from gearshift.cluster.coordinate import Engine

@@ -48,7 +48,7 @@ from gearshift.run import Run
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training import Observer, Training
+from gearshift.training.training import Observer, Training
 
 TRIES = 8  # starts of the coordinator without a new checkpoint between them, after which the run ends
 

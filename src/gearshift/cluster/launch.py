@@ -32,7 +32,7 @@ from gearshift.html_table import html_table
 from gearshift.parameters import checkpoint
 from gearshift.result import Result
 from gearshift.trained import load
-from gearshift.training import Switch
+from gearshift.training.training import Switch
 
 if TYPE_CHECKING:
     from gearshift.engine import ray_cluster

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import FileStore
 
 from gearshift.engine.roles.ring import Place
 from gearshift.optim.spread import SharedSums
-from gearshift.worker import NO_VALUES
+from gearshift.training.worker import NO_VALUES
 
 
 class RingBroke(Exception):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gearshift import lease
 from gearshift.cluster import snapshots
 from gearshift.cluster.site import STATE, read_state, write_state
-from gearshift.learner import Learner, is_of_rows
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.saver import Saver, refuse_vanished, why
+from gearshift.training.learner import Learner, is_of_rows
 
 if TYPE_CHECKING:
     from gearshift.cluster.coordinate import Engine

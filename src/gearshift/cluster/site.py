@@ -31,12 +31,12 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
-from gearshift.learner import Learner
 from gearshift.lease_files import Holder
 from gearshift.parameters.shard import Layout
 from gearshift.retries import retry
 from gearshift.run import Run
-from gearshift.training import Training
+from gearshift.training.learner import Learner
+from gearshift.training.training import Training
 
 T = TypeVar("T")
 LONGEST_PAUSE = 5.0  # seconds between two attempts to write in the run folder

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from gearshift.embedding.sharded import Placement
 from gearshift.embedding.store import Cut, RowBlock
-from gearshift.learner import Learner, is_of_rows
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
 from gearshift.saver import refuse_vanished
+from gearshift.training.learner import Learner, is_of_rows
 
 Size = tuple[int, int]  # rows, and the bytes of memory that they take
 PARTS = "row_parts"  # among a checkpoint's facts: rows are in files of so many shards

@@ -22,12 +22,12 @@ from gearshift.engine.roles.messages import Rows, measured_of
 from gearshift.engine.roles.worker import Job, WorkerRole
 from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
 from gearshift.epoch_run import NOT_FINITE
-from gearshift.learner import refuse_non_finite
 from gearshift.models.layers import seed_dropout
 from gearshift.parameters.shard import NO_PREDICTIONS, Layout
 from gearshift.sync.messages import Begin
-from gearshift.training import Training
-from gearshift.worker import Push
+from gearshift.training.learner import refuse_non_finite
+from gearshift.training.training import Training
+from gearshift.training.worker import Push
 
 STARTS = 1 << 20  # that a process has numbers for
 LOOPBACK = "127.0.0.1"

@@ -19,7 +19,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gearshift.cadence import Every
 from gearshift.config import checks, cluster_words, document
 from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
@@ -38,6 +37,7 @@ from gearshift.config.strategies import Strategy
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.engine import cluster_model
+from gearshift.training.timing import Every
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by cli/api_reference.py
 

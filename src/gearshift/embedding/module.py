@@ -25,7 +25,7 @@ from gearshift.embedding.lookup import field_groups, find
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart
 from gearshift.models.inputs import Inputs, Needs
-from gearshift.worker import Leaves, assemble
+from gearshift.training.worker import Leaves, assemble
 
 
 class Embeddings(nn.Module):

@@ -10,7 +10,7 @@ from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.sync.messages import Begin
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 Compute = Callable[[Begin, Found], Push | Unusable]
 

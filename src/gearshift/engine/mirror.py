@@ -17,7 +17,7 @@ from gearshift.engine.wire.limits import StatePart
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
-from gearshift.worker import NO_VALUES
+from gearshift.training.worker import NO_VALUES
 
 
 class Mirror:

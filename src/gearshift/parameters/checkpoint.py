@@ -1,7 +1,7 @@
 """Checkpoints on disk: safetensors files and a JSON manifest in one folder, whole or not there at all.
 
 A checkpoint is written beside its final name, synced, and renamed; every file's size and SHA-256 stand in the
-manifest. No pickle is ever read or written. This file knows arrays and facts, not what they mean: `learner.py`
+manifest. No pickle is ever read or written. This file knows arrays and facts, not what they mean: `training/learner.py`
 says what a model's checkpoint holds.
 """
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, shard_server
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 
 class LocalShards:

@@ -20,7 +20,7 @@ from gearshift.embedding.sharded import Placement, ShardedStore
 from gearshift.embedding.store import RowStore
 from gearshift.optim.spread import effective_number
 from gearshift.parameters.server import Server
-from gearshift.worker import Push, RowPush
+from gearshift.training.worker import Push, RowPush
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
 NO_PREDICTIONS = np.empty((0, 1), np.float32)

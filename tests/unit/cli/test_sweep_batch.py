@@ -17,9 +17,9 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
-from gearshift.evaluate import Evaluation
 from gearshift.largest_batch import TUNING_SEED, Line, Score, Trial
 from gearshift.sweep import Asked, BatchSweep, _Quiet
+from gearshift.training.evaluation import Evaluation
 
 CONFIG = """\
 data: {synthetic: {examples: 3000, days: 3, seed: 3}}

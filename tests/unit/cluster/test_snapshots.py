@@ -14,8 +14,8 @@ from gearshift.cluster.site import layout_of
 from gearshift.cluster.snapshots import PARTS, PartCut, commit, load_part
 from gearshift.embedding.sharded import Placement
 from gearshift.errors import UserError
-from gearshift.learner import Learner, is_of_rows
 from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.training.learner import Learner, is_of_rows
 
 
 def a_learner(folder: Path) -> Learner:

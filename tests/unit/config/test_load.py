@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gearshift.cadence import Every
 from gearshift.config import config_from, load_config, load_schema
 from gearshift.data.schema import Bag, Bucketized, Categorical, Label, Numeric, Sequence, Vector
 from gearshift.errors import UserError
+from gearshift.training.timing import Every
 
 from .conftest import SHOP, Complain, Load
 

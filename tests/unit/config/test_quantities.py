@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.cadence import Every
 from gearshift.config import quantities as q
+from gearshift.training.timing import Every
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from gearshift.parameters.shard import Assemble
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 from tests.protocol.world import SIZE, fresh_shard, gradient, layout_of, whole_server
 
 ADAM, MOMENTUM = Adam(lr=0.05), Momentum(lr=0.1)

@@ -13,13 +13,13 @@ from gearshift.engine.mirror import Mirror, state_of, unmirrored, wants_spread
 from gearshift.engine.roles.messages import Load, Pull, Rows, Tell
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.engine.wire.limits import StatePart
-from gearshift.learner import Learner
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import Held, Made, Order, Step, shard_server
-from gearshift.worker import Push
+from gearshift.training.learner import Learner
+from gearshift.training.worker import Push
 
 WORKERS = 3
 

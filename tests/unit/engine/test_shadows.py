@@ -19,7 +19,7 @@ from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import REPLICATED, make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 WAIT = 60.0  # seconds after which a test gives up
 

@@ -10,9 +10,9 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.cadence import Every
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.sync.registry import REPLICATED, STRATEGIES
+from gearshift.training.timing import Every
 
 STEP = 20
 

@@ -14,7 +14,6 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
-from gearshift.cadence import When
 from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
@@ -22,7 +21,8 @@ from gearshift.parameters.server import Server
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step
-from gearshift.training import NotFinite, PlannedSwitch
+from gearshift.training.timing import When
+from gearshift.training.training import NotFinite, PlannedSwitch
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:

@@ -13,7 +13,6 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import run_folder
-from gearshift.cadence import Every
 from gearshift.cli import app as cli
 from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
@@ -26,8 +25,9 @@ from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.parameters.server import Server
 from gearshift.prometheus import figures_by_role
 from gearshift.report import closing_lines
-from gearshift.training import Switch
-from gearshift.worker import Push, RowPush
+from gearshift.training.timing import Every
+from gearshift.training.training import Switch
+from gearshift.training.worker import Push, RowPush
 
 GLOBAL, PIECES = 160, 8
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.learner import Learner
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, TakeCut
+from gearshift.training.learner import Learner
 
 
 def learner(shards: int = 1, **more) -> Learner:

@@ -26,7 +26,7 @@ from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 REST = 0.02  # seconds at least between two exchanges in the background: they must leave time for training
 IDLE_TICKS = 2  # for which it has asked for work in vain, after which a worker counts as finished

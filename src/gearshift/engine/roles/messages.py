@@ -18,7 +18,7 @@ from gearshift.engine.roles.replica_messages import SERVERS_ONLY, Go, Meet, Met,
 from gearshift.engine.roles.ring import NO_PLACE, Place
 from gearshift.parameters.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 # ---- to the coordinator ----
 

@@ -37,7 +37,7 @@ from gearshift.engine.roles.replica_messages import Go, Meet, Target
 from gearshift.engine.roles.ring import NO_PLACE, Place
 from gearshift.parameters.shard import Held
 from gearshift.sync.messages import Begin
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]
 

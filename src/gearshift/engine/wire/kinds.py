@@ -29,7 +29,7 @@ from gearshift.parameters.shard import (
     Values,
 )
 from gearshift.sync.messages import Begin, Lease
-from gearshift.worker import NO_VALUES, Push, RowPush
+from gearshift.training.worker import NO_VALUES, Push, RowPush
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
 HELD = 2  # of a pull

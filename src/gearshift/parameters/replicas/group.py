@@ -31,7 +31,7 @@ from gearshift.parameters.replicas.moments import FrozenAdam, local_rule, phases
 from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 
 class Replicas:

@@ -15,7 +15,7 @@ from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.worker import Push
+from gearshift.training.worker import Push
 
 SIZE = 40
 

@@ -10,10 +10,10 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.data.ranges import Ranges
-from gearshift.learner import Learner
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
+from gearshift.training.learner import Learner
 
 
 def a_learner() -> Learner:

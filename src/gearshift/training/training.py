@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from typing import Any, Literal, Protocol
 
-from gearshift.cadence import Every, Moment, When
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
@@ -28,8 +27,6 @@ from gearshift.engine.injected import Pacer
 from gearshift.engine.roles.messages import Measured
 from gearshift.epoch_run import EpochRun, PassHost
 from gearshift.errors import UserError
-from gearshift.evaluate import Evaluation, evaluate
-from gearshift.learner import Learner
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.spread import effective_number
@@ -41,6 +38,9 @@ from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
+from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.learner import Learner
+from gearshift.training.timing import Every, Moment, When
 
 DAY = 86_400  # seconds
 MOST_WORKERS = 1000

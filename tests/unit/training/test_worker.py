@@ -12,10 +12,10 @@ import gearshift.models as models
 from examples import PLAIN, RAGGED, Steep, make_batch
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import RowAdagrad, RowSGD
-from gearshift.learner import Learner
 from gearshift.models.inputs import Inputs
 from gearshift.optim.first_order import SGD
 from gearshift.parameters.server import RowSettings
+from gearshift.training.learner import Learner
 
 
 def make_learner(model: nn.Module, schema=PLAIN, rows=None, **more) -> Learner:

@@ -18,9 +18,9 @@ import numpy as np
 
 from gearshift.data.batch import Batch
 from gearshift.errors import UserError
-from gearshift.learner import Learner
-from gearshift.training import Training
-from gearshift.worker import Worker
+from gearshift.training.learner import Learner
+from gearshift.training.training import Training
+from gearshift.training.worker import Worker
 
 SAMPLE = 65_536  # examples looked at
 TIMED_STEPS = 4

@@ -15,7 +15,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import FilteredExamples
 from gearshift.data.order import is_entity
 from gearshift.data.schema import Categorical
-from gearshift.learner import Learner
+from gearshift.training.learner import Learner
 
 BATCHES = 8  # looked at, spread over the data
 FEWEST_VALUES = 20

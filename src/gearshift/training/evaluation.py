@@ -11,10 +11,10 @@ import numpy as np
 
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset
-from gearshift.learner import Learner
 from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
 from gearshift.metrics.scores import Scores
-from gearshift.unseen import UnseenIds
+from gearshift.training.learner import Learner
+from gearshift.training.unseen_ids import UnseenIds
 
 BATCH = 8192
 

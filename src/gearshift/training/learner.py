@@ -29,7 +29,7 @@ from gearshift.optim.layout import Layout as DenseLayout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.parameters.shard import Layout
-from gearshift.worker import Push, Worker
+from gearshift.training.worker import Push, Worker
 
 
 def is_of_rows(file: str) -> bool:
