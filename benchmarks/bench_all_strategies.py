@@ -22,9 +22,9 @@ from typing import Any
 from replicas.arms import FAST_LINK, SLOW_LINK, Arm, Rates, Score, difference, plain, run, text
 
 from gearshift.cli.compare import Asked, table
+from gearshift.cluster_model.cluster import Slow
 from gearshift.comparison import Arm as Compared
 from gearshift.comparison import compare
-from gearshift.engine.cluster_model import Slow
 
 EVERY_5 = {"exchange": {"every": 5}}
 ARMS = {

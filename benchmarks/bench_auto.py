@@ -29,10 +29,10 @@ from statistics import mean
 import torch
 
 import gearshift as gs
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, SlowPeriod
 from gearshift.comparison import interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, SlowPeriod
 from gearshift.engine.simulated import simulate
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings

@@ -26,9 +26,9 @@ from pictures import histograms
 from torch import Tensor
 
 import gearshift as gs
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
 from gearshift.optim.first_order import DenseOptimizer, State
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy

@@ -24,7 +24,7 @@ from typing import Any
 from replicas.arms import BATCH, SECONDS, SLOW_LINK, Arm, Rates, Score, difference, plain, run, text
 from replicas.arms import TUNING_SEED as TUNING
 
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
 from gearshift.engine.simulated import simulate
 from gearshift.sync.registry import make_strategy
 

@@ -23,7 +23,7 @@ from statistics import median
 import torch
 
 import gearshift as gs
-from gearshift.engine.cluster_model import Cluster, Compute, Slow
+from gearshift.cluster_model.cluster import Cluster, Compute, Slow
 from gearshift.event_log import Decision, files, read
 from gearshift.sync.messages import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
 

@@ -27,7 +27,7 @@ import torch
 from replicas.arms import BATCH, Arm, Rates, Score, difference, plain, run, text, tuned
 
 import gearshift as gs
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Network
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network
 from gearshift.engine.simulated import simulate
 from gearshift.sync.registry import resolve
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import torch
 
 import gearshift as gs
-from gearshift.engine.closed_forms import sync_rate
-from gearshift.engine.cluster_model import Cluster, Lognormal, Slow
+from gearshift.cluster_model.closed_forms import sync_rate
+from gearshift.cluster_model.cluster import Cluster, Lognormal, Slow
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
 from gearshift.parameters.server import RowSettings

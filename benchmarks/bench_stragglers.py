@@ -33,8 +33,8 @@ from statistics import fmean, median, stdev
 import torch
 
 import gearshift as gs
-from gearshift.engine.closed_forms import possible_rate, sync_rate
-from gearshift.engine.cluster_model import Bursts, Cluster, Compute, Lognormal, Network, Slow
+from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
+from gearshift.cluster_model.cluster import Bursts, Cluster, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulated import simulate
 from gearshift.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 import gearshift as gs
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network, Slow
 from gearshift.comparison import Interval, interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulated import Switch
 from gearshift.engine.tally import Outcome
 from gearshift.parameters.server import RowSettings, Server

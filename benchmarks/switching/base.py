@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal, Slow
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
 from gearshift.engine.simulated import Switch
 from gearshift.metrics import Measures
 from gearshift.parameters import checkpoint

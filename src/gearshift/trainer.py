@@ -18,13 +18,13 @@ from torch import nn
 from gearshift import interrupts, leftovers, models, run_folder
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
+from gearshift.cluster_model.cluster import Cluster
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.data.skew import differences
 from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
-from gearshift.engine.cluster_model import Cluster
 from gearshift.errors import UserError, warn
 from gearshift.models import first_weights
 from gearshift.models.losses import Loss, binary_cross_entropy

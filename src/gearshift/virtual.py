@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from gearshift.cluster_model.cluster import Cluster
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
-from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.exchanges import ReplicaLearning
 from gearshift.engine.simulated import Switch, simulate
 from gearshift.engine.tally import Outcome

@@ -28,7 +28,7 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.cluster_model import Cluster, Compute
+from gearshift.cluster_model.cluster import Cluster, Compute
 from gearshift.replay import replay
 from tests.chaos.hosts import Hosts
 from tests.ledger import Ledger

@@ -12,7 +12,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift import run_folder
-from gearshift.engine.cluster_model import Cluster, Compute, Lognormal
+from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.saver import Saver

@@ -10,7 +10,7 @@ import pytest
 
 import gearshift as gs
 from examples import PLAIN
-from gearshift.engine.cluster_model import Cluster, Compute, Slow
+from gearshift.cluster_model.cluster import Cluster, Compute, Slow
 from gearshift.event_log import Decision, files, read
 from gearshift.parameters.server import Server
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import gearshift as gs
-from gearshift.engine.cluster_model import Cluster, Compute
+from gearshift.cluster_model.cluster import Cluster, Compute
 from tests.on_ray.modules import Normed
 
 

@@ -8,7 +8,7 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.cluster_model import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic
 from gearshift.sync.registry import STRATEGIES, resolve

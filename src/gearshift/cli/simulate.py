@@ -12,8 +12,8 @@ from typing import Any
 from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.simulate_options import Arm, Asked, arms_of, cluster_of, read_count
-from gearshift.engine.closed_forms import possible_rate, sync_rate
-from gearshift.engine.cluster_model import Cluster
+from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
+from gearshift.cluster_model.cluster import Cluster
 from gearshift.engine.simulated import simulate
 from gearshift.engine.tally import Outcome
 from gearshift.sync.automatic import Automatic

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from gearshift.cluster_model.cluster import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.config.cluster_words import (
     MOST_WORKERS,
     parse_bursts,
@@ -18,7 +19,6 @@ from gearshift.config.cluster_words import (
 )
 from gearshift.config.quantities import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
 from gearshift.config.strategy_words import parse_strategy
-from gearshift.engine.cluster_model import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.engine.simulated import Switch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto

@@ -15,8 +15,7 @@ import re
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from gearshift.config.quantities import parse_number, parse_seconds, parse_share
-from gearshift.engine.cluster_model import (
+from gearshift.cluster_model.cluster import (
     Bursts,
     Cluster,
     Compute,
@@ -28,6 +27,7 @@ from gearshift.engine.cluster_model import (
     SlowPeriod,
     Workers,
 )
+from gearshift.config.quantities import parse_number, parse_seconds, parse_share
 from gearshift.errors import UserError
 
 MOST_WORKERS = 1_000_000

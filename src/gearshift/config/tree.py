@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gearshift.cluster_model import cluster as cluster_model
 from gearshift.config import checks, cluster_words, document
 from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
@@ -36,7 +37,6 @@ from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.config.strategies import Strategy
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
-from gearshift.engine import cluster_model
 from gearshift.training.timing import Every
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by cli/api_reference.py

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gearshift.engine.cluster_model import Network
+from gearshift.cluster_model.cluster import Network
 from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 

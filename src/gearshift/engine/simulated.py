@@ -19,9 +19,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 
-from gearshift.engine.closed_forms import possible_rate
-from gearshift.engine.cluster_model import Cluster
-from gearshift.engine.durations import Absence, worker_times
+from gearshift.cluster_model.closed_forms import possible_rate
+from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.durations import Absence, worker_times
 from gearshift.engine.exchanges import Exchanges, ReplicaLearning
 from gearshift.engine.shared_cores import SharedCores
 from gearshift.engine.tally import Outcome, Tally

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from typing import Any, Literal, Protocol
 
+from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
-from gearshift.engine.cluster_model import Cluster
 from gearshift.engine.epoch import Ended, Log
-from gearshift.engine.injected import Pacer
 from gearshift.engine.roles.messages import Measured
 from gearshift.epoch_run import EpochRun, PassHost
 from gearshift.errors import UserError

@@ -3,6 +3,7 @@ from math import inf
 
 import pytest
 
+from gearshift.cluster_model.cluster import Bursts, Crash, Failures, Lognormal, Preemption, Slow, SlowPeriod
 from gearshift.config.cluster_words import (
     parse_bursts,
     parse_failure,
@@ -10,7 +11,6 @@ from gearshift.config.cluster_words import (
     parse_preemption,
     parse_slow,
 )
-from gearshift.engine.cluster_model import Bursts, Crash, Failures, Lognormal, Preemption, Slow, SlowPeriod
 from gearshift.errors import UserError
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from gearshift.engine.closed_forms import expected_slowest, possible_rate, sync_rate
-from gearshift.engine.cluster_model import (
+from gearshift.cluster_model.closed_forms import expected_slowest, possible_rate, sync_rate
+from gearshift.cluster_model.cluster import (
     Bursts,
     Cluster,
     Compute,

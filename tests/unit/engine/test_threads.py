@@ -14,7 +14,7 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
-from gearshift.engine.cluster_model import Cluster, Compute, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import Cluster, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import Server

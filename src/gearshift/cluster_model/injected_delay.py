@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 
-from gearshift.engine.closed_forms import possible_rate
-from gearshift.engine.cluster_model import Cluster
-from gearshift.engine.durations import worker_times
+from gearshift.cluster_model.closed_forms import possible_rate
+from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.durations import worker_times
 
 
 class Pacer:

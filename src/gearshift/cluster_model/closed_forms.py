@@ -13,8 +13,8 @@ from collections import Counter
 from math import exp, log, prod
 from statistics import NormalDist
 
-from gearshift.engine.cluster_model import Cluster
-from gearshift.engine.durations import WorkerTimes, worker_times
+from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.durations import WorkerTimes, worker_times
 
 _phi = NormalDist().cdf
 _Branch = tuple[float, float, float]  # probability, seconds, sigma

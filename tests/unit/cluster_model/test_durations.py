@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from gearshift.engine.cluster_model import (
+from gearshift.cluster_model.cluster import (
     Bursts,
     Cluster,
     Compute,
@@ -17,7 +17,7 @@ from gearshift.engine.cluster_model import (
     Slow,
     SlowPeriod,
 )
-from gearshift.engine.durations import WorkerTimes, key, mixed, uniform, worker_times
+from gearshift.cluster_model.durations import WorkerTimes, key, mixed, uniform, worker_times
 
 
 def first(cluster: Cluster) -> WorkerTimes:

@@ -13,7 +13,7 @@ from heapq import merge
 from math import exp, inf, log
 from statistics import NormalDist
 
-from gearshift.engine.cluster_model import Bursts, Cluster, Failures, SlowPeriod
+from gearshift.cluster_model.cluster import Bursts, Cluster, Failures, SlowPeriod
 
 _MASK, _GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 _JITTER, _BURST, _FAILURE = 1, 1001, 2001  # streams of one worker, with room for a thousand of each

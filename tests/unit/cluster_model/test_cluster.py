@@ -3,7 +3,7 @@ from math import inf
 
 import pytest
 
-from gearshift.engine.cluster_model import (
+from gearshift.cluster_model.cluster import (
     Bursts,
     Cluster,
     Compute,
