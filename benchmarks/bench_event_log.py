@@ -28,9 +28,9 @@ from statistics import median
 import torch
 
 import gearshift as gs
-from gearshift import control
 from gearshift.comparison import interval
-from gearshift.event_log import EventLog, Head, files
+from gearshift.run import control
+from gearshift.run.event_log import EventLog, Head, files
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,

@@ -24,7 +24,7 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Slow
-from gearshift.event_log import Decision, files, read
+from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
 
 WORKERS, BATCH, FACTOR = 8, 128, 5.0

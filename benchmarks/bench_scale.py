@@ -19,7 +19,7 @@ from typing import Any
 from bench_ray import cpu_seconds, running, wait_until
 
 import gearshift as gs
-from gearshift.prometheus import figures_by_role
+from gearshift.run.prometheus import figures_by_role
 
 LEASE = 4096
 MESSAGE = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gearshift.event_log import Decision, Head, files, read
+from gearshift.run.event_log import Decision, Head, files, read
 from gearshift.sync.messages import Apply, Begin, Discard, Lease, Reissue, Supplied
 
 

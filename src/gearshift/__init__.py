@@ -9,9 +9,9 @@ The way of the data, and where to look:
     parameters/server.py     where parameters live and steps are applied
     training/learner.py    both together: a model in training
     sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
-    training/training.py   the loop; run.py: a run in its thread and folder; trainer.py: `Trainer`
-    event_log.py  every decision, to replay; control.py: a live run asked from another process
-    trained.py    predict, evaluate, save, load
+    training/training.py   the loop; run/local_run.py: a run in its thread and folder; trainer.py: `Trainer`
+    run/event_log.py  every decision, to replay; run/control.py: a live run asked from another process
+    run/trained_model.py    predict, evaluate, save, load
     config/       what a run is, from YAML; train.py builds it; cli/app.py and commands/ are the command line
 """
 
@@ -28,7 +28,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if TYPE_CHECKING:
     from gearshift import models as models
     from gearshift.cluster.settings import ClusterSettings as ClusterSettings
-    from gearshift.control import Status as Status
     from gearshift.data.batch import Batch as Batch
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
@@ -61,15 +60,16 @@ if TYPE_CHECKING:
     from gearshift.optim.first_order import AdamW as AdamW
     from gearshift.optim.first_order import Momentum as Momentum
     from gearshift.optim.schedule import Schedule as Schedule
-    from gearshift.remote import RemoteRun as RemoteRun
-    from gearshift.remote import attach as attach
-    from gearshift.result import Result as Result
-    from gearshift.run import Callback as Callback
-    from gearshift.run import CheckpointPolicy as CheckpointPolicy
-    from gearshift.run import Run as Run
+    from gearshift.run.control import Status as Status
+    from gearshift.run.local_run import Callback as Callback
+    from gearshift.run.local_run import CheckpointPolicy as CheckpointPolicy
+    from gearshift.run.local_run import Run as Run
+    from gearshift.run.remote_run import RemoteRun as RemoteRun
+    from gearshift.run.remote_run import attach as attach
+    from gearshift.run.result import Result as Result
+    from gearshift.run.trained_model import TrainedModel as TrainedModel
+    from gearshift.run.trained_model import load as load
     from gearshift.sweep import sweep_batch as sweep_batch
-    from gearshift.trained import TrainedModel as TrainedModel
-    from gearshift.trained import load as load
     from gearshift.trainer import Trainer as Trainer
     from gearshift.training.evaluation import Evaluation as Evaluation
     from gearshift.training.timing import Every as Every
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "gearshift.training.timing": "Every",
     "gearshift.cluster.settings": "ClusterSettings",
-    "gearshift.control": "Status",
+    "gearshift.run.control": "Status",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer.schema": "infer_schema",
@@ -94,11 +94,11 @@ _HOMES = {
     "gearshift.models.inputs": "Inputs",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
-    "gearshift.remote": "RemoteRun attach",
-    "gearshift.result": "Result",
-    "gearshift.run": "Callback CheckpointPolicy Run",
+    "gearshift.run.remote_run": "RemoteRun attach",
+    "gearshift.run.result": "Result",
+    "gearshift.run.local_run": "Callback CheckpointPolicy Run",
     "gearshift.sweep": "sweep_batch",
-    "gearshift.trained": "TrainedModel load",
+    "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.trainer": "Trainer",
     "gearshift.training.training": "EarlyStopping Plateau Switch",
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gearshift import interrupts, leftovers, models, optim, run_folder
+from gearshift import models, optim
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.config import Config, load_config
@@ -23,7 +23,9 @@ from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
-from gearshift.run import CheckpointPolicy, Run
+from gearshift.run import folder as run_folder
+from gearshift.run import interrupts, leftovers
+from gearshift.run.local_run import CheckpointPolicy, Run
 from gearshift.sync.registry import gradients_per_step
 from gearshift.trainer import Trainer
 from gearshift.training.estimate import estimate, refuse_too_large

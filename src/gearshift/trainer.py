@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from gearshift import interrupts, leftovers, models, run_folder
+from gearshift import models
 from gearshift.cluster.end_session import end_session
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster_model.cluster import Cluster
@@ -34,8 +34,10 @@ from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import with_lr
 from gearshift.parameters.checkpoint import Checkpoint, resolve
 from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust
-from gearshift.result import Result
-from gearshift.run import Callback, CheckpointPolicy, Run
+from gearshift.run import folder as run_folder
+from gearshift.run import interrupts, leftovers
+from gearshift.run.local_run import Callback, CheckpointPolicy, Run
+from gearshift.run.result import Result
 from gearshift.sync.registry import not_a_name
 from gearshift.trainer_settings import check_optimizer, check_rows, grown, growth
 from gearshift.training.learner import Learner, is_of_rows

@@ -29,7 +29,7 @@ import torch
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.cluster_model.cluster import Cluster, Compute
-from gearshift.replay import replay
+from gearshift.run.replay import replay
 from tests.chaos.hosts import Hosts
 from tests.ledger import Ledger
 from tests.on_ray.modules import Normed

@@ -11,11 +11,11 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift import run_folder
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
-from gearshift.saver import Saver
+from gearshift.run import folder as run_folder
+from gearshift.run.saver import Saver
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner
 from gearshift.training.timing import Moment

@@ -11,8 +11,8 @@ import pytest
 import gearshift as gs
 from examples import PLAIN
 from gearshift.cluster_model.cluster import Cluster, Compute, Slow
-from gearshift.event_log import Decision, files, read
 from gearshift.parameters.server import Server
+from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training.training import Training

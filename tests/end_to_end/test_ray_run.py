@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import prometheus, run_folder
 from gearshift.cluster import launch, site
 from gearshift.config import load_config
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
+from gearshift.run import prometheus
 from gearshift.train import start
 
 CONFIG = """\

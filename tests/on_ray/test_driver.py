@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import run_folder
 from gearshift.parameters import checkpoint
+from gearshift.run import folder as run_folder
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders, processes

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift import run_folder
+from gearshift.run import folder as run_folder
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders
 from tests.on_ray.modules import Slow

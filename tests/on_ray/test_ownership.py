@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift import control, lease, run_folder, run_log
 from gearshift.cluster.launch import LaunchedRun
-from gearshift.event_log import last_step
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+from gearshift.run.event_log import last_step
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow
 from tests.on_ray.test_runs import normed, trainer, until

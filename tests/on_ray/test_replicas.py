@@ -13,7 +13,7 @@ import pytest
 import gearshift as gs
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
-from gearshift.replay import replay
+from gearshift.run.replay import replay
 from gearshift.sync.registry import REPLICATED
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow

@@ -16,12 +16,13 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift import event_log, run_folder
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.engine.roles.messages import To
 from gearshift.parameters.checkpoint import Checkpoint
-from gearshift.replay import replay
+from gearshift.run import event_log
+from gearshift.run import folder as run_folder
+from gearshift.run.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY

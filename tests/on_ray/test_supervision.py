@@ -18,10 +18,10 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift import run_folder
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.engine.roles.messages import To
+from gearshift.run import folder as run_folder
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Killed, Normed, Slow
 

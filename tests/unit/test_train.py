@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import control, lease, run_folder
 from gearshift.config import load_config
 from gearshift.errors import UserError
-from gearshift.run import Run
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run.local_run import Run
 from gearshift.train import build, start
 
 CSV = """\

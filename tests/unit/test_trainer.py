@@ -13,13 +13,14 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, RAGGED, make_batch
-from gearshift import optim, run_folder
-from gearshift import run as run_module
+from gearshift import optim
 from gearshift.data.batch import Batch
 from gearshift.embedding.store import CowClip
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
-from gearshift.resuming import plan_facts
+from gearshift.run import folder as run_folder
+from gearshift.run import local_run as run_module
+from gearshift.run.resume import plan_facts
 from gearshift.sync.asynchronous import Async
 from gearshift.training.timing import Every
 from gearshift.training.training import Training

@@ -587,7 +587,7 @@ def _usage(error: typer.TyperException, arguments: list[str]) -> str:
 
 
 def _print_version() -> int:
-    from gearshift.run_folder import versions
+    from gearshift.run.folder import versions
 
     print(versions())
     return 0

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.config import Config, load_config
 from gearshift.config.files import exists, hint
 from gearshift.data.schema import Label, Schema
 from gearshift.errors import MissingColumns, UserError
+from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Opened:
     name: str
     path: Path
     config: Config | None
-    model: Any  # gearshift.trained.TrainedModel
+    model: Any  # gearshift.run.trained_model.TrainedModel
     labels: tuple[Label, ...] | None = None  # how labels are read, where it is not as in training
 
     @property
@@ -75,7 +75,7 @@ def is_prepared(path: Path) -> bool:
 
 def open_model(name: str, settings: Sequence[str] = ()) -> Opened:
     """`settings` (data.KEY=VALUE) are laid over the config of its run."""
-    from gearshift.trained import load
+    from gearshift.run.trained_model import load
 
     path = find_model(name)
     config = config_of(path, settings)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gearshift import lease, leftovers
 from gearshift.cli import terminal
 from gearshift.cluster.end_session import end_session
+from gearshift.run import leftovers
+from gearshift.run import ownership as lease
 
 
 def clean(folders: list[Path], *, dry_run: bool) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.comparison import Arm, Interval, compare
 from gearshift.config import Config, check_files, load_config
 from gearshift.config.strategy_words import parse_strategy
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
 
 _HEADS = ("strategy", "AUC (95 %)", "vs {}, paired", "verdict", "ex/s", "x {}", "of possible", "staleness", "lag",
           "discarded")  # fmt: skip

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gearshift import control, run_folder
 from gearshift.cli import terminal
 from gearshift.errors import UserError
+from gearshift.run import control
+from gearshift.run import folder as run_folder
 
 STOP_SECONDS = 120.0  # to write a checkpoint
 

@@ -10,13 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.evaluate import evaluate
 from gearshift.cli.predict import predict
 from gearshift.cli.train import command_line, follow
 from gearshift.config import Config, load_config
 from gearshift.config.quantities import parse_count
+from gearshift.run import folder as run_folder
 
 NEW_EXAMPLES = 20_000
 _CONFIG = """\

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.arguments import Opened, is_model, keeping, open_files, open_model, own_data, tell_skipped
 from gearshift.cli.train import check_writable
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
     from gearshift.data.batch import Batch

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.init_config import Extent, split_of, written
 from gearshift.cli.train import check_writable
@@ -18,6 +17,7 @@ from gearshift.config.load import DATA_ENDINGS, config_from
 from gearshift.config.overrides import parse_value
 from gearshift.config.quantities import parse_text
 from gearshift.errors import DataWarning, UserError
+from gearshift.run import folder as run_folder
 
 
 def init(

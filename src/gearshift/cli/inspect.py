@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.arguments import MANIFEST
 from gearshift.cli.runs import figures
 from gearshift.config import load_config
 from gearshift.data.schema import Bucketized, Feature, Numeric, Schema, Vector
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
 
 PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
 

@@ -6,12 +6,13 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gearshift import control, prometheus, run_folder
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
 from gearshift.cli.status import look
 from gearshift.errors import UserError
-from gearshift.watching import seen
+from gearshift.run import control, prometheus
+from gearshift.run import folder as run_folder
+from gearshift.run.watch import seen
 
 HOST = "127.0.0.1"
 TYPE = "text/plain; version=0.0.4; charset=utf-8"

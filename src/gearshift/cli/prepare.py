@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.arguments import tell_skipped
 from gearshift.config import Config, check_files, config_from, load_config
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
 
 
 def prepare(config: str, output: Path, settings: list[str]) -> None:

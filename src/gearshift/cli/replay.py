@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gearshift import __version__
 from gearshift.cli import terminal
-from gearshift.replay import replay as replayed
-from gearshift.replay import story
+from gearshift.run.replay import replay as replayed
+from gearshift.run.replay import story
 
 
 def replay(log_or_run: str, *, show: bool) -> int:

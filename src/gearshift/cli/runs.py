@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gearshift import control, run_folder
 from gearshift.cli import terminal
 from gearshift.errors import UserError
-from gearshift.watching import seen
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run.watch import seen
 
 _AUCS = ("auc", "valid_auc", "auc_so_far")  # the best that is known
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")

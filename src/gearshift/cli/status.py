@@ -16,12 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gearshift import control, lease, run_folder, run_log
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
-from gearshift.control import Status
 from gearshift.errors import UserError
-from gearshift.watching import seen
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+from gearshift.run.control import Status
+from gearshift.run.watch import seen
 
 Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
 EXIT_CODES: dict[Health, int] = {

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from gearshift import run_folder
 from gearshift.cli import terminal
 from gearshift.cli.compare import difference_text, interval_text, markdown_table
 from gearshift.comparison import interval
@@ -17,6 +16,7 @@ from gearshift.config import check_files, load_config
 from gearshift.config.quantities import parse_share
 from gearshift.errors import UserError
 from gearshift.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
+from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
     from gearshift.sweep import Asked, BatchSweep

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gearshift import interrupts, run_folder
 from gearshift.cli import terminal
 from gearshift.cli.arguments import find_model
 from gearshift.cli.progress import Progress, Status, progress
 from gearshift.config import Config, check_files, load_config
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
+from gearshift.run import interrupts
 
 REFRESH_SECONDS = 0.25
 TERMINATED = 143

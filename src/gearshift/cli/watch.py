@@ -6,14 +6,15 @@ import json
 import time
 from pathlib import Path
 
-from gearshift import interrupts, run_folder
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
 from gearshift.cli.progress import progress
 from gearshift.cli.train import TERMINATED, introduce
 from gearshift.errors import UserError
-from gearshift.run_folder import RunRecord
-from gearshift.watching import POLL_SECONDS, Watched
+from gearshift.run import folder as run_folder
+from gearshift.run import interrupts
+from gearshift.run.folder import RunRecord
+from gearshift.run.watch import POLL_SECONDS, Watched
 
 
 def watch(run: str) -> int:
@@ -63,6 +64,6 @@ def _closing(folder: Path) -> list[str]:
     report = folder / run_folder.REPORT
     if not report.is_file():
         return []
-    from gearshift.report import closing_lines
+    from gearshift.run.report import closing_lines
 
     return closing_lines(json.loads(report.read_text()), folder)

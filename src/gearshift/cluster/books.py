@@ -14,8 +14,8 @@ from gearshift.engine.roles.requests import carry_out_requests
 from gearshift.epoch_run import PassHost
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.replicas.figures import Counts, as_json, from_json
-from gearshift.resuming import restore_measures
-from gearshift.saver import failure_of
+from gearshift.run.resume import restore_measures
+from gearshift.run.saver import failure_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
 

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gearshift import lease, run_folder, run_log
 from gearshift.cluster.books import Books
 from gearshift.cluster.elsewhere import Elsewhere
 from gearshift.cluster.saving import ClusterSaver, Vault
@@ -41,10 +40,13 @@ from gearshift.engine.roles.messages import Done, Message, Peek, Saved, Seen, Sh
 from gearshift.engine.roles.ring import Rings, Transport
 from gearshift.engine.wire.driver import CoordinatorSeat
 from gearshift.errors import UserError
-from gearshift.event_log import last_step
 from gearshift.parameters.checkpoint import Checkpoint
-from gearshift.retries import backoff
-from gearshift.run import Run
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+from gearshift.run.event_log import last_step
+from gearshift.run.local_run import Run
+from gearshift.run.retry import backoff
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy

@@ -18,20 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gearshift import control, interrupts, lease, run_folder, run_log, run_owner, temporary
 from gearshift.cluster.coordinate import coordinate
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.serve import serve
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster.site import FOLDER_SECONDS, Recipe, Site, read_state, write_state
 from gearshift.cluster.work import work
-from gearshift.control import Status
-from gearshift.display import History, status_row, status_text
 from gearshift.errors import UserError
 from gearshift.html_table import html_table
 from gearshift.parameters import checkpoint
-from gearshift.result import Result
-from gearshift.trained import load
+from gearshift.run import control, interrupts
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+from gearshift.run import process_identity as run_owner
+from gearshift.run import temporary_folders as temporary
+from gearshift.run.control import Status
+from gearshift.run.display import History, status_row, status_text
+from gearshift.run.result import Result
+from gearshift.run.trained_model import load
 from gearshift.training.training import Switch
 
 if TYPE_CHECKING:

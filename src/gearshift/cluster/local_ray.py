@@ -1,7 +1,7 @@
 """A Ray cluster on this machine, for one run: started before it, stopped after it, also if its starter is gone by then.
 
 Only this user can use it: Ray's token authentication is on, the token is in a folder that nobody else can enter, and
-all ports are on loopback. Its folder says which run it belongs to (temporary.py), for `gearshift clean`.
+all ports are on loopback. Its folder says which run it belongs to (run/temporary_folders.py), for `gearshift clean`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from gearshift import temporary
 from gearshift.cluster.end_session import __file__ as end_session_file
 from gearshift.cluster.end_session import end_session
 from gearshift.errors import UserError
-from gearshift.run_owner import process_start
+from gearshift.run import temporary_folders as temporary
+from gearshift.run.process_identity import process_start
 
 START_SECONDS = 60.0
 STORE_BYTES = 80 << 20  # of Ray's object store, which has next to nothing to hold

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gearshift import lease
 from gearshift.cluster import snapshots
 from gearshift.cluster.site import STATE, read_state, write_state
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
-from gearshift.saver import Saver, refuse_vanished, why
+from gearshift.run import ownership as lease
+from gearshift.run.saver import Saver, refuse_vanished, why
 from gearshift.training.learner import Learner, is_of_rows
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
-from gearshift.background import in_background
 from gearshift.cluster.site import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.cluster.snapshots import PartCut, load_part, part_folder
 from gearshift.engine.roles.shard import ShardRole
 from gearshift.errors import UserError
 from gearshift.parameters.server import Server
-from gearshift.saver import why
+from gearshift.run.low_priority import in_background
+from gearshift.run.saver import why
 
 
 def serve(member: Member, site: Site) -> None:

@@ -18,8 +18,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
-from gearshift import lease, run_folder, run_log
-from gearshift.background import in_background
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.data.schema import Bag, Schema, Sequence
 from gearshift.engine.mirror import state_of, wants_spread
@@ -31,10 +29,14 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
-from gearshift.lease_files import Holder
 from gearshift.parameters.shard import Layout
-from gearshift.retries import retry
-from gearshift.run import Run
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+from gearshift.run.local_run import Run
+from gearshift.run.low_priority import in_background
+from gearshift.run.ownership_files import Holder
+from gearshift.run.retry import retry
 from gearshift.training.learner import Learner
 from gearshift.training.training import Training
 

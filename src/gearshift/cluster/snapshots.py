@@ -31,7 +31,7 @@ from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
-from gearshift.saver import refuse_vanished
+from gearshift.run.saver import refuse_vanished
 from gearshift.training.learner import Learner, is_of_rows
 
 Size = tuple[int, int]  # rows, and the bytes of memory that they take

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gearshift import display
 from gearshift.html_table import html_table, number
 from gearshift.metrics import Grouped, Measures
+from gearshift.run import display
 
 if TYPE_CHECKING:
     import pandas

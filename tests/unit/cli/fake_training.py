@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gearshift import run_folder
 from gearshift.config import Config
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
 
 
 @dataclass(frozen=True)

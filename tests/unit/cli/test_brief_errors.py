@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import gearshift as gs
-from gearshift import run_folder
 from gearshift.cli.app import run
 from gearshift.errors import MOST_LETTERS, UserError, brief
+from gearshift.run import folder as run_folder
 
 DATA = gs.read(gs.ClickLog(examples=500, days=1))
 

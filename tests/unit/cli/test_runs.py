@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from gearshift import run_folder
+from gearshift.run import folder as run_folder
 
 from .conftest import Shell
 

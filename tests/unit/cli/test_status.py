@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gearshift import control, prometheus, run_folder, run_log
 from gearshift.cli import app as cli
-from gearshift.control import Status
-from tests.unit.test_control import Fake
+from gearshift.run import control, prometheus
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run.control import Status
+from tests.unit.run.test_control import Fake
 
 ALERTS = Path(__file__).parents[3] / "docs" / "alerts.yml"
 
@@ -85,7 +87,7 @@ def test_a_run_whose_owner_is_gone_recovers_while_others_of_it_live(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = (
-        "import os; from gearshift import lease, run_folder, run_owner\n"
+        "import os; from gearshift.run import ownership as lease, folder as run_folder, process_identity as run_owner\n"
         "folder = run_folder.create('runs', 'shop'); run_folder.set_state(folder, 'running')\n"
         "lease.Keeper(folder, lease.held(folder).session, 'ray', run_owner.identity(os.getppid()))"
     )

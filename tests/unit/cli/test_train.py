@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import run_folder
+from gearshift.run import folder as run_folder
 
 from . import fake_training
 from .conftest import Shell

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import control, run_folder, run_owner
 from gearshift.cli import app as cli
 from gearshift.cli import watch
 from gearshift.cli.progress import LoggedProgress
-from tests.unit.test_control import Fake
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import process_identity as run_owner
+from tests.unit.run.test_control import Fake
 
 
 @pytest.fixture

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gearshift import leftovers, run_folder, run_owner, temporary
 from gearshift.cluster.end_session import end_session, processes_of
+from gearshift.run import folder as run_folder
+from gearshift.run import leftovers
+from gearshift.run import process_identity as run_owner
+from gearshift.run import temporary_folders as temporary
 
 SLEEP = "import time; time.sleep(120)"
 

@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gearshift import run_folder, temporary
 from gearshift.cluster import launch, local_ray
 from gearshift.cluster.end_session import processes_of
 from gearshift.cluster.local_ray import LocalRay
 from gearshift.cluster.settings import ClusterSettings
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
+from gearshift.run import temporary_folders as temporary
 
 # As `ray start --block`: a head that listens, and a child that leaves its process group as Ray's workers do.
 STAND_IN = """#!{python}

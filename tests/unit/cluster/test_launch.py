@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gearshift import lease, run_folder, run_log
 from gearshift.cluster.launch import LaunchedRun
 from gearshift.cluster.site import Site
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
 
 
 def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gearshift import run_folder
 from gearshift.cluster import launch
 from gearshift.cluster.launch import LaunchedRun
-from gearshift.control import Status
+from gearshift.run import folder as run_folder
+from gearshift.run.control import Status
 
 STATUS = Status(1, 10, 100, 1.0, 10.0, 0.5, 0.5, None, "training")
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from gearshift import lease, lease_files, run_folder
 from gearshift.cluster import site as sites
 from gearshift.cluster.coordinate import Engine, coordinate
 from gearshift.cluster.saving import Vault
@@ -23,6 +22,9 @@ from gearshift.cluster.work import work
 from gearshift.engine.roles.messages import To
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import CheckpointFolder
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import ownership_files as lease_files
 from tests.small_disk import small_disk
 
 NOBODY: Any = None  # whom a process that sees no folder never comes to ask

@@ -17,13 +17,15 @@ pytest.importorskip("ray")
 
 from ray.exceptions import RayError
 
-from gearshift import lease, lease_files, run_folder
 from gearshift.cluster.site import Recipe, Site
 from gearshift.engine.ray_cluster import hub as hubs
 from gearshift.engine.ray_cluster.hub import Hub
 from gearshift.engine.ray_cluster.machines import ActorState
 from gearshift.engine.ray_cluster.plan import Plan
 from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import ownership_files as lease_files
 
 Begin = Callable[[Any, Any, Any], Any]
 

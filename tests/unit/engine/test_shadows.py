@@ -318,6 +318,6 @@ def test_a_live_run_goes_through_all_kinds_and_loses_nothing(tmp_path: Path) -> 
     assert result.report["discarded"] == 0
     assert all(torch.isfinite(flat).all() for flat in switcher.flats)
     assert result.report["strategy"] == "sync" and result.report["sync_gap"]["mean"] is not None
-    from gearshift.replay import replay
+    from gearshift.run.replay import replay
 
     assert replay(result.folder).difference is None

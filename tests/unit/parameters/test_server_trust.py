@@ -12,7 +12,6 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift import run_folder
 from gearshift.cli import app as cli
 from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
@@ -23,8 +22,9 @@ from gearshift.optim import LayerStatistics, build, spread_of
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.parameters.server import Server
-from gearshift.prometheus import figures_by_role
-from gearshift.report import closing_lines
+from gearshift.run import folder as run_folder
+from gearshift.run.prometheus import figures_by_role
+from gearshift.run.report import closing_lines
 from gearshift.training.timing import Every
 from gearshift.training.training import Switch
 from gearshift.training.worker import Push, RowPush

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gearshift.engine.roles.messages import To
-from gearshift.retries import backoff
+from gearshift.run.retry import backoff
 
 WARN = 0.4  # of the patience
 DEATHS = 8  # restarts without progress that end the run, if the process leaves no error

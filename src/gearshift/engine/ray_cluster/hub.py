@@ -37,7 +37,7 @@ from gearshift.engine.ray_cluster.site_store import end_members, leave_place, si
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
-from gearshift.retries import retry
+from gearshift.run.retry import retry
 
 LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the site store, the machines
 BEAT_SECONDS = 0.5  # between two looks at who has not been heard

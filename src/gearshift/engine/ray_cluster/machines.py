@@ -16,7 +16,7 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gearshift.retries import retry
+from gearshift.run.retry import retry
 
 MEET_SECONDS = 1.0  # between two looks at who is there
 ANSWER_SECONDS = 20.0  # for a question to the hub

@@ -31,7 +31,7 @@ from gearshift.engine.ray_cluster.plan import NAMESPACE, actor_name
 from gearshift.engine.roles.messages import To
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
-from gearshift.retries import retry
+from gearshift.run.retry import retry
 
 NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
 STARTS = 1 << 20  # of members, that one start of the hub has numbers for

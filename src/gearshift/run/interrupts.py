@@ -1,0 +1,231 @@
+"""What Ctrl-C does to a run, and the end of the interpreter to one that Python code waits for or leaves behind.
+
+The same from Python and on the command line: the first Ctrl-C asks the run to stop after its step and to save, and
+`wait` raises `KeyboardInterrupt` with the way to resume it; a second one raises at once (the command quits), without
+waiting for the save. While a last save is being retried, Ctrl-C gives it up and says what is lost. A program that
+ends while a run still trains (its last line, `sys.exit`, an exception) stops and saves the run before it leaves.
+
+A run must not be left training: a thread that is inside C++ code when the interpreter ends takes the process down
+("terminate called without an active exception").
+
+Ctrl-C is taken over by a signal handler while `wait` is at work, so that no exception comes up in the middle of our
+own code. A handler that somebody else has installed stays; if it raises `KeyboardInterrupt`, that counts as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from gearshift.run import folder as run_folder
+
+POLL_SECONDS = 0.2
+QUIT = 130  # as a shell reports a process that Ctrl-C ended
+
+
+class Standing(Protocol):
+    @property
+    def step(self) -> int: ...
+    @property
+    def save_retried(self) -> bool: ...
+
+
+class Asked(Protocol):
+    """A run, as far as a signal needs it."""
+
+    @property
+    def folder(self) -> Path: ...
+    def stop(self) -> None: ...
+    def status(self) -> Standing:
+        """Called in a signal handler."""
+
+
+class Stoppable(Asked, Protocol):
+    def over(self, seconds: float) -> bool:
+        """Waits so long at most; whether the run has ended."""
+
+    def ending(self) -> str:
+        """How a run that is over ended, in a sentence."""
+
+
+class Interrupts:
+    """A signal handler: the first signal asks the run to stop, the next one quits.
+
+    While the last save is being retried, a stop means that it is given up. Whoever stopped the run before may not know
+    that its save fails, so that takes a signal of its own, and the one after it quits.
+    """
+
+    def __init__(self, run: Asked, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
+        self._run, self._say, self._leave = run, say, leave
+        self.came: list[int] = []
+        self._gave_up = False
+
+    def __call__(self, number: int, _frame: Any) -> None:
+        status = self._run.status()
+        if self.came and (self._gave_up or not status.save_retried):
+            self._leave()
+        self.came.append(number)
+        self._gave_up = status.save_retried
+        self._say(giving_up(self._run.folder, status.step) if self._gave_up else STOPPING)
+        self._run.stop()
+
+
+STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without saving)"
+
+
+def giving_up(folder: Path, step: int) -> str:
+    """What is kept, what is lost and how to go on, if the save that is being retried is given up."""
+    return f"Giving up the save that fails: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
+
+
+def what_is_kept(folder: Path, step: int) -> str:
+    """Of a run at that step whose last save is given up."""
+    hint = f"Resume: {resume_hint(folder)}"
+    last = (folder / run_folder.CHECKPOINTS / run_folder.LAST).resolve()
+    if not last.is_dir():  # nothing was saved, or the folder is away
+        return f"steps that are in no checkpoint are lost. {hint}"
+    kept = int(last.name.removeprefix("step-"))
+    if kept >= step:
+        return f"all {step:,} steps are kept, in {last.name}; the files after them, as the report, are lost. {hint}"
+    lost = f"step {step:,} is" if kept + 1 == step else f"steps {kept + 1:,} to {step:,} are"
+    return f"{last.name} is kept, {lost} lost. {hint}"
+
+
+def _abandon(run: Stoppable) -> NoReturn:
+    _abandoned.append(run)
+    raise KeyboardInterrupt(f"no longer waiting for run {run.folder}; its last steps may not be saved")
+
+
+_abandoned: list[Stoppable] = []  # runs that a second Ctrl-C left behind
+
+
+@contextmanager
+def heard(run: Asked, say: Callable[[str], None]) -> Iterator[list[int]]:
+    """On the command line: SIGINT and SIGTERM stop the run, the next one this process. Gives the signals that came."""
+    handler = Interrupts(run, say, lambda: os._exit(QUIT))  # no thread is waited for, nothing more is written
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield handler.came
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
+
+
+def wait(run: Stoppable, timeout: float | None = None) -> None:
+    """Returns when the run is over; `KeyboardInterrupt` if Ctrl-C ended it, `TimeoutError` if time is over first."""
+    ctrl_c = _in_python(run)
+    with _handled_by(ctrl_c):
+        _wait(run, timeout, ctrl_c)
+    if ctrl_c.came:
+        raise KeyboardInterrupt(run.ending())
+
+
+def _in_python(run: Stoppable) -> Interrupts:
+    return Interrupts(run, _say, partial(_abandon, run))
+
+
+def _wait(run: Stoppable, timeout: float | None, ctrl_c: Interrupts) -> None:
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            left = POLL_SECONDS if until is None or ctrl_c.came else until - time.monotonic()
+            if run.over(min(POLL_SECONDS, max(0.0, left))):
+                return
+        except KeyboardInterrupt:
+            if run in _abandoned:
+                raise
+            ctrl_c(signal.SIGINT, None)
+        if until is not None and not ctrl_c.came and time.monotonic() >= until:
+            raise TimeoutError(f"run {run.folder.name} is not done after {timeout} s")
+
+
+@contextmanager
+def held_back() -> Iterator[list[int]]:
+    """Ctrl-C waits until a run is under way; gives the signals that came."""
+    came: list[int] = []
+    with _handled_by(lambda number, _frame: came.append(number)):
+        yield came
+
+
+def stop_now(run: Stoppable) -> None:
+    """As Ctrl-C during `wait`."""
+    ctrl_c = _in_python(run)
+    with _handled_by(ctrl_c):
+        ctrl_c(signal.SIGINT, None)
+        _wait(run, None, ctrl_c)
+    raise KeyboardInterrupt(run.ending())
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Only in the main thread, which alone gets signals, and only where Ctrl-C would raise `KeyboardInterrupt`."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def stop_before_exit(run: Stoppable) -> Callable[[], None]:
+    """A run that still trains when the interpreter exits is stopped and saved; returns what cancels this."""
+    leave = partial(_leave, run, os.getpid())
+    atexit.register(leave)
+    return lambda: atexit.unregister(leave)
+
+
+def _leave(run: Stoppable, process: int) -> None:
+    if os.getpid() != process:  # a fork of it, without its threads
+        return
+    if run in _abandoned:
+        _quit()
+    if run.over(0.0):
+        return
+    _say(f"The program ends, and run {run.folder} with it, after this step ... (Ctrl-C quits at once)")
+    try:
+        run.stop()
+        while not run.over(POLL_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        _quit()
+    _say(run.ending())
+
+
+def _quit() -> None:
+    """Without waiting for the run's threads, which would crash an interpreter that ends in the usual way."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+            stream.flush()
+    os._exit(QUIT)
+
+
+def ending(folder: Path, phase: str, step: int, error: BaseException | None) -> str:
+    """How a run ended, in a sentence."""
+    if error is not None:
+        return f"run {folder} failed: {error}"
+    if phase == "stopped":
+        return f"run {folder} was stopped and saved at step {step:,}. Resume: {resume_hint(folder)}"
+    return f'run {folder} was done already; its model: gs.load("{folder}")'
+
+
+def resume_hint(folder: Path) -> str:
+    """How to go on with a run that was stopped: on the command line if it came from there."""
+    if (folder / run_folder.CONFIG).is_file():
+        return f"gearshift train --resume {folder}"
+    return f'trainer.fit(model, train, valid, resume="{folder}")'
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,161 @@
+"""What dead runs of this user left behind on this machine, found and removed; nothing else is touched.
+
+    gs-*, gearshift-control-*     in the folder for temporary files: sockets, and the Ray cluster of one run
+    .*.part, .*.old               in a run's checkpoints: half written ones, and ones half replaced
+    control.sock, control.key     of a run whose process was killed
+    .NAME.PID, lease/.*           files that were being written
+
+A temporary folder says which run it belongs to, and which process made it (temporary_folders.py). It is stale if that one is
+dead and its session of the run is over. While the run's folder cannot be read (a share that is not mounted, say), what
+processes still use is left alone. Folders of versions without that file are stale if no process of this machine
+names them, in its command line or as the place of a socket. Ray's processes are in the session of the process that the
+mark names, and are ended with it. Knows no torch and no Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gearshift.errors import UserError
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import process_identity as run_owner
+from gearshift.run import temporary_folders as temporary
+from gearshift.run.ownership_files import FOLDER
+from gearshift.run.temporary_folders import Mark
+from gearshift.run.watch import seen
+
+PREFIXES = (temporary.SOCKETS, temporary.CONTROL)
+YOUNG_SECONDS = 60.0  # a folder without a mark may be just being made
+
+EndSession = Callable[[int | None, Path], None]  # ends all processes of a cluster and removes its folder
+
+
+@dataclass(frozen=True)
+class Leftover:
+    path: Path
+    what: str
+    remove: Callable[[], None] | None  # None: it cannot be judged, and is left alone
+
+
+def find(
+    *roots: str | Path, end_session: EndSession, also_unmarked: bool = True, watch: float = 0.0
+) -> Iterator[Leftover]:
+    """Of runs below `roots`, and of all runs in the folder for temporary files.
+
+    A run that only heartbeats can tell is watched for so many seconds.
+    """
+    for root in roots:
+        for path in sorted(Path(root).glob(f"*/{run_folder.RUN}")):
+            if not path.parent.is_symlink():
+                yield from of_run(path.parent, watch)
+    for place in sorted(Path(tempfile.gettempdir()).iterdir()):
+        if place.name.startswith(PREFIXES) and _is_our_folder(place):
+            if marked := temporary.mark_of(place):
+                yield from _of_marked(place, marked, end_session, watch)
+            elif also_unmarked and _is_old(place) and not _is_named(place):
+                yield Leftover(place, "left by a run that is gone", lambda place=place: _remove(place))  # type: ignore[misc]
+
+
+def clear(*roots: str | Path, end_session: EndSession) -> None:
+    """When another run starts. What cannot be removed stays: it is no reason not to start."""
+    with contextlib.suppress(OSError):
+        for leftover in find(*roots, end_session=end_session, also_unmarked=False):
+            if leftover.remove is not None:
+                leftover.remove()
+
+
+def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
+    """Of one run, if it is over."""
+    checkpoints = folder / run_folder.CHECKPOINTS
+    halves = [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]
+    unfinished = [*folder.glob(".*.[0-9]*"), *checkpoints.glob(".*.[0-9]*"), *(folder / FOLDER).glob(".*")]
+    sockets = [path for path in (folder / control.KEY, folder / control.SOCKET) if os.path.lexists(path)]
+    if not (halves or unfinished or sockets) or not _is_over(folder, watch):
+        return
+    if halves:
+        names = ", ".join(path.name for path in halves)
+        yield Leftover(checkpoints, f"half written: {names}", lambda: run_folder.clear_leftovers(checkpoints))
+    if sockets:
+        yield Leftover(sockets[-1], "socket of a dead run", lambda: control.remove(folder))
+    for path in unfinished:
+        if path.is_symlink() or path.is_file():
+            yield Leftover(path, "a file that was being written", path.unlink)
+
+
+def _of_marked(place: Path, marked: Mark, end_session: EndSession, watch: float) -> Iterator[Leftover]:
+    if run_owner.lives(marked.process) is not False:
+        return
+    is_over = _is_over(marked.run, watch, marked.session)
+    if is_over is None and (run_owner.lives(marked.leader) or _is_named(place)):
+        yield Leftover(place, _not_judged(marked), None)
+    elif is_over is not False:
+        yield _of_dead(place, marked, end_session)
+
+
+def _not_judged(marked: Mark) -> str:
+    who = "sockets" if marked.leader is None else f"Ray cluster (process {marked.leader['pid']})"
+    return f"{who} of run {marked.run.name}: processes use it, and {marked.run} cannot be read"
+
+
+def _of_dead(place: Path, marked: Mark, end_session: EndSession) -> Leftover:
+    what = f"of run {marked.run.name}, which is over"
+    if marked.leader is not None and run_owner.lives(marked.leader):
+        pid = int(marked.leader["pid"])
+        return Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
+    if marked.leader is not None:  # its pid may be another's now
+        return Leftover(place, f"what is left of a Ray cluster {what}", lambda: end_session(None, place))
+    return Leftover(place, f"temporary folder {what}", lambda: _remove(place))
+
+
+def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | None:
+    """The run, or this session of it; None if its folder cannot be read. In doubt it is not over."""
+    try:
+        owner = lease.current(folder)
+        record = run_folder.read(folder)
+    except (UserError, OSError):
+        return None
+    if session is not None and owner is not None and owner.session != session:
+        return True
+    if record.needs_heartbeats:
+        (record,) = seen([record], watch)
+    return not record.is_live and record.state != "unknown"
+
+
+def _is_our_folder(place: Path) -> bool:
+    with contextlib.suppress(OSError):
+        found = place.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return False
+
+
+def _is_old(place: Path) -> bool:
+    """And made by us: `mkdtemp` adds eight characters, and lets nobody else in."""
+    made = re.fullmatch(rf"({'|'.join(PREFIXES)})[a-z0-9_]{{8}}", place.name) is not None
+    found = place.lstat()
+    return made and stat.S_IMODE(found.st_mode) == 0o700 and time.time() - found.st_mtime > YOUNG_SECONDS
+
+
+def _is_named(place: Path) -> bool:
+    """By a process of this machine, in its command line or as the place of its socket."""
+    name = str(place).encode()
+    sources = [*Path("/proc").glob("[0-9]*/cmdline"), Path("/proc/net/unix")]
+    for source in sources:
+        with contextlib.suppress(OSError):
+            if name in source.read_bytes():
+                return True
+    return not Path("/proc/net/unix").exists()
+
+
+def _remove(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)

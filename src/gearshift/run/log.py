@@ -1,0 +1,204 @@
+"""What happened in a run, kept in its folder.
+
+    run.log        every sentence that the run told its user, and who owned it when, with local time and zone
+    faults.jsonl   a line per fault: what broke, when, what was done about it; and lines with what it cost
+
+Both only grow, and survive the process that writes them, so totals count the restarts of a coordinator too. What cannot
+be written (a full disk) is no reason to end a training: a line is lost, not the run. Knows no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex
+
+from gearshift.errors import UserError
+from gearshift.run import ownership as lease
+
+LOG, FAULTS = "run.log", "faults.jsonl"
+Kind = Literal["start", "end", "lost", "frozen", "save failed", "cost"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that broke, or a process that started or ended (those count restarts).
+
+    A line of kind `cost` adds what became known later to the newest fault of that role and number. Unless the cost is
+    `open` itself, the run has recovered from all its faults.
+    """
+
+    kind: Kind
+    role: str  # coordinator, shard, worker, driver, ray, run
+    number: int = 0
+    reason: str = ""
+    action: str = ""  # what was done about it
+    seconds_lost: float = 0.0  # without a step
+    redone_steps: int = 0
+    session: str = ""
+    time: float = field(default_factory=time.time)  # epoch seconds
+    open: bool = False  # the run has not recovered from it yet
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of the newest session of a run: since it was started or resumed."""
+
+    restarts: dict[str, int]  # by role
+    by_member: dict[str, int]  # worker-3: its restarts
+    redone_steps: int
+    seconds_lost: float
+    failed_saves: int
+    faults: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For report.json."""
+        return {key: value for key, value in asdict(self).items() if key != "by_member"}
+
+
+class Messages(list[str]):
+    """Sentences for the user, in order; each goes to run.log too, from when the folder is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder: Path | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        self._folder = folder
+        for sentence in self:
+            write(folder, sentence)
+
+    def append(self, sentence: str) -> None:
+        super().append(sentence)
+        if self._folder is not None:
+            write(self._folder, sentence)
+
+    def extend(self, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
+            self.append(sentence)
+
+    def __iadd__(self, sentences: Iterable[str]) -> Messages:  # type: ignore[override,misc]
+        self.extend(sentences)
+        return self
+
+    def insert(self, index: SupportsIndex, sentence: str) -> None:
+        raise TypeError("messages are append-only")
+
+
+def write(folder: Path, sentence: str, *, session: str | None = None) -> None:
+    """A line of run.log; the lines of a longer text are indented below it.
+
+    By the run's owner; or by another process of its `session`, as the one that started it.
+    """
+    at = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    _append_if_ours(folder, LOG, f"{at}  " + sentence.rstrip().replace("\n", "\n    "), session)
+
+
+def record(folder: Path, fault: Fault, *, session: str | None = None) -> None:
+    """A line of faults.jsonl; by whom as in `write`."""
+    mine = lease.held(folder)
+    known = session or fault.session or (mine.session if mine else "")
+    _append_if_ours(folder, FAULTS, json.dumps({**asdict(fault), "session": known}), session)
+
+
+def faults(folder: Path) -> list[Fault]:
+    """In order, each with all it cost."""
+    found: list[Fault] = []
+    for line in _lines(folder):
+        if line.kind != "cost":
+            found.append(line)
+            continue
+        at = _charged(found, line)
+        if at is None:  # its fault could not be written
+            found.append(replace(line, kind="lost"))
+        else:
+            seconds, steps = (
+                found[at].seconds_lost + line.seconds_lost,
+                found[at].redone_steps + line.redone_steps,
+            )
+            found[at] = replace(found[at], seconds_lost=seconds, redone_steps=steps)
+        if not line.open:
+            found = [replace(one, open=one.open and one.session != line.session) for one in found]
+    return found
+
+
+def _charged(found: list[Fault], cost: Fault) -> int | None:
+    """The place of the fault that this is the cost of."""
+    for at, fault in reversed(list(enumerate(found))):
+        same = (fault.session, fault.role, fault.number) == (cost.session, cost.role, cost.number)
+        if same and fault.kind in ("lost", "frozen"):
+            return at
+    return None
+
+
+def unrecovered(folder: Path) -> list[Fault]:
+    """The faults of this session that the run has not recovered from, in order."""
+    owner = lease.current(folder)
+    session = owner.session if owner else ""
+    return [fault for fault in faults(folder) if fault.open and fault.session == session]
+
+
+def seconds_open(folder: Path) -> float:
+    """Since the newest fault that the run has not recovered from. A figure: it trusts the clocks."""
+    known = unrecovered(folder)
+    return max(0.0, time.time() - known[-1].time) if known else 0.0
+
+
+def _lines(folder: Path) -> Iterator[Fault]:
+    """Those that are torn or of a later version are left out."""
+    with contextlib.suppress(OSError), (folder / FAULTS).open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, TypeError):
+                yield Fault(**json.loads(line))
+
+
+def totals(folder: Path) -> Totals:
+    """A process restarted each time it started after a start that it did not end in good order."""
+    owner = lease.current(folder)
+    session = owner.session if owner else ""
+    known = [fault for fault in faults(folder) if fault.session == session]
+    started, restarts = set[str](), Counter[str]()
+    for fault in known:
+        who = f"{fault.role}-{fault.number}"
+        if fault.kind == "start":
+            restarts[who] += who in started
+            started.add(who)
+        elif fault.kind == "end":
+            started.discard(who)
+    by_role = Counter[str]()
+    for who, count in restarts.items():
+        by_role[who.rpartition("-")[0]] += count
+    broken = [fault for fault in known if fault.kind not in ("start", "end")]
+    return Totals(
+        {role: count for role, count in sorted(by_role.items()) if count},
+        dict(restarts),
+        sum(fault.redone_steps for fault in broken),
+        sum(fault.seconds_lost for fault in broken),
+        sum(fault.kind == "save failed" for fault in broken),
+        len(broken),
+    )
+
+
+def append(path: Path, line: str) -> None:
+    """One line more, in one write. A line cut short by a crash is ended first, so that it spoils no other."""
+    with path.open("ab+", buffering=0) as file:
+        torn = b""
+        if file.seek(0, os.SEEK_END) > 0:
+            file.seek(-1, os.SEEK_END)
+            torn = b"" if file.read(1) == b"\n" else b"\n"
+        file.write(torn + line.encode(errors="replace") + b"\n")
+
+
+def _append_if_ours(folder: Path, name: str, line: str, session: str | None) -> None:
+    with contextlib.suppress(OSError, UserError):  # a full disk, or the run is another's
+        if session is None:
+            lease.check(folder)
+        elif (owner := lease.current(folder)) is not None and owner.session != session:
+            return
+        append(folder / name, line)

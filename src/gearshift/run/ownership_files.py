@@ -1,0 +1,164 @@
+"""The files of a run's lease, and how one is written so that only one process succeeds. The rules are in ownership.py.
+
+A claim is a hard link to a file that was written before: it appears whole, and of several who want the same number one
+gets it, also on NFS. Where the file system has no hard links, an exclusive create does the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gearshift.errors import naming
+from gearshift.run import process_identity as run_owner
+
+FOLDER = "lease"
+OLD_LOCK = "run.lock"  # of runs made before there was a lease
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A file of the lease: the claim of an owner, or a process that keeps the lease for its session."""
+
+    path: Path
+    session: str
+    process: Mapping[str, Any] | None
+    beat: int  # mtime in ns, by the clock of its writer
+    beats: bool = True  # False: known by its process alone
+    fence: int = 0
+    released: bool = False
+    claimed: float = 0.0  # epoch seconds, by the clock of its writer
+    seconds_before: float = 0.0  # of the session, before this claim
+
+    @property
+    def host(self) -> str:
+        return str((self.process or {}).get("host", "another machine"))
+
+    @property
+    def pid(self) -> Any:
+        return (self.process or {}).get("pid", "?")
+
+
+def current(folder: Path) -> Holder | None:
+    """The claim that owns the run, released or not; None if nobody ever claimed it."""
+    newest = newest_claim(folder / FOLDER)
+    return _read_old_lock(folder) if newest is None else read_holder(newest)
+
+
+def keepers(folder: Path, session: str) -> list[Holder]:
+    """The processes that keep this session's lease while its owner restarts."""
+    found = [read_holder(path) for path in sorted((folder / FOLDER).glob("keep-*.json"))]
+    return [keeper for keeper in found if keeper.session == session]
+
+
+def newest_claim(place: Path) -> Path | None:
+    claims = [path for path in place.iterdir() if _is_claim(path.name)] if place.is_dir() else []
+    return max(claims, key=number_of, default=None)
+
+
+def _is_claim(name: str) -> bool:
+    return re.fullmatch(r"\d+\.(json|released)", name) is not None
+
+
+def number_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def read_holder(path: Path) -> Holder:
+    """A claim that cannot be read, or is not written yet, is of somebody unknown: only its heartbeat counts."""
+    said: dict[str, Any] = {}
+    beat = 0
+    with contextlib.suppress(OSError, ValueError), path.open() as file:  # opening makes NFS ask the server
+        beat = os.fstat(file.fileno()).st_mtime_ns
+        said = dict(json.load(file))
+    fence = number_of(path) if _is_claim(path.name) else int(said.get("fence", 0))
+    return Holder(
+        path,
+        str(said.get("session", "")),
+        said.get("process"),
+        beat,
+        bool(said.get("beats", True)),
+        fence,
+        path.suffix == ".released",
+        float(said.get("claimed", 0.0)),
+        float(said.get("seconds_before", 0.0)),
+    )
+
+
+def _read_old_lock(folder: Path) -> Holder | None:
+    """As run.lock was judged: it holds while its process is seen to live, and has no heartbeat."""
+    path = folder / OLD_LOCK
+    with contextlib.suppress(OSError, ValueError):
+        return Holder(path, "", dict(json.loads(path.read_text())), 0, beats=False)
+    return None
+
+
+def link_claim(place: Path, number: int, session: str, seconds_before: float) -> bool:
+    """Whether this process now has the highest claim."""
+    said = {
+        "session": session,
+        "process": run_owner.this_process(),
+        "claimed": time.time(),
+        "seconds_before": seconds_before,
+    }
+    beside = place / f".{number}.{secrets.token_hex(8)}"
+    write_whole(beside, said)
+    path = place / f"{number}.json"
+    try:
+        won = _linked(beside, path, said)
+    finally:
+        beside.unlink(missing_ok=True)
+    if not won:
+        return False
+    newest = newest_claim(place)
+    later = newest is not None and number_of(newest) > number
+    if later or path.with_suffix(".released").exists():  # claimed, and given up, by others while we slept
+        path.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _linked(beside: Path, path: Path, said: Mapping[str, Any]) -> bool:
+    try:
+        os.link(beside, path)
+        return True
+    except FileExistsError:
+        return beside.stat().st_nlink == 2  # NFS may lose the answer and refuse its own retry
+    except OSError:  # no hard links here: of several who create a file exclusively, one succeeds too
+        try:
+            with naming(path), path.open("x") as file:
+                json.dump(said, file)
+            return True
+        except FileExistsError:
+            return False
+
+
+def write_whole(path: Path, said: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with naming(path), beside.open("w") as file:
+            json.dump(said, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def remove_older(place: Path, number: int, session: str) -> None:
+    """Lower claims, and keepers of sessions before this one."""
+    for path in list(place.iterdir()):
+        is_claim, keeps = _is_claim(path.name), path.name.startswith("keep-")
+        if not (is_claim or keeps) or (holder := read_holder(path)).fence >= number:
+            continue
+        if is_claim or holder.session != session:
+            path.unlink(missing_ok=True)

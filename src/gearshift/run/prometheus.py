@@ -1,0 +1,112 @@
+"""Figures of a run and its processes, in the text format of Prometheus (version 0.0.4). Knows no torch.
+
+Names and labels are a contract: add, never rename. A counter begins at 0 when its process starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from gearshift.run.state import State
+
+Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
+
+OF_THE_RUN = {  # fields of `control.Status`
+    "step": ("step", "Steps made; fewer again if a lost shard sets the run back."),
+    "examples": ("examples", "Examples trained on."),
+    "total": ("examples_expected", "Examples that the run will train on."),
+    "seconds": ("training_seconds", "Time spent training."),
+    "examples_per_second": ("examples_per_second", "Examples trained on per second, over the whole run."),
+    "loss": ("loss", "Log loss, lately."),
+    "auc_so_far": ("auc_so_far", "AUC of each training example before it was trained."),
+    "seconds_since_step": ("seconds_since_step", "Time since the last step, or since the phase began."),
+    "checkpoint_age": ("checkpoint_age_seconds", "Age of the newest checkpoint."),
+    "failed_saves": (
+        "failed_saves",
+        "Checkpoints that could not be written since the run was started or resumed.",
+    ),
+    "missing_workers": ("missing_workers", "Workers that should be running but are not."),
+    "wall_seconds": ("wall_seconds", "Time since the run was started or resumed."),
+}
+COUNTERS = {
+    "sent_messages": "Messages sent.",
+    "sent_bytes": "Bytes of the messages sent.",
+    "received_messages": "Messages received.",
+    "received_bytes": "Bytes of the messages received.",
+    "refused": "Connections and messages refused.",
+    "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
+    "unsent": "Messages dropped because a queue was full or nobody was there; they are said again.",
+    "waited_seconds": "Time in which it had nothing to do but to wait for others.",
+    "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
+    "batches": "Batches computed.",
+    "computing_seconds": "Time spent computing batches.",
+    "exchanges": "Exchanges of a worker's replica.",
+    "exchanged_bytes": "Bytes of weights and moments that these moved, both ways.",
+    "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
+    "rings_broken": "Rings for all-reduce that broke.",
+    "restarts": "How many times it was started anew.",
+}
+GAUGES = {
+    "parked_pulls": "Pulls that wait for a step.",
+    "gradients_waiting": "Gradients that wait for their step.",
+    "leases_open": "Batches that workers have.",
+    "orders_open": "Orders that not all shards have carried out.",
+    "workers": "Workers that are there.",
+    "incarnation": "How many times the parameters were loaded from a snapshot.",
+}
+
+
+def text(run: str, status: Any, processes: Processes) -> str:
+    """`status` is the run's `control.Status`; what is not known is left out."""
+    label = f'{{run="{_escaped(run)}"}}'
+    lines: list[str] = []
+    for key, (name, help_) in OF_THE_RUN.items():
+        if math.isfinite(value := float(getattr(status, key))):
+            lines += [*_head(name, "gauge", help_), f"gearshift_{name}{label} {_number(value)}"]
+    for key, help_ in (*COUNTERS.items(), *GAUGES.items()):
+        kind, name = ("counter", f"{key}_total") if key in COUNTERS else ("gauge", key)
+        samples = [
+            f"gearshift_{name}{_labels(run, who)} {_number(own[key])}"
+            for who, own in processes.items()
+            if key in own
+        ]
+        lines += _head(name, kind, help_) + samples if samples else []
+    return "\n".join(lines) + "\n"
+
+
+def state_text(run: str, state: str) -> str:
+    """One sample per state, 1 for the one that holds; also of a run that does not answer."""
+    samples = [
+        f'gearshift_state{{run="{_escaped(run)}",state="{one}"}} {int(one == state)}'
+        for one in get_args(State)
+    ]
+    return "\n".join([*_head("state", "gauge", "1 for the state that the run is in."), *samples]) + "\n"
+
+
+def figures_by_role(processes: Processes) -> dict[str, float]:
+    """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes; what has a / cannot be summed."""
+    found: dict[str, float] = {}
+    for who, own in processes.items():
+        for key, value in ((key, value) for key, value in own.items() if "/" not in key):
+            name = f"{who.rpartition('-')[0]}_{key}"
+            found[name] = found.get(name, 0) + value
+    return found
+
+
+def _head(name: str, kind: str, help_: str) -> list[str]:
+    return [f"# HELP gearshift_{name} {help_}", f"# TYPE gearshift_{name} {kind}"]
+
+
+def _labels(run: str, who: str) -> str:
+    role, _, number = who.rpartition("-")
+    return f'{{run="{_escaped(run)}",role="{_escaped(role)}",number="{_escaped(number)}"}}'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

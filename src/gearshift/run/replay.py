@@ -1,0 +1,171 @@
+"""Proves that a log of decisions can be trusted: its events, given to a fresh coordinator, must give its actions again.
+
+A difference means that the log was changed, or that this version of Gearshift decides otherwise than the one that
+wrote it. Knows no tensor and no data; `story` tells the same log in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gearshift.errors import UserError
+from gearshift.run import event_log
+from gearshift.run import folder as run_folder
+from gearshift.run.event_log import Decision, Head, Place, Torn, action_text
+from gearshift.sync.coordinator import Coordinator
+from gearshift.sync.messages import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Exchange,
+    Reissue,
+    SwitchRequested,
+    WorkerLost,
+)
+from gearshift.sync.registry import make_strategy
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where other actions come out than were logged."""
+
+    place: Place
+    logged: list[Action]
+    replayed: list[Action]
+    written_by: str  # the version
+
+    def __str__(self) -> str:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(self.logged, self.replayed, strict=False)) if a != b), None
+        )
+        at = min(len(self.logged), len(self.replayed)) if at is None else at
+        return (
+            f"{self.place}: action {at + 1} of this event differs\n"
+            f"  logged    {_shown(self.logged, at)}\n"
+            f"  replayed  {_shown(self.replayed, at)}"
+        )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    files: int
+    epochs: int
+    events: int
+    steps: int
+    switches: int
+    torn: tuple[Place, ...]  # lines that a crash cut short
+    difference: Difference | None
+
+    def __str__(self) -> str:
+        figures = {"event": self.events, "step": self.steps, "switch": self.switches, "epoch": self.epochs}
+        known = ", ".join(counted(number, noun) for noun, number in figures.items())
+        if self.difference:
+            return f"different after {known}. {self.difference}"
+        torn = "".join(f"; {place} is cut short (the process was killed there)" for place in self.torn)
+        return f"same decisions: {known}{torn}"
+
+
+def find(log_or_run: str | Path) -> list[Path]:
+    """The files of a log: one that is named, or all of a run (folder, beginning of its name, or `last`)."""
+    path = Path(log_or_run)
+    if path.is_file():
+        return [path]
+    folder = path if event_log.files(path) else run_folder.find(log_or_run)
+    files = event_log.files(folder)
+    if not files:
+        raise UserError(f"{folder} has no event log (events-000.jsonl); it was made before there were any")
+    return files
+
+
+def replay(log_or_run: str | Path) -> Replayed:
+    """Stops at the first difference."""
+    files = find(log_or_run)
+    coordinator, version = None, ""
+    epochs = events = steps = switches = 0
+    torn: list[Place] = []
+    difference = None
+    for place, said in event_log.read(files):
+        match said:
+            case Head():
+                strategy = make_strategy(said.strategy, said.settings)
+                coordinator = Coordinator(
+                    strategy, make_strategy, step=said.step, first_lease=said.first_lease
+                )
+                epochs, version = epochs + 1, said.version
+            case Torn():
+                torn.append(place)
+            case Decision(event, actions):
+                if coordinator is None:
+                    raise UserError(f"{place}: an event before any head; this is not the beginning of a log")
+                replayed = _handle(coordinator, place, said)
+                if replayed != actions:
+                    difference = Difference(place, actions, replayed, version)
+                    break
+                events += 1
+                steps += sum(isinstance(action, Apply) for action in actions)
+                switches += isinstance(event, SwitchRequested)
+    if not epochs:
+        raise UserError(f"{files[0]} is empty; there is nothing to replay")
+    return Replayed(len(files), epochs, events, steps, switches, tuple(torn), difference)
+
+
+def _handle(coordinator: Coordinator, place: Place, said: Decision) -> list[Action]:
+    """An event that cannot have happened here (a worker that joins twice, say) means a log that was changed."""
+    try:
+        return coordinator.handle(said.event)
+    except (KeyError, ValueError, TypeError, AssertionError) as error:
+        raise UserError(f"{place}: {said.event} cannot follow what the log said before ({error})") from None
+
+
+def story(log_or_run: str | Path) -> Iterator[str]:
+    """The log in plain words: a line per epoch, step, discard, loss and switch."""
+    counts: dict[int, int] = {}  # examples, by lease
+    for place, said in event_log.read(find(log_or_run)):
+        match said:
+            case Head():
+                counts.clear()
+                settings = " ".join(f"{key}={value}" for key, value in said.settings.items())
+                who = f"{said.strategy}, {counted(said.workers, 'worker')}"
+                yield f"epoch {said.epoch + 1} from step {said.step:,}: {who}, {settings}"
+            case Torn():
+                yield f"{place} is cut short"
+            case Decision(event, actions):
+                at = f"{event.at:10.3f} s  "
+                if isinstance(event, SwitchRequested):
+                    yield at + f"switch to {event.strategy}" + (f": {event.reason}" if event.reason else "")
+                if isinstance(event, WorkerLost):
+                    yield at + f"worker {event.worker} lost: {event.reason}"
+                for action in actions:
+                    yield from (at + sentence for sentence in _sentences(action, counts))
+
+
+def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
+    match action:
+        case Begin(_, lease):
+            counts[lease.number] = lease.count
+        case Apply(step, parts):
+            examples = sum(counts.pop(part.lease, 0) for part in parts)
+            stale = max(part.staleness for part in parts)
+            yield f"step {step:,}: {counted(len(parts), 'gradient')}, {examples:,} examples, staleness up to {stale}"
+            for part in parts:
+                if part.reason:
+                    yield f"  lease {part.lease} at weight {part.weight:g}: {part.reason}"
+        case Discard(lease_number, reason):
+            counts.pop(lease_number, None)
+            yield f"lease {lease_number} discarded: {reason}"
+        case Reissue(lease_number, reason):
+            counts.pop(lease_number, None)
+            yield f"lease {lease_number} given to others: {reason}"
+        case Exchange(number):
+            yield f"replicas meet for the {number:,}. time"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else noun.endswith('tch') * 'e' + 's'}"
+
+
+def _shown(actions: list[Action], at: int) -> str:
+    return action_text(actions[at]) if at < len(actions) else "nothing"

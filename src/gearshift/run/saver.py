@@ -1,0 +1,161 @@
+"""Saves a run while it trains: takes the cut at once, writes it in the background, keeps what should be kept.
+
+A checkpoint that cannot be written (a full disk) is reported in one sentence and tried again at the next
+occasion; what was written before stays intact. A process that does not own the run any more writes none.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Arrays, CheckpointFolder
+from gearshift.run import ownership as lease
+from gearshift.run.health import Health
+from gearshift.run.low_priority import in_background
+from gearshift.training.estimate import size_text
+from gearshift.training.learner import Learner
+
+
+class Saver:
+    def __init__(
+        self, folder: Path, keep: int, tell: Callable[[str], None], saved: Path | None = None
+    ) -> None:
+        """`tell` gets sentences for the user; `saved` is the checkpoint that a resumed run comes from."""
+        self.checkpoints = CheckpointFolder(folder, keep)
+        self.tell = tell
+        self.last = saved
+        self.health = Health()  # hears of what was saved, and what was not
+        self.failure: str | None = None  # of the newest attempt
+        self.final = False  # the run has ended: whoever saves tries again, and tells the user
+        self._fault: Exception | None = None
+        self._written: list[Path] = []
+        self._writing: tuple[int, threading.Thread] | None = None
+
+    def save(
+        self,
+        step: int,
+        facts: dict[str, Any],
+        arrays: dict[str, Arrays],
+        learners: tuple[Learner, ...],
+        *,
+        best: bool,
+    ) -> None:
+        """Returns once the cut is taken; waits for an earlier one that is still being written."""
+        self.wait()
+        snapshots = [learner.snapshot() for learner in learners]
+        everything = {**arrays, **{k: v for s in snapshots for k, v in s.arrays.items()}}
+        rows = {k: v for s in snapshots for k, v in s.rows.items()}
+        path = self.checkpoints.path(step)
+
+        def write() -> None:
+            try:
+                refuse_vanished(path.parent.parent)
+                self.check()
+                checkpoint.write(path, facts, everything, rows, self.check)
+                self.link("last", path)
+                if best:
+                    self.link("best", path)
+                self.prune()
+                self.last, self.failure = path, None
+                self._written.append(path)
+                self.health.saved()
+            except OSError as error:
+                self.failure = self.sentence(path, error)
+                self.health.save_failed(self.failure)
+                self.tell_of_failure()
+            except Exception as error:  # ours: raised where the run waits
+                self._fault = error
+            finally:
+                for snapshot in snapshots:
+                    snapshot.close()
+
+        self._writing = step, in_background("gearshift-saver", write, to_its_end=True)
+
+    def check(self) -> None:
+        """Raises `lease.Fenced` if the run is another process's now."""
+        lease.check(self.checkpoints.folder.parent)
+
+    def link(self, name: str, path: Path) -> None:
+        """Points `last` or `best` to a checkpoint, if the run is still ours."""
+        self.check()
+        self.checkpoints.link(name, path)
+
+    def prune(self) -> None:
+        """Removes what need not be kept, if the run is still ours."""
+        self.check()
+        self.checkpoints.prune()
+
+    def take_over(self, resumed: Path, best_step: int) -> None:
+        """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""
+        if resumed.parent.resolve() == self.checkpoints.folder.resolve():
+            return
+        self.check()
+        self.last = self.checkpoints.take_over(resumed)
+        self.link("last", self.last)
+        best = resumed.with_name(self.checkpoints.path(best_step).name)
+        if best.exists():
+            self.link("best", self.checkpoints.take_over(best))
+
+    def wait(self) -> None:
+        if self._writing is not None:
+            self._writing[1].join()
+            self._writing = None
+        if self._fault is not None:
+            raise self._fault
+
+    def has(self, step: int) -> bool:
+        """Whether this step is saved, whole; waits if it is being written."""
+        if self._writing is not None and self._writing[0] == step:
+            self.wait()
+        return self.checkpoints.has(step)
+
+    def take_written(self) -> list[Path]:
+        """Checkpoints written since this was last asked."""
+        written, self._written = self._written, []
+        return written
+
+    def tell_of_failure(self) -> None:
+        if not self.final:
+            self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+
+    def sentence(self, path: Path, error: OSError) -> str:
+        """What failed, where, and what is left."""
+        intact = f"{self.last.name} is intact" if self.last else "there is none before it"
+        return f"checkpoint {path.name} was not written, {intact}: {why(error, path.parent, self.last)}"
+
+
+def why(error: OSError, folder: Path, like: Path | None = None) -> str:
+    """In words, with the space that is free in `folder`, and what a checkpoint `like` this one takes."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{place}"
+    known = []
+    with suppress(OSError):
+        known.append(f"{size_text(shutil.disk_usage(folder).free)} free")
+    with suppress(OSError):
+        if like is not None:
+            size = sum(file.stat().st_size for file in like.iterdir())
+            known.append(f"{like.name} takes {size_text(size)}")
+    return f"no space left on {folder}" + (f" ({', '.join(known)})" if known else "")
+
+
+def failure_of(path: Path, write: Callable[[], object]) -> str | None:
+    """Why this file could not be written; None: it was."""
+    try:
+        write()
+    except OSError as error:
+        return f"{path} was not written: {why(error, path.parent)}"
+    return None
+
+
+def refuse_vanished(run: Path) -> None:
+    """What was deleted or unmounted is not made anew: nobody would look for a checkpoint there."""
+    if not run.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(run))

@@ -1,0 +1,98 @@
+"""What state a run is in now. Everybody who shows or asks a run takes it from here.
+
+    starting     a process owns it and prepares the training
+    running      it trains or evaluates
+    recovering   something was lost and is being replaced: `what`, and `since` when
+    saving       its last checkpoint is being written
+    stopped      it was asked to stop, and saved: it can be resumed
+    failed       it ended with an error, or its processes are gone: `reason`
+    done         it went to its end
+    unknown      its processes are on another machine; their heartbeat tells (`Watcher`), after a while
+    damaged      run.json cannot be read
+
+run.json holds what the owner recorded last; the lease tells whether somebody still stands behind it. Of a run whose
+owner is gone while other processes of its session live, the state is recovering: they restart the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gearshift.run import ownership as lease
+from gearshift.run import process_identity as run_owner
+
+State = Literal[
+    "starting", "running", "recovering", "saving", "stopped", "failed", "done", "unknown", "damaged"
+]
+Ending = Literal["done", "stopped", "failed"]
+LIVE = ("starting", "running", "recovering", "saving")
+OLD_NAMES = {"ended": "done"}  # in run.json of versions before
+GONE = "its process is gone (killed, or the machine restarted)"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of a run, and what is known about it."""
+
+    state: State
+    reason: str = ""  # why it stopped or failed, or where it is
+    what: str = ""  # it recovers from
+    since: float | None = None  # epoch seconds, when this state began
+    answers: bool = False  # its owner is a live process of this machine: it can be asked
+    recorded: State = "unknown"  # by its owner, if only heartbeats can tell whether that still holds
+
+
+NOT_KNOWN = Standing("unknown")
+
+
+def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
+    """`recorded` is the content of run.json."""
+    said: State = OLD_NAMES.get(recorded["state"], recorded["state"])
+    if said not in LIVE:
+        return Standing(said, recorded.get("reason", ""))
+    owner = lease.current(folder)
+    if owner is None or not owner.beats:  # a run of a version without heartbeats
+        return _by_process_alone(recorded)
+    what, since = recorded.get("what", ""), recorded.get("since")
+    lives = run_owner.lives(owner.process)
+    alive = not owner.released and lease.is_alive(folder, owner)
+    if lives and alive:
+        return Standing(said, "", what, since, answers=True)
+    if alive is False:
+        return Standing("failed", GONE)
+    if lives is None and alive:  # the owner is elsewhere, and others of the run are here
+        return Standing(said, f"its coordinator is on {owner.host}", what, since)
+    if lives is None:
+        return Standing("unknown", f"started on {owner.host}", what, since, recorded=said)
+    restarted = f"its owner, process {owner.pid}, died and is being restarted"
+    doubt: State = "unknown" if alive else "recovering"
+    return Standing("recovering", "", restarted, owner.beat / 1e9, recorded=doubt)
+
+
+def _by_process_alone(recorded: Mapping[str, Any]) -> Standing:
+    alive = run_owner.lives(recorded)
+    if alive is None:
+        return Standing("unknown", f"started on {recorded.get('host', 'another machine')}")
+    return Standing("running", answers=True) if alive else Standing("failed", GONE)
+
+
+class Watcher:
+    """Judges a run of other machines by its heartbeats, seen over time on this process's own clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._pulse = folder, lease.Pulse()
+
+    def look(self, now: Standing) -> Standing:
+        """The state with what the heartbeats have shown so far; call it every second or so."""
+        owner = lease.current(self._folder)
+        if now.recorded == "unknown" or owner is None:
+            return now
+        quiet = self._pulse.look([owner, *lease.keepers(self._folder, owner.session)])
+        if quiet > lease.LAPSE_SECONDS:
+            return Standing("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
+        if self._pulse.heard:
+            return replace(now, state=now.recorded, recorded="unknown", reason=f"on {owner.host}")
+        return now

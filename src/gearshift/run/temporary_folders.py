@@ -1,0 +1,59 @@
+"""Temporary folders of a run: private, and each says in a file of its own whose it is.
+
+So `gearshift clean` can tell those of dead runs from those of live ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import process_identity as run_owner
+
+MARK = "gearshift.json"
+SOCKETS, CONTROL = "gs-", "gearshift-control-"  # their names begin so
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Whose a temporary folder is."""
+
+    run: Path
+    session: str  # of the run's lease
+    process: Mapping[str, Any]  # that made it
+    leader: Mapping[str, Any] | None = (
+        None  # of the process session of a Ray cluster that was started for the run
+    )
+
+
+def make(prefix: str, run: Path) -> Path:
+    """A folder that only its user can enter."""
+    place = Path(tempfile.mkdtemp(prefix=prefix))
+    mark(place, run)
+    return place
+
+
+def mark(place: str | Path, run: Path, *, leader: int | None = None) -> None:
+    """`leader` is the process whose session all processes of a Ray cluster belong to."""
+    owner = lease.current(run)
+    said = {
+        "run": str(run.resolve()),
+        "session": owner.session if owner else "",
+        "process": run_owner.this_process(),
+        "leader": None if leader is None else run_owner.identity(leader),
+    }
+    run_folder.write_json(Path(place) / MARK, said)
+
+
+def mark_of(place: Path) -> Mark | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads((place / MARK).read_text())
+        return Mark(Path(said["run"]), said["session"], said["process"], said["leader"])
+    return None

@@ -1,0 +1,83 @@
+"""A run of another process, seen through its control socket: where it stands, and what it tells.
+
+A run on a cluster may be without a coordinator for a while: Ray starts another, which begins a list of messages of its
+own. Knows no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gearshift.run import control
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run.control import Status
+from gearshift.run.folder import RunRecord
+from gearshift.run.state import Watcher
+
+POLL_SECONDS = 0.25
+
+
+WATCH_SECONDS = (
+    3 * lease.BEAT_SECONDS
+)  # in which a live run shows a heartbeat; whether it is dead takes longer
+
+
+def seen(records: Sequence[RunRecord], seconds: float | None = None) -> list[RunRecord]:
+    """With the states of runs that only heartbeats can tell, as a few of them show; all at once."""
+    seconds = WATCH_SECONDS if seconds is None else seconds
+    watchers = {record.folder: Watcher(record.folder) for record in records if record.needs_heartbeats}
+    found, until = list(records), time.monotonic() + seconds
+    while any(record.needs_heartbeats for record in found) and time.monotonic() < until:
+        found = [r.seen_by(watchers[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
+        time.sleep(lease.BEAT_SECONDS / 8)
+    return [_not_heard(r, seconds) if r.needs_heartbeats else r for r in found]
+
+
+def _again(record: RunRecord) -> RunRecord:
+    return run_folder.read(record.folder) if record.needs_heartbeats else record
+
+
+def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
+    """It may be dead, or just slow: that is not known."""
+    why = record.reason or "its owner is gone"
+    known = (
+        f"no heartbeat for {seconds:.0f} s; it counts as failed after {lease.LAPSE_SECONDS:g} s without one"
+    )
+    return replace(record, state="unknown", reason=f"{why}; {known}")
+
+
+class Watched:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.header: tuple[str, ...] = ()  # what it told before it began
+        self.messages: list[str] = []  # sentences for the user, in order
+        self.status = Status(0, 0, 0, 0.0, 0.0, math.nan, math.nan, None, "starting")
+        self._process = 0  # whose messages are counted
+        self._seen = 0
+        self._watcher = Watcher(folder)
+
+    def look(self) -> None:
+        """Asks the run; one that does not answer just now is asked again the next time."""
+        with suppress(control.NotLive):
+            said = control.ask(self.folder, "watch", seen=self._seen, process=self._process)
+            fresh = said["messages"]
+            self._seen = len(fresh) + (self._seen if said["process"] == self._process else 0)
+            self._process = said["process"]
+            self.header, self.status = tuple(said["header"]), control.status_of(said["status"])
+            self.messages += fresh
+
+    def ending(self) -> run_folder.RunRecord | None:
+        """How the run ended; None while it lives or recovers."""
+        record = run_folder.read(self.folder)
+        if record.ended is not None:
+            return record
+        if record.state == "unknown":
+            control.check_live(self.folder, "watch")  # says where it is
+        seen = record.seen_by(self._watcher)
+        return None if seen.is_live else seen
