@@ -33,14 +33,14 @@ from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, SlowPer
 from gearshift.comparison import interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.simulated import simulate
+from gearshift.engine.simulation.learning import train_in_virtual_time
+from gearshift.engine.simulation.simulator import simulate
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic, Change
 from gearshift.sync.messages import Action, Apply, Begin, Event
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner, describe
-from gearshift.virtual import train_in_virtual_time
 
 WORKERS, BATCH, STEP = 8, 128, 0.1
 GLOBAL = WORKERS * BATCH

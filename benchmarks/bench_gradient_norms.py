@@ -29,11 +29,11 @@ import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
+from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.optim.first_order import DenseOptimizer, State
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
-from gearshift.virtual import train_in_virtual_time
 
 BATCH, GLOBAL, WORKERS = 128, 1024, 8
 ARMS = {

@@ -25,7 +25,7 @@ from replicas.arms import BATCH, SECONDS, SLOW_LINK, Arm, Rates, Score, differen
 from replicas.arms import TUNING_SEED as TUNING
 
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
-from gearshift.engine.simulated import simulate
+from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.registry import make_strategy
 
 KS = (1, 2, 5, 10, 20, 50, 100)

@@ -32,8 +32,8 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster.site import read_state
 from gearshift.config.tree import Inject
+from gearshift.engine.ray.process_context import read_state
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

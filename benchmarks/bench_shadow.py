@@ -28,7 +28,7 @@ from replicas.arms import BATCH, Arm, Rates, Score, difference, plain, run, text
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network
-from gearshift.engine.simulated import simulate
+from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.registry import resolve
 
 NAMES = ("easgd", "model_averaging", "bmuf")

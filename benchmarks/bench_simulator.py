@@ -24,12 +24,12 @@ import torch
 import gearshift as gs
 from gearshift.cluster_model.closed_forms import sync_rate
 from gearshift.cluster_model.cluster import Cluster, Lognormal, Slow
-from gearshift.engine.simulated import simulate
-from gearshift.engine.tally import Outcome
+from gearshift.engine.simulation.learning import train_in_virtual_time
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.tally import Outcome
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
-from gearshift.virtual import train_in_virtual_time
 
 FEW, MANY, BATCH = 100, 10_000, 64
 WORKERS, LEASE = 200, 32  # with real gradients

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster.site import read_state
+from gearshift.engine.ray.process_context import read_state
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 EVERY = 10.0  # seconds

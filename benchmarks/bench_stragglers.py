@@ -35,7 +35,7 @@ import torch
 import gearshift as gs
 from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
 from gearshift.cluster_model.cluster import Bursts, Cluster, Compute, Lognormal, Network, Slow
-from gearshift.engine.simulated import simulate
+from gearshift.engine.simulation.simulator import simulate
 from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived
 from gearshift.sync.registry import resolve

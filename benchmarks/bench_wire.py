@@ -31,8 +31,8 @@ import torch
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
-from gearshift.engine.roles.messages import Give, Load, Pull, Rows, Taken, To, ToShard
-from gearshift.engine.roles.shard import ShardRole
+from gearshift.engine.protocol.messages import Give, Load, Pull, Rows, Taken, To, ToShard
+from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.wire.address import ipc_address
 from gearshift.engine.wire.driver import Driver
 from gearshift.engine.wire.endpoint import Endpoint

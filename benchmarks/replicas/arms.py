@@ -18,13 +18,13 @@ from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network
 from gearshift.comparison import Interval, interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.simulated import Switch
-from gearshift.engine.tally import Outcome
+from gearshift.engine.simulation.learning import train_in_virtual_time
+from gearshift.engine.simulation.simulator import Switch
+from gearshift.engine.simulation.tally import Outcome
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
-from gearshift.virtual import train_in_virtual_time
 
 BATCH, SECONDS, DENSE_BYTES = 128, 0.1, 1e6
 TUNING_SEED = 100  # is not reported

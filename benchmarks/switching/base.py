@@ -16,14 +16,14 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
-from gearshift.engine.simulated import Switch
+from gearshift.engine.simulation.learning import VirtualRun
+from gearshift.engine.simulation.simulator import Switch
 from gearshift.metrics import Measures
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner, describe
-from gearshift.virtual import VirtualRun
 from switching.cases import Case
 
 GLOBAL, BATCH, STRAGGLER = 1024, 128, 5

@@ -16,11 +16,11 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.simulated import Switch, simulate
+from gearshift.engine.simulation.learning import train_in_virtual_time
+from gearshift.engine.simulation.simulator import Switch, simulate
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
-from gearshift.virtual import train_in_virtual_time
 from switching.base import BACK, BASE, DAYS, STRAGGLER, SYNC, Arm, Base, Score, scored, strategy_of, to_itself
 from switching.cases import Case
 

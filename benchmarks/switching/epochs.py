@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import gearshift as gs
+from gearshift.engine.simulation.learning import VirtualRun, train_in_virtual_time
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
-from gearshift.virtual import VirtualRun, train_in_virtual_time
 from switching.base import BASE, Arm, Base, Score, scored, strategy_of, to_itself
 from switching.cases import Case
 

@@ -27,7 +27,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from gearshift import models as models
-    from gearshift.cluster.settings import ClusterSettings as ClusterSettings
     from gearshift.data.batch import Batch as Batch
     from gearshift.data.dataset import CsvFormat as CsvFormat
     from gearshift.data.dataset import Dataset as Dataset
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from gearshift.embedding.store import RowMomentum as RowMomentum
     from gearshift.embedding.store import RowSGD as RowSGD
     from gearshift.embedding.store import RowwiseAdagrad as RowwiseAdagrad
+    from gearshift.engine.ray.settings import ClusterSettings as ClusterSettings
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
     from gearshift.models import losses as losses
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
     "gearshift.training.timing": "Every",
-    "gearshift.cluster.settings": "ClusterSettings",
+    "gearshift.engine.ray.settings": "ClusterSettings",
     "gearshift.run.control": "Status",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gearshift import models, optim
-from gearshift.cluster.end_session import end_session
-from gearshift.cluster.settings import ClusterSettings
 from gearshift.config import Config, load_config
 from gearshift.config.data import Split
 from gearshift.data.dataset import CsvFormat, Dataset, read
@@ -21,6 +19,8 @@ from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
+from gearshift.engine.ray.end_session import end_session
+from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import folder as run_folder
@@ -33,7 +33,7 @@ from gearshift.training.learner import describe
 from gearshift.training.training import EarlyStopping, PlannedSwitch, Plateau
 
 if TYPE_CHECKING:
-    from gearshift.cluster.launch import LaunchedRun
+    from gearshift.engine.ray.launch import LaunchedRun
 
 FEW_STEPS = 50  # of a run: fewer are told before it begins
 
@@ -59,7 +59,7 @@ def start(
 
 def _launch(config: Config, command: str, resume: Path | None, init_from: Path | None) -> LaunchedRun:
     """On a cluster: the folder is made here, everything else by the coordinator."""
-    from gearshift.cluster import launch
+    from gearshift.engine.ray import launch
 
     folder = _open_folder(config, command, resume)
     with run_folder.failed_unless_started(folder):

@@ -16,8 +16,6 @@ import torch
 from torch import nn
 
 from gearshift import models
-from gearshift.cluster.end_session import end_session
-from gearshift.cluster.settings import ClusterSettings
 from gearshift.cluster_model.cluster import Cluster
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
@@ -25,6 +23,8 @@ from gearshift.data.skew import differences
 from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
+from gearshift.engine.ray.end_session import end_session
+from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError, warn
 from gearshift.models import first_weights
 from gearshift.models.losses import Loss, binary_cross_entropy
@@ -45,7 +45,7 @@ from gearshift.training.timing import Every
 from gearshift.training.training import EarlyStopping, Plan, Plateau, Training
 
 if TYPE_CHECKING:
-    from gearshift.cluster.launch import LaunchedRun
+    from gearshift.engine.ray.launch import LaunchedRun
 
 
 class Trainer:
@@ -314,7 +314,7 @@ class Trainer:
         return run
 
     def _launch(self, recipe: Objects, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
-        from gearshift.cluster import launch
+        from gearshift.engine.ray import launch
 
         folder = self._open_folder(saved)
         with run_folder.failed_unless_started(folder):

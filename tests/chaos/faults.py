@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster.launch import LaunchedRun
 from gearshift.cluster_model.cluster import Cluster, Compute
+from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.run.replay import replay
 from tests.chaos.hosts import Hosts
 from tests.ledger import Ledger

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gearshift.cluster.end_session import end_session
+from gearshift.engine.ray.end_session import end_session
 
 NETWORK = "10.213.77"  # of the bridge
 PORT = 6399

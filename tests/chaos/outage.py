@@ -19,8 +19,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (Path.cwd(), Path.cwd() / "t
 import torch
 
 import gearshift as gs
-from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.launch import LaunchedRun
 from tests.on_ray.modules import Slow
 
 FAULTS = [f"{what} {whom}" for what in ("kill", "freeze") for whom in ("worker", "shard", "coordinator")]

@@ -12,6 +12,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
+from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.run import folder as run_folder
@@ -20,7 +21,6 @@ from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner
 from gearshift.training.timing import Moment
 from gearshift.training.training import Plan, Training
-from gearshift.virtual import train_in_virtual_time
 
 GLOBAL = 80
 SGD = (gs.SGD(lr=0.1), gs.RowSGD(lr=0.5))

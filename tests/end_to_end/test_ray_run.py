@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gearshift.cluster import launch, site
 from gearshift.config import load_config
+from gearshift.engine.ray import launch
+from gearshift.engine.ray import process_context as site
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import prometheus

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift.cluster.local_ray import LocalRay
+from gearshift.engine.ray.local_cluster import LocalRay
 from tests.on_ray.leftovers import folders, processes
 
 ON_RAY = pytest.mark.xdist_group("ray")

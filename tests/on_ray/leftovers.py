@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gearshift.cluster.end_session import processes_of
+from gearshift.engine.ray.end_session import processes_of
 
 
 def processes(folder: Path, *titles: str) -> dict[int, str]:

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.optim import build
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow, Smooth

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gearshift.cluster.end_session import processes_of
-from gearshift.cluster.local_ray import LOOPBACK, LocalRay
+from gearshift.engine.ray.end_session import processes_of
+from gearshift.engine.ray.local_cluster import LOOPBACK, LocalRay
 from tests.on_ray.fixtures import ON_RAY
 
 pytestmark = ON_RAY

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gearshift as gs
-from gearshift.cluster.launch import LaunchedRun
+from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run.replay import replay
 from gearshift.sync.registry import REPLICATED

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift.cluster import launch
-from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray import launch
+from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import event_log
 from gearshift.run import folder as run_folder
@@ -237,7 +237,8 @@ def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.Clu
 
 
 def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gearshift.engine.ray_cluster import Plan, starting
+    from gearshift.engine.ray.actors import Plan
+    from gearshift.engine.ray.actors import start as starting
 
     plan = Plan("far", {}, 1, 1)
     nodes = [{"NodeID": name, "NodeManagerAddress": f"10.0.0.{name}"} for name in "1234"]

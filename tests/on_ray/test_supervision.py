@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import gearshift as gs
-from gearshift.cluster import launch
-from gearshift.cluster.launch import LaunchedRun
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray import launch
+from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.run import folder as run_folder
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Killed, Normed, Slow

@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gearshift.engine.mirror import Mirror, state_of
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.exchanger import Exchanger
-from gearshift.engine.roles.messages import COORDINATOR, Give, Message, To
-from gearshift.engine.roles.replica_messages import Meet
-from gearshift.engine.roles.requests import carry_out_requests
-from gearshift.engine.roles.ring import Rings
-from gearshift.engine.roles.shard import ShardRole
-from gearshift.engine.roles.worker import Job, WorkerRole
+from gearshift.engine.protocol.all_reduce import Rings
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import COORDINATOR, Give, Message, To
+from gearshift.engine.protocol.replica_exchange import Exchanger
+from gearshift.engine.protocol.replica_messages import Meet
+from gearshift.engine.protocol.requests import carry_out_requests
+from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.protocol.worker import Job, WorkerRole
+from gearshift.engine.ray.dense_copy import Mirror, state_of
 from gearshift.engine.wire.codec import Codec, said_by
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import Adam

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gearshift.engine.roles import shard as shard_role
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.meetings import Meetings
-from gearshift.engine.roles.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
-from gearshift.engine.roles.orders import Orders
-from gearshift.engine.roles.replica_messages import Offer
-from gearshift.engine.roles.ring import Rings
-from gearshift.engine.roles.shard import ShardRole
-from gearshift.engine.roles.sync_server import SyncServer
-from gearshift.engine.roles.worker import WorkerRole
+from gearshift.engine.protocol import shard as shard_role
+from gearshift.engine.protocol.all_reduce import Rings
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
+from gearshift.engine.protocol.orders import Orders
+from gearshift.engine.protocol.replica_meetings import Meetings
+from gearshift.engine.protocol.replica_messages import Offer
+from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.protocol.sync_server import SyncServer
+from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.parameters.shard import Order, Shard
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Flight, Work

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import Hello, Loaded, Report, Tell, To, Work
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import Hello, Loaded, Report, Tell, To, Work
 from gearshift.parameters.shard import Drop, Step
 from tests.protocol.world import Account, Disk
 

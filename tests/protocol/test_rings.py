@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import Done, Hello, Loaded, Report, Tell, Work
-from gearshift.engine.roles.ring import FAILURES, NO_PLACE, TURN, TURNS, UNFIT, Place, Rings, Transport
+from gearshift.engine.protocol.all_reduce import (
+    FAILURES,
+    NO_PLACE,
+    TURN,
+    TURNS,
+    UNFIT,
+    Place,
+    Rings,
+    Transport,
+)
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import Done, Hello, Loaded, Report, Tell, Work
 from gearshift.parameters.shard import Drop, Step
 from tests.protocol.world import Account, Disk
 

@@ -25,11 +25,11 @@ import torch
 
 from gearshift.embedding.store import RowBlock
 from gearshift.engine.epoch import Ended
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.exchanger import Exchanger
-from gearshift.engine.roles.messages import Measured, To
-from gearshift.engine.roles.shard import ShardRole
-from gearshift.engine.roles.worker import Job, WorkerRole
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import Measured, To
+from gearshift.engine.protocol.replica_exchange import Exchanger
+from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.address import ipc_address
 from gearshift.engine.wire.driver import Computed, Driver, Unusable
 from gearshift.engine.wire.endpoint import Endpoint

@@ -20,7 +20,7 @@ from functools import cache
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.codec import BY_NUMBER, KNOCK, Codec, said_by
 from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC
 from gearshift.engine.wire.limits import WireError

@@ -10,10 +10,10 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gearshift.engine.roles import messages as m
-from gearshift.engine.roles import replica_messages as r
-from gearshift.engine.roles.messages import Message, To
-from gearshift.engine.roles.ring import Place
+from gearshift.engine.protocol import messages as m
+from gearshift.engine.protocol import replica_messages as r
+from gearshift.engine.protocol.all_reduce import Place
+from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut

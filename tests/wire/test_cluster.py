@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import zmq
 
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
 from tests.wire.cluster import EXAMPLES, GLOBAL_BATCH, Cluster, cluster
 from tests.wire.test_endpoint import client, head, raw
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gearshift.engine.roles import messages as m
-from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.protocol import messages as m
+from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.codec import BY_TYPE, Codec, said_by
 from gearshift.engine.wire.frames import HEAD
 from gearshift.engine.wire.limits import WireError

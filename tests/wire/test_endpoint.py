@@ -16,8 +16,8 @@ import pytest
 import torch
 import zmq
 
-from gearshift.engine.roles import messages as m
-from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.protocol import messages as m
+from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.address import check_bind, ipc_address
 from gearshift.engine.wire.codec import Codec
 from gearshift.engine.wire.endpoint import Endpoint

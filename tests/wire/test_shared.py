@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
 from gearshift.engine.wire.limits import Limits, WireError
-from gearshift.engine.wire.shared import LARGE, MAGIC, START, Neighbours, Peer, Ring
+from gearshift.engine.wire.shared_memory import LARGE, MAGIC, START, Neighbours, Peer, Ring
 
 LIMITS = Limits((4,), (3,), ids=20_000, batch=8)
 SIZE = 5 * LARGE

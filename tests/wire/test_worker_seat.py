@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from gearshift.engine.roles.exchanger import Exchanger
-from gearshift.engine.roles.messages import Report, Rows, Taken, Welcome, Work
-from gearshift.engine.roles.ring import Place
-from gearshift.engine.roles.worker import WorkerRole
+from gearshift.engine.protocol.all_reduce import Place
+from gearshift.engine.protocol.messages import Report, Rows, Taken, Welcome, Work
+from gearshift.engine.protocol.replica_exchange import Exchanger
+from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.engine.wire.driver import Computed, WorkerSeat
 from gearshift.sync.messages import Begin, Lease
 from tests.protocol.world import gradient, ids_of, layout_of, whole_server

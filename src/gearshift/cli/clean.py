@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gearshift.cli import terminal
-from gearshift.cluster.end_session import end_session
+from gearshift.engine.ray.end_session import end_session
 from gearshift.run import leftovers
 from gearshift.run import ownership as lease
 

@@ -13,8 +13,8 @@ from gearshift.cli import terminal
 from gearshift.cli.simulate_options import Arm, Asked, arms_of, cluster_of, read_count
 from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
 from gearshift.cluster_model.cluster import Cluster
-from gearshift.engine.simulated import simulate
-from gearshift.engine.tally import Outcome
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.tally import Outcome
 from gearshift.run import folder as run_folder
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy

@@ -19,7 +19,7 @@ from gearshift.config.cluster_words import (
 )
 from gearshift.config.quantities import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
 from gearshift.config.strategy_words import parse_strategy
-from gearshift.engine.simulated import Switch
+from gearshift.engine.simulation.simulator import Switch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto
 from gearshift.sync.registry import (

@@ -24,8 +24,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Ended, Log
-from gearshift.engine.roles.messages import Measured
-from gearshift.epoch_run import EpochRun, PassHost
+from gearshift.engine.local_epoch import EpochRun, PassHost
+from gearshift.engine.protocol.messages import Measured
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule

@@ -220,7 +220,7 @@ def test_a_hanging_worker_is_fenced_and_its_examples_go_to_others(tmp_path: Path
                 release.wait(60)
             return self.net(x)
 
-    monkeypatch.setattr("gearshift.epoch_run.PATIENCE", 1.0)
+    monkeypatch.setattr("gearshift.engine.local_epoch.PATIENCE", 1.0)
     try:
         run = trainer(tmp_path, workers=3, global_batch=60).start(Hangs(), data())
         assert run.wait(60).report["examples"] == 2000
@@ -494,7 +494,7 @@ def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
             else:
                 time.sleep(0.05)  # 200 of them are longer than the patience
 
-    from gearshift import epoch_run
+    from gearshift.engine import local_epoch as epoch_run
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(epoch_run, "PATIENCE", 3.0)  # a loaded machine is no hang

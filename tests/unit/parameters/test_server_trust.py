@@ -16,8 +16,8 @@ from gearshift.cli import app as cli
 from gearshift.data.dataset import Dataset
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import CowClip, RowPart
-from gearshift.engine.roles.messages import Load
-from gearshift.engine.roles.shard import ShardRole
+from gearshift.engine.protocol.messages import Load
+from gearshift.engine.protocol.shard import ShardRole
 from gearshift.optim import LayerStatistics, build, spread_of
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures

@@ -22,8 +22,8 @@ import pytest
 
 import gearshift as gs
 from gearshift.cli import app as cli
-from gearshift.cluster.launch import LaunchedRun
-from gearshift.cluster.site import Site
+from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.process_context import Site
 from gearshift.errors import UserError
 from gearshift.run import control
 from gearshift.run import folder as run_folder

@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 
 import gearshift as gs
-from gearshift.cluster.saving import ClusterSaver
-from gearshift.cluster.site import Recipe, Site, write_state
-from gearshift.cluster.snapshots import PartCut
+from gearshift.engine.ray.process_context import Recipe, Site, write_state
+from gearshift.engine.ray.saver import ClusterSaver
+from gearshift.engine.ray.snapshots import PartCut
 from gearshift.run import control
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log

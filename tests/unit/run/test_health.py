@@ -16,8 +16,8 @@ from typing import cast
 import pytest
 
 import gearshift as gs
-from gearshift.cluster.coordinate import tell_of_restart
 from gearshift.data.readers.generated import GeneratedExamples
+from gearshift.engine.ray.coordinator_process import tell_of_restart
 from gearshift.run import control
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log

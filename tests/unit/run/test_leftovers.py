@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gearshift.cli import app as cli
-from gearshift.cluster.end_session import end_session
+from gearshift.engine.ray.end_session import end_session
 from gearshift.run import control, leftovers
 from gearshift.run import folder as run_folder
 from gearshift.run import temporary_folders as temporary

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from gearshift.cluster_model.cluster import Cluster, Failures, Lognormal, Slow
-from gearshift.engine.simulated import simulate
+from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.messages import Action, Apply, Event
 from gearshift.sync.registry import make_strategy
 from tests.unit.sync.schedules import NAMES, schedule_of

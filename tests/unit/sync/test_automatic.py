@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gearshift.cluster_model.cluster import Bursts, Cluster, Compute, Crash, Slow, SlowPeriod
-from gearshift.engine.simulated import Switch, simulate
+from gearshift.engine.simulation.simulator import Switch, simulate
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto, Automatic, Proposal
 from gearshift.sync.messages import (

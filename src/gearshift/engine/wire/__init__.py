@@ -2,12 +2,12 @@
 
     limits.py    how large a message may be
     frames.py    numbers, text and arrays in the frames of a message
-    kinds.py     each kind of message, written and read
+    message_types.py     each kind of message, written and read
     codec.py     message <-> frames, and who may say what
     keys.py      CURVE keys, who has which, and the gate that lets nobody else in
     address.py   where a process may listen
-    shared.py    large frames through shared memory, inside a host
-    door.py      who came and did not get in
+    shared_memory.py    large frames through shared memory, inside a host
+    refused_connections.py      who came and did not get in
     endpoint.py  the sockets of one process
     driver.py    the loop that runs a role
 

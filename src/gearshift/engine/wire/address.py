@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
 from gearshift.errors import UserError
 
 LONGEST = 107  # of a socket's path, in Linux

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gearshift.engine.roles import messages as m
-from gearshift.engine.roles.messages import COORDINATOR, Message, To
-from gearshift.engine.roles.replica_messages import Met, Offer, Target
+from gearshift.engine.protocol import messages as m
+from gearshift.engine.protocol.messages import COORDINATOR, Message, To
+from gearshift.engine.protocol.replica_messages import Met, Offer, Target
 from gearshift.engine.wire.frames import HALF, Buffer, Reader, Writer
-from gearshift.engine.wire.kinds import KINDS
 from gearshift.engine.wire.limits import Limits, WireError
-from gearshift.engine.wire.replica_kinds import REPLICA_KINDS
+from gearshift.engine.wire.message_types import KINDS
+from gearshift.engine.wire.replica_message_types import REPLICA_KINDS
 
 KNOCK = 0  # the kind of what has no content: one that connected is there, and can be spoken to
 BY_NUMBER = {kind.number: kind for kind in (*KINDS, *REPLICA_KINDS)}

@@ -19,10 +19,10 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from gearshift.engine.roles.coordinator import CoordinatorRole
-from gearshift.engine.roles.messages import COORDINATOR, Measured, Message
-from gearshift.engine.roles.shard import ShardRole
-from gearshift.engine.roles.worker import Job, WorkerRole
+from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.messages import COORDINATOR, Measured, Message
+from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact
 from gearshift.training.worker import Push

@@ -25,14 +25,14 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from gearshift.engine.roles.messages import Message, To
+from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.address import check_bind
 from gearshift.engine.wire.codec import Codec
-from gearshift.engine.wire.door import BROKE_OFF, FAILURES, WATCHED, Door
 from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.keys import Contact, Gate, Keys, Register
 from gearshift.engine.wire.limits import Broken, Limits, WireError
-from gearshift.engine.wire.shared import Neighbours
+from gearshift.engine.wire.refused_connections import BROKE_OFF, FAILURES, WATCHED, Door
+from gearshift.engine.wire.shared_memory import Neighbours
 
 CONNECTS = {"coordinator": (), "shard": ("coordinator",), "worker": ("coordinator", "shard")}
 NAME = re.compile(rb"(worker|shard)/([0-9]{1,9})/([0-9]{1,19})/[0-9a-f]{16}")

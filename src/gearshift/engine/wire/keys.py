@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils import z85
 
-from gearshift.engine.roles.messages import To
+from gearshift.engine.protocol.messages import To
 
 GATE = "inproc://zeromq.zap.01"  # where libzmq asks, ZeroMQ RFC 27
 

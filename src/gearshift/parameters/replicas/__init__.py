@@ -6,6 +6,6 @@
     meeting      several replicas in one memory meet; what is forked from the servers and folded back
     figures      what exchanges came to: gap, share in flight, bytes
 
-Engines bring these together: over memory and threads (`engine/shadows.py`), in virtual time (`gearshift.virtual`), or
+Engines bring these together: over memory and threads (`engine/shadow_threads.py`), in virtual time (`gearshift.engine.simulation.learning`), or
 over a network, for which `centre_step`, `GlobalStep` and `Phase` are all that has to be carried out elsewhere.
 """

@@ -1,0 +1,253 @@
+"""One epoch of a training under way: gives an engine its workers and batches, and hears what it did.
+
+Between two steps it measures time, evaluates, switches the strategy if somebody asked, and lets the observer look.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from gearshift.embedding.lookup import Found
+from gearshift.engine import inline
+from gearshift.engine.epoch import Ended, Epoch, Unusable
+from gearshift.engine.feed import Feed
+from gearshift.engine.local_replicas import EpochReplicas
+from gearshift.engine.protocol.messages import Measured, measured_of
+from gearshift.engine.threads import Compute, ThreadsEngine
+from gearshift.parameters.local_shards import LocalShards
+from gearshift.sync.coordinator import Coordinator
+from gearshift.sync.messages import Action, Begin, Event
+from gearshift.sync.registry import make_strategy
+from gearshift.sync.strategy import Strategy
+from gearshift.training.learner import Learner, Replica
+from gearshift.training.worker import Push
+
+if TYPE_CHECKING:
+    from gearshift.training.training import Observer, ResizeAsked, SwitchAsked, Training
+
+NOT_FINITE = "not finite"  # a gradient that is none
+PATIENCE = 300.0  # seconds without an answer after which a worker is given up
+
+
+class PassHost(ABC):
+    """What every engine's host does between two steps."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        self.training, self.observer = training, observer
+        self.before = training.moment
+        self.mark = time.perf_counter()
+        self._evaluation_due = False
+
+    # What the engine tells
+
+    def rate(self, examples: int) -> float:
+        return self.training.rate(examples)
+
+    def stepped(self) -> bool:
+        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
+        self._tick()
+        progress.position, progress.open = self._position()
+        if every and progress.examples < training.total and every.due(self.before, training.moment):
+            self._evaluation_due = True
+        self._evaluate_if_due()
+        training.ask_planned_switch()
+        if training.automatic is not None:
+            for sentence in training.automatic.new_outcomes():
+                self.observer.tell(sentence)
+        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
+        self.mark, self.before = time.perf_counter(), training.moment
+        return go_on
+
+    def _evaluate_if_due(self) -> None:
+        if self._evaluation_due and self.training.settle():
+            self._evaluation_due = False
+            self.training.evaluate(self.observer)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.training.progress.seconds += now - self.mark
+        self.mark = now
+
+    def _account(self, leases: Sequence[Ended[Measured]]) -> None:
+        for ended in leases:
+            if ended.part.reason.startswith(NOT_FINITE):
+                self.observer.tell(self.training.bad_batch(ended))
+        self.training.account(leases)
+        if sentence := self.training.count_plain(leases):
+            self.observer.tell(sentence)
+
+    # What others ask
+
+    def do_what_was_asked(self) -> None:
+        while not self.training.asked.empty():
+            asked = self.training.asked.get()
+            asked.carry_out(self)
+
+    def resize(self, asked: ResizeAsked) -> None:
+        training = self.training
+        strategy = asked.strategy_after(training)
+        before, training.workers = training.workers, asked.workers
+        self._resize(asked.workers)
+        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
+        if strategy.batch != training.strategy.batch:
+            self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
+            training.strategy = strategy
+        self.observer.tell(
+            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+        )
+        asked.answered.set()
+
+    def switch(self, asked: SwitchAsked) -> None:
+        training = self.training
+        if asked.by == "auto" and training.automatic is not asked.automatic:
+            return  # somebody was faster, and knows better
+        asked.strategy = asked.strategy_after(training)
+        before, adopted = training.strategy.name, self._under_way()
+        self._switch(asked.name, asked.strategy, asked.reason)
+        training.take(asked)
+        self.observer.switched(asked.answer(before, training.step, adopted))
+
+    # What engines differ in
+
+    @abstractmethod
+    def _position(self) -> tuple[int, list[list[int]]]:
+        """The first example that nobody has begun, and the ranges before it that have not ended."""
+
+    @abstractmethod
+    def _under_way(self) -> int:
+        """Leases in flight or waiting."""
+
+    @abstractmethod
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None: ...
+
+    @abstractmethod
+    def _resize(self, workers: int) -> None: ...
+
+
+class EpochRun(PassHost):
+    """One epoch under way in this process: the host of its engine."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        super().__init__(training, observer)
+        progress, learner = training.progress, training.learner
+        observer.began()
+        coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
+        self.shards = LocalShards(learner.server, learner.layout)
+        self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
+        training.settle = self.replicas.settle
+        self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
+        self.feed = Feed(
+            lambda start, size: training.found(progress.epoch, start, size),
+            position=progress.position,
+            batch=training.strategy.batch,
+            ranges=[(first, count) for first, count in progress.open],
+        )
+        self._engine: ThreadsEngine | None = None
+
+    def run(self) -> bool:
+        """False if the run ends within this epoch."""
+        threads = self.training.learner.worker.threads
+        torch.set_num_threads(threads)
+        try:
+            with closing(self.feed), closing(self.shards):
+                if self._stays_alone():
+                    inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
+                if not self.epoch.done:
+                    self._engine = self._threads_engine(self.training.workers)
+                    self._engine.run(self.epoch, self.feed, self.do_what_was_asked)
+                    torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
+        finally:
+            self.replicas.fold()
+        self._tick()
+        return not self.epoch.stopped
+
+    def _threads_engine(self, workers: int) -> ThreadsEngine:
+        threads_each = max(1, self.training.learner.worker.threads // workers)
+
+        def employ(worker: int) -> Compute:
+            return partial(self._guarded, worker, self.training.learner.replica(threads_each))
+
+        return ThreadsEngine(
+            workers,
+            employ,
+            self.shards,
+            threads_each=threads_each,
+            patience=PATIENCE,
+            tell=self.observer.tell,
+            wake=self._wake,
+        )
+
+    def _compute(self, begin: Begin, found: Found) -> Push | Unusable:
+        return self._guarded(0, self.training.learner, begin, found)
+
+    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push | Unusable:
+        draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
+        since, pacer = time.monotonic(), self.training.pacer
+        try:
+            push = on.compute(found, draw, *self.replicas.flat(worker))
+            if pacer is not None:
+                pacer.pad(worker, begin.lease.count, since)
+            return self.replicas.step(begin, push)
+        except FloatingPointError as error:
+            return Unusable(f"{NOT_FINITE}: {error}")
+
+    def _observe(self, event: Event, actions: list[Action]) -> None:
+        self.training.observe(event, actions)
+        self.replicas.observe(event, actions)
+
+    def meet(self, number: int) -> bool:
+        self.replicas.meet()
+        return True
+
+    def ended(self, leases: Sequence[Ended[Push]]) -> None:
+        measured = []
+        for ended in leases:
+            found, push = self.feed.drop(ended.lease.first), ended.report
+            if push is not None:
+                self.training.step_baseline(found)
+            report = None if push is None else measured_of(found.batch, push)
+            measured.append(Ended(ended.worker, ended.lease, report, ended.part))
+        self._account(measured)
+        self.replicas.ended(ended.lease.number for ended in leases)
+
+    def stepped(self) -> bool:
+        go_on = super().stepped()
+        self.replicas.go_on()
+        if not go_on:
+            self._wake()
+        return go_on
+
+    def _wake(self) -> None:
+        """Nobody waits on purpose any more: the run ends."""
+        self.replicas.release()
+        if self.training.pacer is not None:
+            self.training.pacer.close()
+
+    def _stays_alone(self) -> bool:
+        self.do_what_was_asked()
+        return self.training.workers == 1 and self.replicas.live is None
+
+    def _position(self) -> tuple[int, list[list[int]]]:
+        return self.feed.position, [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
+
+    def _under_way(self) -> int:
+        work = self.epoch.coordinator.work
+        return len(work.flying) + len(work.waiting)
+
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
+        self.replicas.switch(
+            self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
+        )
+        self.feed.resize(strategy.batch)
+
+    def _resize(self, workers: int) -> None:
+        if self._engine is not None:
+            self._engine.resize(workers)

@@ -1,0 +1,131 @@
+"""A shard as sync server: its part of the centre, or of the mean of all members; message in, messages out.
+
+The shard's dense weights are the centre (easgd), the global model (bmuf), or what the last meeting came to. The mean is
+made when every member has offered for the same meeting; who is a member comes as an order, so nobody waits for one that
+was given up. A worker that was given up may not know it and still offer: it moves nothing any more. An offer that is
+resent is answered again and moves nothing: with the centre as it is by now, or with the mean that it was part of.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gearshift.engine.protocol.messages import Out, To
+from gearshift.engine.protocol.replica_messages import Kind, Offer, Target, choices_in
+from gearshift.optim.first_order import State
+from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
+from gearshift.parameters.replicas.group import mean_state
+from gearshift.parameters.server import Server
+from gearshift.parameters.shard import Assemble
+
+Result = tuple[torch.Tensor, State]
+
+
+class SyncServer:
+    def __init__(self, server: Server, incarnation: int, shard: int) -> None:
+        self.server, self.incarnation, self.shard = server, incarnation, shard
+        self._out: Out = []
+        self.generation = 0  # 0: workers have had no replicas
+        self._assembly = 0  # the number of the list of members
+        self._members: dict[int, int] = {}  # boots, by worker
+        self._offers: dict[int, Offer] = {}  # not answered, by worker: the newest
+        self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest, by worker
+        self._results: dict[int, Result] = {}  # of the last meeting that a worker was part of, by worker
+        self._early: dict[int, Offer] = {}  # of a generation that is still to be told, by worker
+
+    def assemble(self, order: Assemble) -> None:
+        """These are the members from here on; another generation begins from the shard's weights as they are."""
+        if order.generation > self.generation:
+            self.generation, self._choices = order.generation, choices_in(order.choices)
+            self._global = GlobalStep(self._choices, self.server.flat)
+            self._offers.clear()
+            self._answered.clear()
+        self._assembly, self._members = order.number, dict(order.members)
+        early, self._early = self._early, {}
+        for offer in early.values():
+            self.take(offer)
+        self._meet()
+
+    def take(self, offer: Offer) -> None:
+        worker, stamp = offer.worker, (offer.boot, offer.number)
+        answered = self._answered.get(worker, (0, 0))
+        if offer.generation > self.generation:
+            self._keep_newest(self._early, offer)
+        elif offer.generation < self.generation:
+            pass  # it has not heard yet
+        elif offer.kind is Kind.FORK:
+            self._answer(offer, self._flat(), {n: v.clone() for n, v in self.server.optimizer_state.items()})
+        elif stamp == answered:
+            self._answer(offer, *((self._flat(), {}) if offer.kind is Kind.CENTRE else self._results[worker]))
+        elif stamp > answered and offer.kind is Kind.CENTRE:
+            if self._members.get(worker) == offer.boot:
+                self._answered[worker] = stamp
+                self._answer(offer, self._centre(offer), {})
+        elif stamp > answered:
+            self._keep_newest(self._offers, offer)
+            self._meet()
+
+    def said(self) -> Out:
+        """What is to be sent."""
+        out, self._out = self._out, []
+        return out
+
+    # ---- what is made of offers ----
+
+    @property
+    def _nothing(self) -> torch.Tensor:
+        return self.server.flat[:0].clone()
+
+    def _flat(self) -> torch.Tensor:
+        with self.server.dense_lock:
+            return self.server.flat.clone()
+
+    def _centre(self, offer: Offer) -> torch.Tensor:
+        if not offer.weight:
+            return self._flat()
+        with self.server.dense_lock:
+            return centre_step(self.server.flat, offer.flat, self._choices)
+
+    def _meet(self) -> None:
+        """If everybody is here, and for the same."""
+        offers = [self._offers.get(worker) for worker in sorted(self._members)]
+        here = [one for one in offers if one is not None and one.boot == self._members[one.worker]]
+        if not here or len(here) < len(offers) or len({(one.meeting, one.kind) for one in here}) > 1:
+            return
+        if max(one.assembly for one in here) > self._assembly:
+            return  # there may be members that we have not heard of
+        present = [one for one in here if one.present]
+        result = self._result(here[0].kind, present) if present else (self._nothing, {})
+        for one in here:
+            del self._offers[one.worker]
+            self._answered[one.worker] = one.boot, one.number
+            self._results[one.worker] = result
+            self._answer(one, *result)
+
+    @torch.no_grad()
+    def _result(self, kind: Kind, offers: list[Offer]) -> Result:
+        weights = [one.weight for one in offers]
+        if kind is Kind.MOMENTS:
+            names = offers[0].state
+            return self._nothing, {n: mean_of([one.state[n] for one in offers], weights) for n in names}
+        with self.server.dense_lock:
+            if kind is Kind.MEAN:
+                target = self._global.step(mean_of([one.flat for one in offers], weights))
+                self.server.flat.copy_(self._global.position)
+                return target.clone(), {}
+            if all(len(one.flat) for one in offers):
+                self.server.flat.copy_(mean_of([one.flat for one in offers]))
+            states = [one.state for one in offers]
+            for name, values in mean_state(states, self.server.optimizer_state).items():
+                self.server.optimizer_state[name].copy_(values)
+        return self._nothing, {}
+
+    def _answer(self, offer: Offer, flat: torch.Tensor, state: State) -> None:
+        target = Target(self.incarnation, self.shard, offer.boot, offer.number, flat, state)
+        self._out.append((To("worker", offer.worker), target))
+
+    @staticmethod
+    def _keep_newest(kept: dict[int, Offer], offer: Offer) -> None:
+        before = kept.get(offer.worker, offer)
+        if (offer.generation, offer.boot, offer.number) >= (before.generation, before.boot, before.number):
+            kept[offer.worker] = offer

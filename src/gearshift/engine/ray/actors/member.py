@@ -1,0 +1,200 @@
+"""The process of a shard or a worker: it begins by itself, meets the others at the hub, and watches over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.actors.heartbeats import Heartbeats, Late
+from gearshift.engine.ray.actors.nodes import (
+    ALONE_SECONDS,
+    ANSWER_SECONDS,
+    MEET_SECONDS,
+    end_process,
+    patiently,
+    state_of,
+    take_title,
+    this_host,
+    this_place,
+)
+from gearshift.engine.ray.actors.placement import NAMESPACE, actor_name
+from gearshift.engine.wire.keys import Contact
+from gearshift.errors import UserError, brief
+from gearshift.run.retry import retry
+
+NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
+STARTS = 1 << 20  # of members, that one start of the hub has numbers for
+HUB = To("coordinator")
+
+
+@dataclass
+class Seat:
+    """A process's place among the others (`cluster.site.Member`)."""
+
+    me: To
+    boot: int
+    host: str
+    place: tuple[int, str]  # pid and node
+    restarted: bool = False  # another had its place before
+    _contact: Contact | None = None
+    _known: dict[To, Contact] = field(default_factory=dict)
+    _sentences: list[str] = field(default_factory=list)
+    _measure: Callable[[], dict[str, float]] = dict
+
+    @property
+    def start(self) -> int:
+        """Of the hub that gave it its number."""
+        return self.boot // STARTS
+
+    def announce(self, contact: Contact) -> None:
+        self._contact = contact
+
+    def contacts(self) -> Iterable[Contact]:
+        return list(self._known.values())
+
+    def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
+        self._measure = measure
+
+    def tell(self, sentence: str) -> None:
+        self._sentences.append(sentence)
+
+    def meet(self, hub: Any) -> Any:
+        """Tells the hub where we are; its answer, which `met` takes, says where the others are."""
+        said, self._sentences = self._sentences, []
+        return hub.meet.remote(self._contact, self.place, said, self.me, self._measure())
+
+    def met(self, found: Iterable[Contact]) -> None:
+        self._known.update({contact.who: contact for contact in found})
+
+
+class Process:
+    """An actor that is a shard or a worker, from its start on."""
+
+    def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
+        self._hub_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
+        self._notice = threading.Event()
+        with contextlib.suppress(ValueError):  # not in the main thread: it ends at once when it is asked to
+            signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
+        take_title(who.role, who.number)
+        threading.Thread(target=self._live, name="gearshift", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            self._take_part()
+        except (RayError, ValueError):  # there is no hub any more: nobody would end us
+            with contextlib.suppress(Exception):
+                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        os._exit(1)
+
+    def _take_part(self) -> None:
+        hub = patiently_found(self._hub_name)
+        place = this_place()
+        boot, restarts, delay = patiently(lambda: hub.register.remote(self._who, place))
+        self._site = patiently(lambda: hub.site.remote())
+        seat = Seat(self._who, boot, this_host(), place, restarts > 0)
+        threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
+        failure: tuple[str, bool] | None = None
+        time.sleep(delay)
+        try:
+            self._body(seat, self._site)
+        except UserError as error:
+            failure = str(error), True
+        except BaseException as error:
+            failure = brief(error), False
+            with contextlib.suppress(Exception):
+                self._site.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
+        patiently(lambda: hub.ended.remote(self._who, boot, failure))
+        os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
+
+    def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
+        watchdog = Watchdog(hub, self._site.patience, from_afar=seat.me == To("shard", 0))
+        while True:
+            with contextlib.suppress(Exception):  # the next time
+                if (found := watchdog.ask(seat.meet(hub))) is not None:
+                    seat.met(found)
+            if self._notice.wait(MEET_SECONDS):
+                self._end_soon(hub)
+
+    def _end_soon(self, hub: Any) -> None:
+        """It was asked to end: its machine goes away, say."""
+        with contextlib.suppress(Exception):
+            ray.get(hub.notice.remote(self._who), timeout=ANSWER_SECONDS)
+        time.sleep(NOTICE_SECONDS)
+        os._exit(1)
+
+
+class Watchdog:
+    """Ends a hub that lives and does not answer: Ray starts another. Only that of its own machine, if not `from_afar`.
+
+    A hub that Ray is starting, or for which there is no machine, has its time.
+    """
+
+    def __init__(
+        self,
+        hub: Any,
+        patience: float,
+        tell: Callable[[str], None] = lambda sentence: None,
+        *,
+        from_afar: bool = True,
+    ) -> None:
+        self._hub, self._tell, self._from_afar = hub, tell, from_afar
+        self._beats = Heartbeats(patience)
+        self._here = ray.get_runtime_context().get_node_id()
+        self.heard()
+
+    def heard(self) -> None:
+        self._beats.heard(HUB, time.monotonic())
+
+    def ask(self, reference: Any) -> Any:
+        """The answer to a question to the hub; none if it is not there, or was ended because it gave none."""
+        while not ray.wait([reference], timeout=MEET_SECONDS)[0]:
+            if self.silent():
+                return None
+        try:
+            found = ray.get(reference)
+        except RayError:
+            self.silent()
+            return None
+        self.heard()
+        return found
+
+    def silent(self) -> bool:
+        """It has not answered. Whether it was ended for it."""
+        for late in self._beats.look(time.monotonic()):
+            place = state_of(self._hub).place
+            if place is None:
+                self._beats.heard(HUB, time.monotonic())
+            elif not late.overdue:
+                self._tell(late_sentence(late, self._beats.patience))
+            elif self._from_afar or place[1] == self._here:
+                self._tell(f"the coordinator has not answered for {late.seconds:.0f} s; replacing it")
+                end_process(*place)
+                return True
+        return False
+
+
+def late_sentence(late: Late, patience: float) -> str:
+    name = "the coordinator" if late.who == HUB else f"{late.who.role} {late.who.number}"
+    return f"{name} has not answered for {late.seconds:.0f} s; it will be replaced after {patience:g} s"
+
+
+def patiently_found(name: str) -> Any:
+    """An actor that is there, or will be soon."""
+    return retry(
+        lambda: ray.get_actor(name, namespace=NAMESPACE),
+        ALONE_SECONDS,
+        lambda error: isinstance(error, ValueError),
+        first=MEET_SECONDS,
+        longest=MEET_SECONDS,
+    )

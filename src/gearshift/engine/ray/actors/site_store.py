@@ -1,0 +1,62 @@
+"""What a run is made of, kept for all that start anew; and how its place on the cluster is left."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import remove_placement_group
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.actors.nodes import take_title
+from gearshift.engine.ray.actors.placement import NAMESPACE, Plan, actor_name
+
+HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
+
+
+class SiteStore:
+    """Holds what the run is made of, for the hub and all that start anew.
+
+    It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
+    """
+
+    def __init__(self, site: Any) -> None:
+        take_title("site store")
+        self._site = site
+
+    def give(self) -> Any:
+        return self._site
+
+
+def site_store_of(run: str) -> Any:
+    return ray.get_actor(f"{run}/site", namespace=NAMESPACE)
+
+
+def site_store(run: str, site: Any) -> Any:
+    """The site store of this run, which is started if it is not there."""
+    with contextlib.suppress(ValueError):
+        return site_store_of(run)
+    options: dict[str, Any] = {"name": f"{run}/site", "namespace": NAMESPACE, "lifetime": "detached"}
+    options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
+    return ray.remote(SiteStore).options(**options).remote(site)
+
+
+def leave_place(plan: Plan) -> None:
+    """What was reserved is free again; whatever still runs there ends."""
+    with contextlib.suppress(Exception):
+        ray.kill(site_store_of(plan.name), no_restart=True)
+    if plan.group is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(plan.group)
+
+
+def end_members(plan: Plan) -> None:
+    """All actors of the run but hub and site store, whoever started them. Ray kills also one that is frozen, in 5 s."""
+    spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/site"}
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        name = found["name"]
+        if found["namespace"] == NAMESPACE and name.startswith(f"{plan.name}/") and name not in spared:
+            with contextlib.suppress(ValueError, RayError):  # it has ended meanwhile
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)

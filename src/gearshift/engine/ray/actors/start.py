@@ -1,0 +1,175 @@
+"""From where a run is started: connects to Ray, reserves room, starts the hub, and asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+from ray._private import ray_constants, services
+from ray.exceptions import RayError
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.actors.coordinator import Hub, Running
+from gearshift.engine.ray.actors.nodes import ANSWER_SECONDS, END_SECONDS, within
+from gearshift.engine.ray.actors.placement import NAMESPACE, Plan
+from gearshift.engine.ray.actors.site_store import end_members, leave_place, site_store
+from gearshift.errors import UserError
+
+REACH_SECONDS = 10.0  # in which Ray's head must take a connection
+PLACE_SECONDS = 60.0  # in which a first process must be there
+
+
+def connect(address: str) -> None:
+    """To a cluster that is there."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
+    setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
+    # Ray tells its head of an error that nobody caught, and waits for minutes if the head is gone.
+    if sys.excepthook is ray._private.worker.custom_excepthook:
+        sys.excepthook = ray._private.worker.normal_excepthook
+    host, _, port = address.rpartition(":")
+    if ray.is_initialized():
+        raise UserError(
+            "this process is connected to Ray already: wait for the run that it started, or start this one from "
+            "another process"
+        )
+    try:
+        if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
+            socket.create_connection((host, int(port)), REACH_SECONDS).close()
+        with _loopback_kept(host, port):
+            ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise UserError(
+            f"cannot reach Ray at {address} ({str(error).splitlines()[0]}). Is the head up (`ray status`)? "
+            "For a cluster on this machine: cluster.address=local"
+        ) from None
+
+
+@contextlib.contextmanager
+def _loopback_kept(host: str, port: str) -> Iterator[None]:
+    """Ray replaces 127.0.0.1 by an outer address of this machine, where a local cluster does not listen.
+
+    It does not where it believes that there can be no second machine; this setting of Ray's says so.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    outer: str = services.get_node_ip_address()  # type: ignore[no-untyped-call]
+    only_here = host in ("127.0.0.1", "localhost") and not _listens(outer, int(port))
+    ray_constants.ENABLE_RAY_CLUSTER = before and not only_here
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def reserve(plan: Plan, seconds: float) -> PlacementGroup:
+    """Room for all processes of the plan, or a sentence that says what is missing."""
+    bundles = [plan.needs[who.role].bundle() for who in plan.members]
+    strategy = "SPREAD" if plan.spread else "PACK"
+    group: PlacementGroup = placement_group(bundles, strategy=strategy, name=plan.name, lifetime="detached")
+    try:
+        ready, _ = ray.wait([group.ready()], timeout=seconds)
+    except BaseException:  # Ctrl-C, say
+        remove_placement_group(group)
+        raise
+    if not ready:
+        remove_placement_group(group)
+        wanted = sum(bundle["CPU"] for bundle in bundles)
+        there, free = _cpus(ray.cluster_resources), _cpus(ray.available_resources)
+        raise UserError(
+            f"the run needs {wanted:g} CPUs ({len(bundles)} processes); the Ray cluster has {there:g}, {free:g} of "
+            "them free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
+        )
+    return group
+
+
+def refuse_several_machines(plan: Plan) -> None:
+    """Of those who want to talk inside one."""
+    placed = set(placement_group_table(plan.group)["bundles_to_node_id"].values())
+    hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in placed})  # type: ignore[no-untyped-call]
+    if len(hosts) > 1:
+        raise UserError(
+            f"cluster.wire is ipc, which is for one machine, and Ray placed the run on {len(hosts)} "
+            f"({', '.join(hosts)}); set cluster.wire=curve, or leave it out"
+        )
+
+
+def launch(
+    plan: Plan,
+    begin: Callable[[Any, Any, Any], Running],
+    bodies: dict[str, Callable[[Any, Any], None]],
+    site: Any,
+) -> Any:
+    """Starts the hub, which starts the others; its handle."""
+    options = plan.options(To("coordinator")) | {"max_concurrency": 64}
+    try:
+        ray.get(site_store(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
+        return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
+    except TypeError as error:  # what pickle says of what it cannot take along
+        cause = error.__cause__ or error
+        raise UserError(
+            f"the run cannot be taken to other processes: {cause}. Models, losses and data must be of classes that "
+            "can be imported there and pickled; a config always can"
+        ) from None
+
+
+def answered(reference: Any, seconds: float) -> bool:
+    """Whether there is an answer, or an error, in that time."""
+    return bool(ray.wait([reference], timeout=seconds)[0])
+
+
+def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None) -> Any:
+    """What an actor says, or `silence` if it does not: it is starting anew, or Ray is gone."""
+    try:
+        return ray.get(reference, timeout=seconds)
+    except RayError as error:
+        cause = getattr(error, "cause", None)  # what was raised there, without Ray's account of where
+        if isinstance(cause, UserError | TimeoutError):
+            raise cause from None
+        return silence
+
+
+def end(hub: Any, plan: Plan) -> None:
+    """Ends all processes of the run. If Ray's head does not answer, those that are left end with the cluster."""
+
+    def all_of_them() -> None:
+        with contextlib.suppress(RayError):
+            ray.kill(hub, no_restart=True)
+        with contextlib.suppress(Exception):
+            end_members(plan)
+        leave_place(plan)
+
+    within(END_SECONDS, all_of_them)
+
+
+def leave() -> None:
+    ray.shutdown()
+
+
+def answers() -> bool:
+    """Whether Ray's head takes connections. Not asked by Ray, which would wait for it."""
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return _listens(host, int(port))
+
+
+def _cpus(of: Callable[[], dict[str, float]]) -> float:
+    return of().get("CPU", 0)

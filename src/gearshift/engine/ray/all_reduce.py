@@ -1,0 +1,112 @@
+"""A worker's end of a ring: a process group of torch.distributed for each ring, and the sum that it makes.
+
+The group is an object of its own, not torch's default one, and lives as long as its ring. Members find each other by a
+file in a folder that they share. Whatever goes wrong, a peer that died, a connection that broke, one that is late,
+the group is given up and the coordinator told; it makes another. gloo neither encrypts nor knows who speaks: inside a
+machine it listens on the loopback address, between machines only where the network is trusted.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FileStore
+
+from gearshift.engine.protocol.all_reduce import Place
+from gearshift.optim.spread import SharedSums
+from gearshift.training.worker import NO_VALUES
+
+
+class RingBroke(Exception):
+    """There is no sum; why."""
+
+
+class RingEnd:
+    def __init__(self, folder: Path, host: str, size: int, patience: float, *, spread: bool = False) -> None:
+        """Gradients of `size` numbers are summed; members wait for each other for `patience` seconds.
+
+        `spread`: their variance is found on the way, from as many numbers more in the same vector.
+        """
+        self._folder, self._host, self._timeout = folder, host, timedelta(seconds=patience)
+        self._size, self._shared = size, SharedSums(size) if spread else None
+        # The last is the number of examples; of a gradient that cannot be used it is none.
+        self._values = self._shared.packed if self._shared is not None else torch.zeros(size + 1)
+        self._group: Any = None  # torch's stubs do not know gloo's
+        self._file: Path | None = None  # where the members meet
+        self._of = (0, 0)  # incarnation and ring that the group is of
+
+    @property
+    def sum_P(self) -> Tensor:
+        """As it was made last."""
+        return self._values[: self._size]
+
+    @property
+    def variance_P(self) -> Tensor:
+        """Of the gradients in it, if that is wanted."""
+        return NO_VALUES if self._shared is None else self._shared.variance
+
+    def stay_in(self, incarnation: int, ring: int) -> None:
+        """The next work has this ring, or none: who waits for us in another one shall not wait any longer."""
+        if self._of != (incarnation, ring):
+            self.close()
+            self._of = incarnation, ring
+
+    def reduce(self, place: Place, dense: Tensor, examples: float) -> None:
+        """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none.
+
+        0 examples: this gradient cannot be used.
+        """
+        try:
+            if self._group is None:
+                self._connect(place)
+                # Each member of a group has made all of its sums, so that their shift is the same.
+                if self._shared is not None:
+                    self._add_up(self._shared.propose(dense, examples if place.carries else 0.0))
+            self._fill(dense, examples)
+            self._add_up(self._values)
+        except RuntimeError as error:
+            self.close()
+            raise RingBroke(str(error).partition("\n")[0].rpartition("] ")[2][:200]) from error
+        if self._file is not None:  # all have met
+            self._file.unlink(missing_ok=True)
+            self._file = None
+        if not torch.isfinite(self._values.sum()):
+            raise RingBroke("a gradient that cannot be used")
+        if self._shared is not None:
+            self._shared.settle(place.size)
+
+    def _fill(self, dense: Tensor, examples: float) -> None:
+        self._values.zero_()
+        if examples <= 0:
+            self._values[-1] = torch.nan
+        elif self._shared is not None:
+            self._shared.add(dense, examples)
+        else:
+            self._values[:-1], self._values[-1] = dense, examples
+
+    def _add_up(self, values: Tensor) -> None:
+        self._group.allreduce([values]).wait()
+
+    def _connect(self, place: Place) -> None:
+        self._file = self._folder / f"ring-{self._of[0]}-{self._of[1]}"
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._timeout = self._timeout
+        options._threads = 1
+        options._devices = [gloo.create_device(hostname=self._host)]
+        store = FileStore(str(self._file), place.size)
+        store.set_timeout(self._timeout)
+        self._group = gloo(store, place.rank, place.size, options)
+
+    def close(self) -> None:
+        self._group = None
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
+            self._file = None

@@ -1,0 +1,51 @@
+"""A shard as a process: its part of rows and dense parameters, and of every snapshot."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+
+from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.ray.process_context import Member, Site, driver_of, endpoint_of, layout_of
+from gearshift.engine.ray.snapshots import PartCut, load_part, part_folder
+from gearshift.errors import UserError
+from gearshift.parameters.server import Server
+from gearshift.run.low_priority import in_background
+from gearshift.run.saver import why
+
+
+def serve(member: Member, site: Site) -> None:
+    site.enter(restarted=member.restarted)
+    site.keep_lease(member)
+    number = member.me.number
+    training = site.build().training
+    training.learner.server.threads = site.threads
+    layout = layout_of(training.learner, site.shards)
+
+    def load(name: str) -> Server:
+        return load_part(training.learner, layout, number, site.checkpoints / name)
+
+    def take_cut(name: str, server: Server) -> None:
+        cut, incarnation = PartCut.of(server, number), role.incarnation
+
+        def write() -> None:
+            error = ""
+            try:
+                cut.write(part_folder(site.checkpoints, name), site.check_not_taken)
+            except OSError as failed:
+                error = f"shard {number} could not write its part of {name}: {why(failed, site.checkpoints)}"
+            except Exception as failed:  # whatever it is: the coordinator waits for an answer
+                error = (
+                    f"shard {number} could not write its part of {name} ({failed or type(failed).__name__})"
+                )
+            driver.post(partial(role.saved, incarnation, name, error))
+
+        in_background("gearshift-cut", write)
+
+    with closing(endpoint_of(member, site, training)) as endpoint:
+        driver = driver_of(member, site, endpoint)
+        role = ShardRole(number, member.boot, load, take_cut)
+        try:
+            driver.run(role)
+        except FloatingPointError as error:  # it would come to this again, however often it starts
+            raise UserError(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error

@@ -1,0 +1,188 @@
+"""Real gradients in virtual time: what a cluster that does not exist would have learned, on one machine.
+
+The simulator says when each worker pulls, when its gradient arrives and what becomes of it; here the gradient is
+computed, at the moment of the pull and on the parameters of that moment, kept until its step, and applied. So
+staleness has its true effect and no second is waited for. Every example is measured once, as it was predicted before
+it trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from gearshift.cluster_model.cluster import Cluster
+from gearshift.data.batch import Batch
+from gearshift.data.dataset import Dataset
+from gearshift.data.prefetch import prefetched
+from gearshift.embedding.lookup import Found
+from gearshift.engine.simulation.exchanges import ReplicaLearning
+from gearshift.engine.simulation.simulator import Switch, simulate
+from gearshift.engine.simulation.tally import Outcome
+from gearshift.errors import UserError
+from gearshift.metrics import Measures, Slices
+from gearshift.parameters.replicas.group import Replicas
+from gearshift.sync.automatic import Automatic
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.replicated import choices_of
+from gearshift.sync.strategy import Strategy
+from gearshift.training.learner import Learner
+from gearshift.training.worker import Push
+
+DAY = 86_400
+
+
+@dataclass
+class VirtualRun:
+    """What came of it."""
+
+    measures: Measures = field(default_factory=Measures)  # of every example before it trained
+    days: Slices = field(default_factory=Slices)  # the same, by UTC day
+    pieces: Slices = field(default_factory=Slices)  # the same, by position // `piece`, where that is given
+    outcome: Outcome | None = None
+
+
+def train_in_virtual_time(
+    learner: Learner,
+    data: Dataset,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    switches: Iterable[Switch] = (),
+    automatic: Automatic | None = None,
+    lr_scale: float | Callable[[int], float] = 1.0,
+    shuffle: tuple[int, int] | None = None,
+    piece: int | None = None,
+) -> VirtualRun:
+    """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size.
+
+    `lr_scale` may depend on how many examples are through. `shuffle=(seed, epoch)` is the order of an epoch, as
+    `Dataset.batches` takes it. `piece` examples at a time are measured apart: what a switch did just after it.
+    """
+    examples, planned = data.count(), tuple(switches)
+    if examples is None:
+        raise UserError(
+            "virtual time needs data whose length is known: prepare them first (gearshift prepare)"
+        )
+    for switch in planned:
+        if switch.settings.get("batch", strategy.batch) != strategy.batch:
+            raise UserError(
+                f"the switch to {switch.strategy} takes another batch; virtual time needs one size"
+            )
+    run = VirtualRun()
+    scale = lr_scale if callable(lr_scale) else lambda _: lr_scale
+    batches = data.batches(strategy.batch, shuffle=shuffle)
+    learning = _Learning(learner, batches, run, scale, piece)
+    try:
+        run.outcome = simulate(
+            cluster, strategy, examples, switches=planned, automatic=automatic, learning=learning
+        )
+    finally:
+        learning.close()
+    return run
+
+
+class _Learning:
+    """`gearshift.engine.simulation.simulator.Learning`, with a replica that computes and the learner's server that applies."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        batches: Generator[Batch],
+        run: VirtualRun,
+        lr_scale: Callable[[int], float],
+        piece: int | None,
+    ) -> None:
+        self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
+        self._replica = learner.replica(learner.worker.threads)
+        self._batches = prefetched(self._find(batches), depth=4)
+        self._found: dict[int, Found] = {}  # by first example, until its lease ends
+        self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
+        self._worker_of: dict[int, int] = {}  # by lease
+        self._replicas: Replicas | None = None  # of a replica strategy
+
+    def close(self) -> None:
+        self._batches.close()
+        if self._replicas is not None:
+            self._replicas.fold()
+
+    def begin(self, begin: Begin) -> None:
+        first = begin.lease.first
+        while first not in self._found:
+            found = next(self._batches)
+            self._found[found.batch.first] = found
+        push = self._replica.compute(self._found[first], first, self._flat(begin.worker))
+        self._pushes[begin.lease.number] = first, push.kept()
+        self._worker_of[begin.lease.number] = begin.worker
+
+    # ---- replicas, by the rule of `gearshift.parameters.replicas.group` ----
+
+    def switched(self, strategy: Strategy) -> ReplicaLearning | None:
+        choices, live = choices_of(strategy), self._replicas
+        if (
+            live is not None
+            and choices is not None
+            and choices.workers_per_replica == live.choices.workers_per_replica
+        ):
+            live.rechoose(choices)
+            return live
+        if live is not None:
+            live.fold()
+        self._replicas = None if choices is None else Replicas(self.learner.server, choices)
+        return self._replicas
+
+    def _flat(self, worker: int) -> Tensor | None:
+        """The worker's own replica, if it has one."""
+        replica = None
+        if self._replicas is not None:
+            self._replicas.busy(worker)
+            replica = self._replicas.of(worker)
+        return None if replica is None else replica.flat
+
+    def arrive(self, worker: int, lease: int) -> str | None:
+        return None
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Apply(_, parts, over_kept):
+                self._apply(parts, over_kept)
+            case Discard(lease) if lease in self._pushes:
+                self._end(lease)
+            case Reissue(lease):
+                del self._pushes[lease], self._worker_of[lease]  # its examples are computed again
+            case _:
+                pass
+
+    def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
+        pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
+        lr_scale = self.lr_scale(self.run.measures.examples)
+        if self._replicas is not None and self._replicas.members:
+            worker = self._worker_of[parts[0].lease]
+            pushes = [
+                (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes
+            ]
+        self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
+        for part in parts:
+            self._end(part.lease)
+
+    def _end(self, lease: int) -> None:
+        first, push = self._pushes.pop(lease)
+        del self._worker_of[lease]
+        batch = self._found.pop(first).batch
+        labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
+        self.run.measures.update(labels, probabilities, batch.weights_B)
+        if batch.times_B is not None:
+            self.run.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
+        if self.piece is not None:
+            positions = np.arange(first, first + len(batch))
+            self.run.pieces.update(positions // self.piece, labels, probabilities, batch.weights_B)
+
+    def _find(self, batches: Generator[Batch]) -> Generator[Found]:
+        try:
+            for batch in batches:
+                yield self.learner.find(batch)
+        finally:
+            batches.close()

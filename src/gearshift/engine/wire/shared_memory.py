@@ -1,0 +1,142 @@
+"""Large frames inside a host: the sender copies them into memory that it shares, the receiver copies them out.
+
+Each process has a ring of its own, a file beside the sockets that only its user can open; the message says where in
+the ring its large frames lie. Nobody waits for anybody: a ring holds the newest bytes, and its first number says up to
+where it was written. A receiver that was too slow sees by it that its frames were overwritten, and the message counts
+as lost, as any message may be.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.wire.frames import Buffer
+from gearshift.engine.wire.limits import Broken, Limits, WireError
+
+MAGIC = b"GSSM"
+LARGE = 32 * 1024  # bytes from which on it is worth it
+START = 64  # where the ring begins in its file; the number is before it
+MESSAGES = 6  # that a ring has room for
+
+
+def ring_size(limits: Limits) -> int:
+    rows = sum(limits.ids * (8 + 4 * width + 4) for width in limits.widths)
+    dense = 4 * max(limits.dense) * (2 if limits.spread else 1)
+    return MESSAGES * max(rows + dense, limits.frame_bytes)
+
+
+class Ring:
+    def __init__(self, file: Path, size: int) -> None:
+        self.file = file
+        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.ftruncate(handle, START + size)
+            self._memory = np.frombuffer(mmap.mmap(handle, START + size), np.uint8)
+        finally:
+            os.close(handle)
+        self._written = self._memory[:8].view(np.uint64)  # how much, since the beginning
+        self._ring = self._memory[START:]
+
+    def share(self, frames: Sequence[Buffer]) -> list[Buffer]:
+        """The message with its large frames in the ring."""
+        large = [(i, frame) for i, frame in enumerate(frames) if len(frame) >= LARGE]
+        if not large or 2 * sum(len(frame) for _, frame in large) > len(self._ring):
+            return list(frames)
+        places = [number for i, frame in large for number in (i, self._put(frame), len(frame))]
+        where = MAGIC + struct.pack(f"<{len(places)}Q", *places)
+        return [where, *(frame for frame in frames if len(frame) < LARGE)]
+
+    def _put(self, frame: Buffer) -> int:
+        size, at = len(self._ring), int(self._written[0])
+        if at % size + len(frame) > size:
+            at += size - at % size  # what is left at the end is too short
+        self._written[0] = at + len(frame)  # first: who still reads what lies there is warned
+        self._ring[at % size : at % size + len(frame)] = np.frombuffer(frame, np.uint8)
+        return at
+
+    def close(self) -> None:
+        self.file.unlink(missing_ok=True)
+
+
+class Peer:
+    """Another's ring, for reading."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            with file.open("rb") as opened:
+                memory = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        except (OSError, ValueError):
+            raise Broken("shared memory that is not there") from None
+        if len(memory) <= START:
+            raise Broken("shared memory that is not there")
+        self._written, self._ring = memory[:8].view(np.uint64), memory[START:]
+
+    def gather(self, frames: Sequence[Buffer], limits: Limits) -> list[Buffer]:
+        """The message as it was."""
+        where = bytes(frames[0])[len(MAGIC) :]
+        if not 0 < len(where) <= 24 * limits.frames or len(where) % 24:
+            raise WireError("a place in shared memory that there is not")
+        whole: list[Buffer] = list(frames[1:])
+        for index, at, length in struct.iter_unpack("<3Q", where):
+            if index > len(whole) or len(whole) > limits.frames:
+                raise WireError("a place in shared memory that there is not")
+            whole.insert(index, self._get(at, length, limits))
+        return whole
+
+    def _get(self, at: int, length: int, limits: Limits) -> Buffer:
+        size = len(self._ring)
+        if length > limits.frame_bytes or at % size + length > size or at + length > int(self._written[0]):
+            raise WireError("a place in shared memory that there is not")
+        found = self._ring[at % size : at % size + length].copy()
+        if int(self._written[0]) > at + size:
+            raise Broken("shared memory that was written over")
+        return found
+
+
+class Neighbours:
+    """The processes of this host, once one of them has been met."""
+
+    def __init__(self, me: To, boot: int, limits: Limits) -> None:
+        self._me, self._boot, self._limits = me, boot, limits
+        self._ring: Ring | None = None
+        self._peers: dict[To, tuple[int, Peer]] = {}  # by boot
+
+    def meet(self, address: str) -> None:
+        """At a socket in a folder; an address elsewhere is none of this."""
+        if self._ring is None and address.startswith("ipc://"):
+            self._folder = Path(address.removeprefix("ipc://")).parent
+            self._remove_earlier()
+            self._ring = Ring(self._file(self._me, self._boot), ring_size(self._limits))
+
+    def share(self, frames: list[Buffer]) -> list[Buffer]:
+        """Only with those of this host."""
+        return frames if self._ring is None else self._ring.share(frames)
+
+    def gather(self, frames: list[Buffer], who: To, boot: int) -> list[Buffer]:
+        if self._ring is None or bytes(frames[0][: len(MAGIC)]) != MAGIC:
+            return frames
+        known = self._peers.get(who)
+        if known is None or known[0] != boot:
+            known = self._peers[who] = boot, Peer(self._file(who, boot))
+        return known[1].gather(frames, self._limits)
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+
+    def _remove_earlier(self) -> None:
+        """Rings and sockets of starts of this process that were killed."""
+        for file in self._folder.glob(f"{self._me.role}-{self._me.number}-*"):
+            boot = file.name.rpartition("-")[2].removesuffix(".ring")
+            if boot.isdigit() and int(boot) < self._boot:
+                file.unlink(missing_ok=True)
+
+    def _file(self, who: To, boot: int) -> Path:
+        return self._folder / f"{who.role}-{who.number}-{boot}.ring"

@@ -1,0 +1,183 @@
+"""The coordinator's actor when it starts and when it was replaced: the real hub, with stand-ins for Ray and the run."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.exceptions import RayError
+
+from gearshift.engine.ray.actors import coordinator as hubs
+from gearshift.engine.ray.actors.coordinator import Hub
+from gearshift.engine.ray.actors.nodes import ActorState
+from gearshift.engine.ray.actors.placement import Plan
+from gearshift.engine.ray.process_context import Recipe, Site
+from gearshift.errors import UserError
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import ownership_files as lease_files
+
+Begin = Callable[[Any, Any, Any], Any]
+
+
+class World:
+    """What the hub asks of Ray, and what it did to it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.did = folder, list[str]()
+        mine = run_folder.claim(folder)
+        self.site = Site(
+            cast(Recipe, None), folder, str(folder), 1, "ipc", "", token=mine.session, folder_seconds=20.0
+        )
+        self.left = threading.Event()
+        self.busy = 0  # answers that Ray's head does not give yet
+        here = SimpleNamespace(current_actor="me", get_node_id=lambda: "node")
+        ray = SimpleNamespace(get_runtime_context=lambda: here, kill=lambda *_, **__: self.end("killed"))
+        for name, stand_in in {
+            "ray": ray,
+            "take_title": lambda *_: None,
+            "patiently": lambda *_: self.site,
+            "state_of": self.state_of,
+            "this_place": lambda: (7, "node"),
+            "this_host": lambda: "127.0.0.1",
+            "token_is_on": lambda: True,
+            "draining_machines": set,
+            "site_store": lambda *_: None,
+            "end_members": lambda plan: self.did.append("members ended"),
+            "leave_place": lambda plan: self.did.append("place left"),
+            "os": SimpleNamespace(_exit=self.exit),
+            "FAREWELL_SECONDS": 0.0,
+        }.items():
+            monkeypatch.setattr(hubs, name, stand_in)
+
+    def state_of(self, actor: object) -> ActorState:
+        self.busy -= 1
+        if self.busy >= 0:
+            raise RayError("the head is busy")
+        return ActorState("alive", (7, "node"))
+
+    def end(self, how: str) -> None:
+        self.did.append(how)
+        self.left.set()
+
+    def exit(self, code: int) -> None:
+        self.end(f"exit {code}")
+        threading.Event().wait()  # a process that has ended does nothing more
+
+    def live(self, begin: Begin) -> Hub:
+        """A hub that has lived to its end."""
+        hub = Hub(Plan("run", {}, 1, 1), begin, {})
+        assert self.left.wait(30), self.did
+        return hub
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    (tmp_path / "checkpoints").mkdir()
+    return World(tmp_path, monkeypatch)
+
+
+def done(*_: object) -> Any:
+    return SimpleNamespace(finished=True, messages=[], wait=lambda seconds: None, stop=lambda: None)
+
+
+ENDED = ["members ended", "place left", "killed"]
+
+
+def test_a_hub_waits_for_a_head_that_is_busy_when_it_starts(world: World) -> None:
+    world.busy = 3
+    hub = world.live(done)
+    assert world.busy < 0 and hub._error is None and world.did == ENDED
+
+
+def test_a_hub_waits_for_a_folder_that_cannot_be_written_when_it_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, real = [0], Site.new_start
+
+    def new_start(site: Site, *where: Any) -> int:
+        tries[0] += 1
+        if tries[0] < 3:
+            raise OSError(errno.EROFS, "Read-only file system", str(site.folder / "cluster.json"))
+        return real(site, *where)
+
+    monkeypatch.setattr(Site, "new_start", new_start)
+    hub = world.live(done)
+    assert tries == [3] and hub._error is None and hub._seat.start == 1
+    assert f"the coordinator cannot write in {world.folder} (Read-only file system)" in hub._early[0]
+
+
+def test_a_run_that_cannot_begin_for_now_is_begun_again(world: World) -> None:
+    tries = [0]
+
+    def begin(*_: object) -> Any:
+        tries[0] += 1
+        if tries[0] < 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(world.folder / "run.json"))
+        return done()
+
+    assert world.live(begin)._error is None and tries == [2]
+
+
+def test_a_folder_that_stays_away_ends_the_run_with_a_sentence(world: World) -> None:
+    """The constructor has returned long before: Ray would give up an actor whose constructor raises."""
+    world.site = replace(world.site, folder_seconds=0.3)
+
+    def begin(*_: object) -> Any:
+        raise OSError(errno.EIO, "Input/output error", str(world.folder / "run.json"))
+
+    began = time.monotonic()
+    hub = world.live(begin)
+    assert time.monotonic() - began < 20 and hub.watch(0, 0)["over"]
+    sentence, is_users = cast(tuple[str, bool], hub._error)
+    assert is_users and f"could not write in {world.folder} for 0.3 s" in sentence
+    assert world.did == ENDED
+    assert run_folder.read(world.folder).reason == sentence
+
+
+def fenced_by(world: World, session: str) -> Begin:
+    """A coordinator that was frozen in its work; when it comes back, this session has the run."""
+
+    def come_back(seconds: float) -> None:
+        mine = lease.held(world.folder)
+        assert mine is not None
+        lease_files.link_claim(world.folder / lease_files.FOLDER, mine.fence + 1, session, 0.0)
+        mine.check()
+
+    run = SimpleNamespace(finished=False, messages=[], wait=come_back, status=lambda: SimpleNamespace(step=1))
+    return lambda *_: run
+
+
+def test_a_coordinator_that_was_replaced_steps_down_and_ends_nothing(world: World) -> None:
+    """Members, place and cluster are those of its successor now."""
+    before = (world.folder / "run.json").read_text()
+    hub = world.live(fenced_by(world, world.site.token))
+    assert world.did == ["exit 1"]
+    assert hub._error is None and not hub._over
+    assert (world.folder / "run.json").read_text() == before
+
+
+def test_a_coordinator_whose_run_another_session_has_ends_its_own_members(world: World) -> None:
+    """They are not those of the new owner, who has started others."""
+    before = (world.folder / "run.json").read_text()
+    hub = world.live(fenced_by(world, "another"))
+    assert world.did == ENDED
+    assert hub._error is not None and "was taken over" in hub._error[0]
+    assert (world.folder / "run.json").read_text() == before
+
+
+def test_a_failure_of_the_run_is_no_reason_to_step_down(world: World) -> None:
+    def begin(*_: object) -> Any:
+        raise UserError("no such column")
+
+    assert world.live(begin)._error == ("no such column", True) and world.did == ENDED

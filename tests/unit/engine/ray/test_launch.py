@@ -1,0 +1,31 @@
+"""A run on a cluster, seen from where it was started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("ray")
+
+from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.process_context import Site
+from gearshift.run import folder as run_folder
+from gearshift.run import log as run_log
+from gearshift.run import ownership as lease
+
+
+def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    mine = lease.held(folder)
+    assert mine is not None
+    site = cast(Site, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None))
+    ray: Any = SimpleNamespace(Watchdog=lambda *_: None, answers=lambda: False)
+    run = LaunchedRun(site, None, None, ray, None)
+    run._deal_with_silence()
+    assert "Ray's head does not answer" in run.messages[-1]
+    assert run.messages[-1] in (folder / run_log.LOG).read_text()
+    run._keeper.close()
+    run_folder.finish(folder, "failed")

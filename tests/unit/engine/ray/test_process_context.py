@@ -1,0 +1,250 @@
+"""The run's folder must be one that all machines of a run see."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray import process_context as sites
+from gearshift.engine.ray.coordinator_process import Engine, coordinate
+from gearshift.engine.ray.process_context import Site, write_state
+from gearshift.engine.ray.saver import Vault
+from gearshift.engine.ray.shard_process import serve
+from gearshift.engine.ray.worker_process import work
+from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import CheckpointFolder
+from gearshift.run import folder as run_folder
+from gearshift.run import ownership as lease
+from gearshift.run import ownership_files as lease_files
+from tests.small_disk import small_disk
+
+NOBODY: Any = None  # whom a process that sees no folder never comes to ask
+NEW: Any = SimpleNamespace(restarted=False)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "SHARED_SECONDS", 0.0)
+
+
+def site_in(folder: Path) -> Site:
+    return Site(NOBODY, folder, str(folder), 1, "ipc", str(folder / "s"), token="0123")
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "the folder of another run"])
+def test_who_does_not_see_the_folder_ends_the_run_with_a_sentence(tmp_path: Path, there: str) -> None:
+    folder = tmp_path / "runs" / "shop"
+    if there != "nothing":
+        folder.mkdir(parents=True)
+    if there == "the folder of another run":
+        write_state(folder, token="4567")
+    site = site_in(folder)
+    assert site.new_start(1, "node", restarted=False) == 1
+    for process in (serve, work):
+        with pytest.raises(
+            UserError, match=rf"does not see the run's folder {folder}, .* set checkpoint.path"
+        ):
+            process(NEW, site)
+    with pytest.raises(UserError, match="does not see the run's folder"):
+        coordinate(NEW, site, NOBODY)
+
+
+def test_who_sees_it_goes_on(tmp_path: Path) -> None:
+    write_state(tmp_path, token="0123")
+    site = site_in(tmp_path)
+    site.enter()
+    assert site.new_start(7, "node", False) == 1 and site.new_start(8, "node", True) == 2
+    assert site.restarts() == 1
+    write_state(tmp_path, starts_before=2)  # as when it is resumed
+    assert site.new_start(9, "node", False) == 3 and site.restarts() == 0
+    site.enter()
+
+
+def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    """A coordinator that Ray restarts after somebody has resumed its run elsewhere."""
+    (tmp_path / "checkpoints").mkdir()
+    run_folder.claim(tmp_path)
+    write_state(tmp_path, token=run_folder.hand_over(tmp_path))
+    before = (tmp_path / sites.STATE).read_text()
+    site = site_in(tmp_path)
+    site.new_start(7, "node", restarted=False)
+    for process in (serve, work):
+        with pytest.raises(lease.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
+            process(NEW, site)
+    with pytest.raises(lease.Fenced, match="was taken over"):
+        coordinate(NEW, site, NOBODY)
+    assert (tmp_path / sites.STATE).read_text() == before
+    run_folder.finish(tmp_path, "done")
+
+
+def test_a_fenced_coordinator_leaves_the_processes_to_the_one_of_its_session(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    mine = run_folder.claim(tmp_path)
+    site = replace(site_in(tmp_path), token=mine.session)
+    assert not site.is_replaced()
+    claims = tmp_path / lease_files.FOLDER
+    lease_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
+    assert site.is_replaced()
+    lease_files.link_claim(claims, mine.fence + 2, "another", 0.0)
+    assert not site.is_replaced()
+
+
+def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    site = replace(site_in(tmp_path), token=run_folder.claim(tmp_path).session)
+    for _ in range(3):
+        site.record_start("worker", 1)
+    site.record_start("worker", 0)
+    site.record_end("worker", 0)
+    site.record_start("worker", 0)
+    assert site.starts() == {To("worker", 1): 3, To("worker", 0): 1}
+    run_folder.finish(tmp_path, "done")
+
+
+def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
+    """Cut off and given up, it may come back to a folder in which another goes on."""
+    (tmp_path / "checkpoints").mkdir()
+    mine = run_folder.claim(tmp_path)
+    site = replace(site_in(tmp_path), token=mine.session)
+    engine = SimpleNamespace(site=site, persist=lambda path, write: write())
+    vault = Vault(cast(Engine, engine))
+    assert vault.new_incarnation() == 1
+    lease_files.link_claim(tmp_path / lease_files.FOLDER, mine.fence + 1, mine.session, 0.0)
+    before = (tmp_path / sites.STATE).read_text()
+    for write in (vault.new_incarnation, lambda: vault.commit(1, "step-3-1", {})):
+        with pytest.raises(lease.Fenced, match="was taken over"):
+            write()
+    assert (tmp_path / sites.STATE).read_text() == before and site.is_replaced()
+
+
+def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp_path: Path) -> None:
+    """Such a run has no token of its own in cluster.json: the lease alone tells whose the folder is."""
+    (tmp_path / "checkpoints").mkdir()
+    write_state(tmp_path, token="0123", start=1)
+    run_folder.claim(tmp_path)
+    before = (tmp_path / sites.STATE).read_text()
+    site = site_in(tmp_path)
+    site.new_start(7, "node", restarted=True)
+    assert (tmp_path / sites.STATE).read_text() == before
+    with pytest.raises(lease.Fenced, match="was taken over"):
+        site.enter(restarted=True)
+    run_folder.finish(tmp_path, "done")
+
+
+def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
+    folder, said = tmp_path / "runs" / "shop", list[str]()
+    site = replace(site_in(folder), folder_seconds=20.0)
+
+    def start() -> int:
+        if said:  # somebody reads it and puts the folder back
+            folder.mkdir(parents=True, exist_ok=True)
+            write_state(folder, token="0123", start=4)
+        return site.new_start(1, "node", True)
+
+    assert site.patiently(start, said.append) == 5
+    problem = f"the coordinator cannot write in {folder} (the run's folder is gone)"
+    assert said == [f"{problem}; it tries again for 20 s, then the run ends"]
+
+
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [(errno.ENOSPC, False), (errno.EROFS, False), (errno.EIO, True), (errno.ESTALE, True)],
+)
+def test_a_folder_that_stays_unwritable_ends_in_one_sentence(
+    tmp_path: Path, number: int, named: bool
+) -> None:
+    def write() -> None:
+        raise OSError(number, os.strerror(number), *([str(tmp_path / "cluster.json")] if named else []))
+
+    site, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
+    expected = (
+        rf"could not write in {tmp_path} for 0\.\d s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
+    )
+    with pytest.raises(UserError, match=expected):
+        site.patiently(write, said.append)
+    assert len(said) == 1
+
+
+def test_a_run_that_is_asked_to_stop_waits_for_its_folder_no_longer(tmp_path: Path) -> None:
+    asked = list[str]()
+
+    def write() -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    site = replace(site_in(tmp_path), folder_seconds=10_000.0)
+    with pytest.raises(UserError, match=r"\(Read-only file system\) and was asked to stop\. .* --resume"):
+        site.patiently(write, asked.append, lambda: bool(asked))
+
+
+def refused_by_a_socket() -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        socket.create_connection(nobody_listens.getsockname(), 1)
+
+
+def bad_block_of_a_data_file() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))  # as a read has it: without a name
+
+
+def full_disk_elsewhere() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/elsewhere/cache")
+
+
+@pytest.mark.parametrize(
+    ("do", "error"),
+    [
+        (Path("data.csv").read_text, FileNotFoundError),
+        (refused_by_a_socket, ConnectionRefusedError),
+        (bad_block_of_a_data_file, OSError),
+        (full_disk_elsewhere, OSError),
+        (lambda: 1 // 0, ZeroDivisionError),
+    ],
+)
+def test_what_is_not_of_the_run_folder_is_raised_at_once_as_itself(
+    tmp_path: Path, do: Callable[[], object], error: type[Exception]
+) -> None:
+    """Data that are not there will not come, and the folder is not to blame."""
+    site = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
+    with pytest.raises(error) as raised:
+        site.patiently(do, NOBODY)
+    assert type(raised.value) is error
+
+
+def test_writes_in_the_run_folder_name_it_on_a_full_disk(tmp_path: Path) -> None:
+    """The system names no file when there is no space for its content."""
+    with small_disk(tmp_path / "disk") as disk:
+        folder = disk.path / "run"
+        (folder / "lease").mkdir(parents=True)
+        disk.fill()
+        for write in (
+            lambda: write_state(folder, token="x" * 100_000),
+            lambda: lease_files.write_whole(folder / "lease" / "keep-a.json", {"session": "x" * 100_000}),
+        ):
+            with pytest.raises(OSError, match="No space left") as raised:
+                write()
+            assert str(raised.value.filename).startswith(str(folder))
+
+
+def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp_path: Path) -> None:
+    """A run that branches off another one's checkpoint has a copy of it, if the disk is another."""
+    source = tmp_path / "step-3"
+    source.mkdir()
+    (source / "manifest.json").write_text("x" * 100_000)
+    with small_disk(tmp_path / "disk") as disk:
+        site = replace(site_in(disk.path), folder_seconds=0.3)
+        disk.fill()
+        said: list[str] = []
+        with pytest.raises(UserError, match=f"could not write in {disk.path}"):
+            site.patiently(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
+        disk.free()
+        here = CheckpointFolder(disk.path, 3).take_over(source)
+        assert [file.name for file in here.iterdir()] == ["manifest.json"]

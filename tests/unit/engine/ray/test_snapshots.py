@@ -1,0 +1,88 @@
+"""Parts of a checkpoint: each shard takes its own, whoever wrote it; who holds no rows looks at none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gearshift as gs
+from examples import PLAIN, make_batch
+from gearshift.embedding.sharded import Placement
+from gearshift.engine.ray.process_context import layout_of
+from gearshift.engine.ray.snapshots import PARTS, PartCut, commit, load_part
+from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.training.learner import Learner, is_of_rows
+
+
+def a_learner(folder: Path) -> Learner:
+    torch.manual_seed(5)
+    trainer = gs.Trainer(global_batch=60, checkpoint=gs.CheckpointPolicy(path=str(folder)))
+    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
+    return trainer.prepare(model, gs.read(make_batch(PLAIN, 600), PLAIN)).training.learner
+
+
+def trained(folder: Path) -> Path:
+    """The last checkpoint of a run of threads."""
+    torch.manual_seed(5)
+    trainer = gs.Trainer(global_batch=60, checkpoint=gs.CheckpointPolicy(path=str(folder)))
+    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
+    run = trainer.start(model, gs.read(make_batch(PLAIN, 600), PLAIN))
+    run.wait(60)
+    return (run.folder / "checkpoints" / "last").resolve()
+
+
+def parted(folder: Path, shards: int, source: Path) -> Path:
+    """The same checkpoint, as so many shards write it."""
+    learner = a_learner(folder)
+    layout, beside, path = layout_of(learner, shards), folder / "beside", folder / f"in-{shards}"
+    for shard in range(shards):
+        PartCut.of(load_part(a_learner(folder), layout, shard, source), shard).write(beside)
+    saved = Checkpoint.open(source)
+    commit(learner, layout, beside, path, saved.facts, {"progress": saved.arrays("progress")})
+    return path
+
+
+def ids_of(server: object) -> np.ndarray:
+    store = server.stores[0]  # type: ignore[attr-defined]
+    return np.sort(np.concatenate([block.ids_U for block in store.blocks()] or [np.empty(0, np.int64)]))
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(1, 1), (3, 3), (3, 2), (2, 3)])
+def test_any_number_of_shards_takes_what_is_theirs(tmp_path: Path, writers: int, readers: int) -> None:
+    whole = trained(tmp_path)
+    every = np.sort(np.concatenate([block.ids_U for block in Checkpoint.open(whole).rows("rows0")]))
+    path = parted(tmp_path, writers, whole)
+    for shard in range(readers):
+        learner = a_learner(tmp_path)
+        server = load_part(learner, layout_of(learner, readers), shard, path)
+        np.testing.assert_array_equal(ids_of(server), every[Placement(every, readers).groups[shard]])
+
+
+def test_a_shard_reads_no_files_of_others(tmp_path: Path) -> None:
+    path = parted(tmp_path, 3, trained(tmp_path))
+    assert Checkpoint.open(path).facts[PARTS] == 3
+    damaged = next(path.glob("rows0-s1-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    layout = layout_of(a_learner(tmp_path), 3)
+    for shard in (0, 2):
+        assert len(ids_of(load_part(a_learner(tmp_path), layout, shard, path)))
+    with pytest.raises(UserError, match=f"{damaged.name} is corrupt"):
+        load_part(a_learner(tmp_path), layout, 1, path)
+    with pytest.raises(UserError, match="is corrupt"):
+        load_part(a_learner(tmp_path), layout_of(a_learner(tmp_path), 2), 0, path)
+
+
+def test_who_holds_no_rows_opens_none(tmp_path: Path) -> None:
+    path = trained(tmp_path)
+    for file in path.glob("rows*"):
+        file.unlink()
+    saved = Checkpoint.open(path, lambda file: not is_of_rows(file))
+    learner = a_learner(tmp_path)
+    learner.restore(saved)
+    assert learner.server.step == 10 and not len(ids_of(learner.server))
+    with pytest.raises(UserError, match="is missing"):
+        Checkpoint.open(path)
