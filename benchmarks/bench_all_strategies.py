@@ -23,8 +23,8 @@ from replicas.arms import FAST_LINK, SLOW_LINK, Arm, Rates, Score, difference, p
 
 from gearshift.cli.compare import Asked, table
 from gearshift.cluster_model.cluster import Slow
-from gearshift.comparison import Arm as Compared
-from gearshift.comparison import compare
+from gearshift.experiments.paired_runs import Arm as Compared
+from gearshift.experiments.paired_runs import compare
 
 EVERY_5 = {"exchange": {"every": 5}}
 ARMS = {

@@ -30,11 +30,11 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, SlowPeriod
-from gearshift.comparison import interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.engine.simulation.simulator import simulate
+from gearshift.experiments.paired_runs import interval
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic, Change

@@ -28,7 +28,7 @@ from statistics import median
 import torch
 
 import gearshift as gs
-from gearshift.comparison import interval
+from gearshift.experiments.paired_runs import interval
 from gearshift.run import control
 from gearshift.run.event_log import EventLog, Head, files
 from gearshift.sync.coordinator import Coordinator

@@ -34,8 +34,8 @@ from large_batch.arms import ARMS, arm
 from large_batch.cases import CASES, Case
 from large_batch.jobs import Job, Pool
 
-from gearshift.comparison import Interval, bounds, interval
-from gearshift.largest_batch import Line, Search, Sweep, sweep
+from gearshift.experiments.largest_batch import Line, Search, Sweep, sweep
+from gearshift.experiments.paired_runs import Interval, bounds, interval
 
 FOUR = ("sgd", "vr_sgd", "adam", "cowclip")
 ALL = (

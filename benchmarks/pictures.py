@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gearshift.curves import COLOURS, document, text
+from gearshift.experiments.svg_plot import COLOURS, document, text
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 60, 20, 60, 60
 BINS = 40

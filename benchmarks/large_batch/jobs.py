@@ -19,7 +19,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from gearshift.largest_batch import TUNING_SEED, Score, Trial
+from gearshift.experiments.largest_batch import TUNING_SEED, Score, Trial
 from gearshift.metrics import Measures
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.server import RowSettings

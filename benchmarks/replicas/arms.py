@@ -15,12 +15,12 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network, Slow
-from gearshift.comparison import Interval, interval
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.engine.simulation.simulator import Switch
 from gearshift.engine.simulation.tally import Outcome
+from gearshift.experiments.paired_runs import Interval, interval
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.training.evaluation import evaluate

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from gearshift.comparison import Interval, interval
+from gearshift.experiments.paired_runs import Interval, interval
 from switching.base import Score
 
 Scores = list[dict[str, Score]]  # of each seed, by arm; an arm may be missing in some seeds

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gearshift.engine.ray.settings import ClusterSettings as ClusterSettings
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
+    from gearshift.experiments.batch_sweep import sweep_batch as sweep_batch
     from gearshift.models import losses as losses
     from gearshift.models.inputs import Inputs as Inputs
     from gearshift.optim.first_order import SGD as SGD
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from gearshift.run.result import Result as Result
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
-    from gearshift.sweep import sweep_batch as sweep_batch
     from gearshift.trainer import Trainer as Trainer
     from gearshift.training.evaluation import Evaluation as Evaluation
     from gearshift.training.timing import Every as Every
@@ -97,7 +97,7 @@ _HOMES = {
     "gearshift.run.remote_run": "RemoteRun attach",
     "gearshift.run.result": "Result",
     "gearshift.run.local_run": "Callback CheckpointPolicy Run",
-    "gearshift.sweep": "sweep_batch",
+    "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.trainer": "Trainer",
     "gearshift.training.training": "EarlyStopping Plateau Switch",

@@ -363,7 +363,7 @@ def sweep_batch(
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
     from gearshift.cli.sweep_batch import factor, parsed_share, sweep_batch_command
-    from gearshift.sweep import Asked
+    from gearshift.experiments.batch_sweep import Asked
 
     factors = tuple(factor(word) for word in _listed(batches))
     names = tuple(_listed(optimizers))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.cli import terminal
-from gearshift.comparison import Arm, Interval, compare
 from gearshift.config import Config, check_files, load_config
 from gearshift.config.strategy_words import parse_strategy
 from gearshift.errors import UserError
+from gearshift.experiments.paired_runs import Arm, Interval, compare
 from gearshift.run import folder as run_folder
 
 _HEADS = ("strategy", "AUC (95 %)", "vs {}, paired", "verdict", "ex/s", "x {}", "of possible", "staleness", "lag",

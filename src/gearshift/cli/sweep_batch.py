@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from gearshift.cli import terminal
 from gearshift.cli.compare import difference_text, interval_text, markdown_table
-from gearshift.comparison import interval
 from gearshift.config import check_files, load_config
 from gearshift.config.quantities import parse_share
 from gearshift.errors import UserError
-from gearshift.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
+from gearshift.experiments.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
+from gearshift.experiments.paired_runs import interval
 from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
-    from gearshift.sweep import Asked, BatchSweep
+    from gearshift.experiments.batch_sweep import Asked, BatchSweep
 
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
           "gap", "steps", "time")  # fmt: skip
@@ -33,7 +33,7 @@ def sweep_batch_command(asked: Asked, out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder, which is made if need be")
 
-    from gearshift.sweep import BatchSweep  # imports torch
+    from gearshift.experiments.batch_sweep import BatchSweep  # imports torch
 
     swept = BatchSweep(asked, terminal.say)
     terminal.say(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gearshift as gs
-from gearshift import sweep as sweep_module
 from gearshift import train
 from gearshift.cli import app as cli
 from gearshift.cli.sweep_batch import FILES
@@ -17,8 +16,9 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
-from gearshift.largest_batch import TUNING_SEED, Line, Score, Trial
-from gearshift.sweep import Asked, BatchSweep, _Quiet
+from gearshift.experiments import batch_sweep as sweep_module
+from gearshift.experiments.batch_sweep import Asked, BatchSweep, _Quiet
+from gearshift.experiments.largest_batch import TUNING_SEED, Line, Score, Trial
 from gearshift.training.evaluation import Evaluation
 
 CONFIG = """\

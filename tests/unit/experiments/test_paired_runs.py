@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gearshift.comparison import Interval, compare, interval, seeds_to_settle, student95, verdict
+from gearshift.experiments.paired_runs import Interval, compare, interval, seeds_to_settle, student95, verdict
 
 
 def report(auc: float, rate: float = 100.0, discarded: int = 0) -> dict:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gearshift.largest_batch import TUNING_SEED, Score, Search, Sweep, Trial, downhill, sweep
+from gearshift.experiments.largest_batch import TUNING_SEED, Score, Search, Sweep, Trial, downhill, sweep
 
 SEARCH = Search(examples=1_000_000, share=0.1, steps=10)
 CEILING = {"good": 4096, "bad": 256}  # batches up to which an optimizer loses nothing

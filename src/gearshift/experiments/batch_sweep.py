@@ -23,7 +23,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
-from gearshift.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
+from gearshift.experiments.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.sync.registry import gradients_per_step, resolve

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gearshift.curves import COLOURS, Point, curves, round_values
+from gearshift.experiments.svg_plot import COLOURS, Point, curves, round_values
 
 NAN = math.nan
 

@@ -17,8 +17,8 @@ from functools import partial
 from statistics import mean, median
 from typing import Any
 
-from gearshift.comparison import Interval, bounds, interval, seeds_to_settle
-from gearshift.curves import Point, curves
+from gearshift.experiments.paired_runs import Interval, bounds, interval, seeds_to_settle
+from gearshift.experiments.svg_plot import Point, curves
 from gearshift.optim.batch_scaling import Rates, scaled
 
 TUNING_SEED = 1000
