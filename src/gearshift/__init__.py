@@ -9,10 +9,10 @@ The way of the data, and where to look:
     parameters/server.py     where parameters live and steps are applied
     training/learner.py    both together: a model in training
     sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
-    training/training.py   the loop; run/local_run.py: a run in its thread and folder; trainer.py: `Trainer`
+    training/training.py   the loop; run/local_run.py: a run in its thread and folder; trainer/trainer.py: `Trainer`
     run/event_log.py  every decision, to replay; run/control.py: a live run asked from another process
     run/trained_model.py    predict, evaluate, save, load
-    config/       what a run is, from YAML; train.py builds it; cli/app.py and commands/ are the command line
+    config/       what a run is, from YAML; config/build.py builds it; cli/app.py and commands/ are the command line
 """
 
 import os
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from gearshift.run.result import Result as Result
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
-    from gearshift.trainer import Trainer as Trainer
+    from gearshift.trainer.trainer import Trainer as Trainer
     from gearshift.training.evaluation import Evaluation as Evaluation
     from gearshift.training.timing import Every as Every
     from gearshift.training.training import EarlyStopping as EarlyStopping
@@ -99,7 +99,7 @@ _HOMES = {
     "gearshift.run.local_run": "Callback CheckpointPolicy Run",
     "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.trained_model": "TrainedModel load",
-    "gearshift.trainer": "Trainer",
+    "gearshift.trainer.trainer": "Trainer",
     "gearshift.training.training": "EarlyStopping Plateau Switch",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -21,7 +21,7 @@ import pytest
 
 from gearshift.cli import app as cli
 
-pytest.importorskip("gearshift.train")
+pytest.importorskip("gearshift.config.build")
 
 ROWS = 3000
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from gearshift.config import load_config
+from gearshift.config.build import start
 from gearshift.engine.ray import launch
 from gearshift.engine.ray import process_context as site
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import prometheus
-from gearshift.train import start
 
 CONFIG = """\
 name: far

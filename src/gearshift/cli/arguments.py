@@ -159,7 +159,7 @@ def tell_skipped(*datasets: Any) -> None:
 
 def own_data(opened: Opened, schema: Schema) -> Any:
     """The test data of a model's run, else its validation data."""
-    from gearshift.train import datasets
+    from gearshift.config.build import datasets
 
     if opened.config is None:
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from gearshift.cli import terminal
 from gearshift.config import Config, check_files, load_config
-from gearshift.config.strategy_words import parse_strategy
+from gearshift.config.strategy_argument import parse_strategy
 from gearshift.errors import UserError
 from gearshift.experiments.paired_runs import Arm, Interval, compare
 from gearshift.run import folder as run_folder
@@ -75,7 +75,7 @@ def _config(asked: Asked, strategy: str, seed: int) -> Config:
 
 
 def _run(config: Config, asked: Asked) -> dict[str, Any]:
-    from gearshift import train  # imports torch
+    from gearshift.config import build as train  # imports torch
 
     run = train.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
     report = dict(run.wait().report)

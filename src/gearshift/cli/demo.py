@@ -15,7 +15,7 @@ from gearshift.cli.evaluate import evaluate
 from gearshift.cli.predict import predict
 from gearshift.cli.train import command_line, follow
 from gearshift.config import Config, load_config
-from gearshift.config.quantities import parse_count
+from gearshift.config.units import parse_count
 from gearshift.run import folder as run_folder
 
 NEW_EXAMPLES = 20_000
@@ -60,7 +60,7 @@ def demo(folder: Path, examples: str) -> int:
     run_folder.write_text(file, _CONFIG.format(examples=examples, runs=folder / "runs"))
     config = load_config(file)
 
-    from gearshift.train import start
+    from gearshift.config.build import start
 
     _show(f"gearshift train {file}")
     run = start(config, command=command_line())
@@ -79,7 +79,7 @@ def demo(folder: Path, examples: str) -> int:
 
 def _change_gear(folder: Path, examples: str) -> int:
     """One worker turns slow, and the run goes on in another strategy: what each phase trained per second."""
-    from gearshift.train import start
+    from gearshift.config.build import start
 
     if parse_count(examples) < UNEVEN:
         terminal.say(

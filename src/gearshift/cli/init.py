@@ -15,7 +15,7 @@ from gearshift.config.data import Data
 from gearshift.config.files import exists, hint
 from gearshift.config.load import DATA_ENDINGS, config_from
 from gearshift.config.overrides import parse_value
-from gearshift.config.quantities import parse_text
+from gearshift.config.units import parse_text
 from gearshift.errors import DataWarning, UserError
 from gearshift.run import folder as run_folder
 

@@ -20,8 +20,8 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
         raise UserError(f"{output} exists and is not empty; choose another folder, or remove it")
     check_files(asked)
 
+    from gearshift.config.build import datasets
     from gearshift.data.prepare import put_in_place
-    from gearshift.train import datasets
 
     data = datasets(asked)
     train = data.train.fitted()

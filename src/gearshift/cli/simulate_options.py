@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from gearshift.cluster_model.cluster import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
-from gearshift.config.cluster_words import (
+from gearshift.config.disturbances import (
     MOST_WORKERS,
     parse_bursts,
     parse_failure,
@@ -17,8 +17,8 @@ from gearshift.config.cluster_words import (
     parse_preemption,
     parse_slow,
 )
-from gearshift.config.quantities import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
-from gearshift.config.strategy_words import parse_strategy
+from gearshift.config.strategy_argument import parse_strategy
+from gearshift.config.units import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
 from gearshift.engine.simulation.simulator import Switch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gearshift.cli import terminal
 from gearshift.cli.compare import difference_text, interval_text, markdown_table
 from gearshift.config import check_files, load_config
-from gearshift.config.quantities import parse_share
+from gearshift.config.units import parse_share
 from gearshift.errors import UserError
 from gearshift.experiments.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
 from gearshift.experiments.paired_runs import interval

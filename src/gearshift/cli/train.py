@@ -35,7 +35,7 @@ class Result(Protocol):
 
 
 class Run(Protocol):
-    """What `gearshift.train.start` returns, as far as a command needs it."""
+    """What `gearshift.config.build.start` returns, as far as a command needs it."""
 
     @property
     def folder(self) -> Path: ...
@@ -68,7 +68,7 @@ def train(
     check_files(asked)
     warm = find_model(init_from, asked.checkpoint.path, "runs") if init_from is not None else None
 
-    from gearshift.train import start
+    from gearshift.config.build import start
 
     run: Run = start(asked, command=command_line(), resume=saved, init_from=warm)
     ending = follow(run)

@@ -1,6 +1,6 @@
 """What a run is: a typed tree with a sentence per field, read from YAML and `key=value` overrides.
 
-    quantities.py   10min, 16GiB, 10%, 2M: how people write amounts
+    units.py   10min, 16GiB, 10%, 2M: how people write amounts
     section.py      what every section has in common
     data.py         the `data` section
     features.py     the `features` list, and the built-in ones of Criteo and Avazu

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
-from gearshift.config.quantities import Count, Cut, Number, Share, Text, parse_text
 from gearshift.config.section import Named, Paths, Section, Texts
+from gearshift.config.units import Count, Cut, Number, Share, Text, parse_text
 from gearshift.data.label_rule import Missing, parse_positive
 
 

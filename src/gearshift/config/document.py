@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from gearshift.config.quantities import WrittenFloat, WrittenInt
+from gearshift.config.units import WrittenFloat, WrittenInt
 from gearshift.errors import UserError
 
 Path = tuple[str | int, ...]

@@ -18,8 +18,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from gearshift.config.quantities import Count, Text, parse_count, parse_number
 from gearshift.config.section import Section
+from gearshift.config.units import Count, Text, parse_count, parse_number
 from gearshift.data import schema as columns
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gearshift.config.quantities import Count, Number, Share
 from gearshift.config.section import Named, Section
+from gearshift.config.units import Count, Number, Share
 
 
 class Optimizer(Named):

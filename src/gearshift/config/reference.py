@@ -16,8 +16,8 @@ from gearshift.config.data import LabelColumn
 from gearshift.config.document import dump_flow
 from gearshift.config.features import ENTRY_TYPES
 from gearshift.config.overrides import section_of
-from gearshift.config.quantities import write_every
 from gearshift.config.tree import SCHEMA_FILE, Config
+from gearshift.config.units import write_every
 from gearshift.training.timing import Every
 
 DOCS_FILE = SCHEMA_FILE.parents[2] / "docs" / "config.md"

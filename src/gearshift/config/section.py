@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from gearshift.config.quantities import Count, Text
+from gearshift.config.units import Count, Text
 
 
 class Section(BaseModel):

@@ -16,8 +16,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails
 
-from gearshift.config.quantities import Count, Number, Point, Seconds, Text, plain
 from gearshift.config.section import Named
+from gearshift.config.units import Count, Number, Point, Seconds, Text, plain
 from gearshift.errors import UserError
 from gearshift.sync.exchange import exchange_of
 from gearshift.sync.registry import STRATEGIES

@@ -1,6 +1,6 @@
 """The typed tree: every setting of a run with its type, its default and one sentence.
 
-A `Config` is a frozen value. It opens no file and builds nothing; `train.py` does. Whatever exists as a
+A `Config` is a frozen value. It opens no file and builds nothing; `build.py` does. Whatever exists as a
 `Config` is consistent in itself (checks.py). Names are those of docs/config.md, which is made from here.
 """
 
@@ -20,21 +20,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gearshift.cluster_model import cluster as cluster_model
-from gearshift.config import checks, cluster_words, document
+from gearshift.config import checks, document
+from gearshift.config import disturbances as cluster_words
 from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
 from gearshift.config.optimizers import Optimizers
-from gearshift.config.quantities import (
-    Count,
-    MaybeEvery,
-    Number,
-    Seconds,
-    Share,
-    Size,
-    Text,
-)
 from gearshift.config.section import Counts, Named, Section, Texts
 from gearshift.config.strategies import Strategy
+from gearshift.config.units import Count, MaybeEvery, Number, Seconds, Share, Size, Text
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.training.timing import Every

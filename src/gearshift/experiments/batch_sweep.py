@@ -18,7 +18,8 @@ import torch
 
 from gearshift import models
 from gearshift.config import Config, load_config
-from gearshift.config.optimizer_words import parse_optimizer
+from gearshift.config.build import datasets, make_trainer
+from gearshift.config.optimizer_argument import parse_optimizer
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
@@ -27,8 +28,7 @@ from gearshift.experiments.largest_batch import TUNING_SEED, Line, Score, Search
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.sync.registry import gradients_per_step, resolve
-from gearshift.train import datasets, make_trainer
-from gearshift.trainer import Trainer
+from gearshift.trainer.trainer import Trainer
 from gearshift.training.evaluation import Evaluation, evaluate
 from gearshift.training.timing import Moment
 from gearshift.training.training import NotFinite, Plan, Switch, Training

@@ -1,4 +1,4 @@
-"""A training run without training: what `gearshift.train.start` gives, as far as the commands use it.
+"""A training run without training: what `gearshift.config.build.start` gives, as far as the commands use it.
 
 Steps of 10 ms in a thread of its own; keeps its run folder like the real one.
 """
@@ -83,8 +83,8 @@ class Run:
 
 
 def module(**settings: Any) -> types.ModuleType:
-    """A stand-in for `gearshift.train`; `calls` has what `start` was asked."""
-    stand_in: Any = types.ModuleType("gearshift.train")
+    """A stand-in for `gearshift.config.build`; `calls` has what `start` was asked."""
+    stand_in: Any = types.ModuleType("gearshift.config.build")
     stand_in.calls = []
 
     def start(
@@ -104,5 +104,5 @@ def module(**settings: Any) -> types.ModuleType:
 if __name__ == "__main__":  # the `gearshift` command with a run that takes its time; for tests with signals
     from gearshift.cli.app import main
 
-    sys.modules["gearshift.train"] = module(steps=100_000)
+    sys.modules["gearshift.config.build"] = module(steps=100_000)
     main()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gearshift as gs
-from gearshift import train
 from gearshift.cli import app as cli
 from gearshift.cli.sweep_batch import FILES
+from gearshift.config import build as train
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples

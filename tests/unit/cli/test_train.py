@@ -19,7 +19,7 @@ FAKE = Path(fake_training.__file__)
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> fake_training.types.ModuleType:
     module = fake_training.module()
-    monkeypatch.setitem(sys.modules, "gearshift.train", module)
+    monkeypatch.setitem(sys.modules, "gearshift.config.build", module)
     return module
 
 
@@ -118,7 +118,7 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 
 def test_a_run_that_fails_is_a_sentence_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     module = fake_training.module(failure="loss became NaN at step 5. Try optimizer.dense.lr=5e-4")
-    monkeypatch.setitem(sys.modules, "gearshift.train", module)
+    monkeypatch.setitem(sys.modules, "gearshift.config.build", module)
     code, _, err = shell("train", "clicks.yaml")
     assert (code, err) == (2, "loss became NaN at step 5. Try optimizer.dense.lr=5e-4\n")
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.config.document import dump, dump_flow, parse, resolve
-from gearshift.config.quantities import parse_text
+from gearshift.config.units import parse_text
 from gearshift.errors import UserError
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from gearshift.cli.init import init
 from gearshift.config import load_config
+from gearshift.config.build import datasets
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import infer
 from gearshift.data.order import Grouping, grouping_of_end, stands_together
 from gearshift.data.schema import Categorical, Label, Schema
-from gearshift.train import datasets
 
 SIZE = 3000
 Rows = list[dict[str, object]]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.config import load_config
+from gearshift.config.build import start
 from gearshift.errors import UserError
-from gearshift.train import start
 
 DATA = gs.read(make_batch(PLAIN, 600), PLAIN)
 

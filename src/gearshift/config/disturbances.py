@@ -27,7 +27,7 @@ from gearshift.cluster_model.cluster import (
     SlowPeriod,
     Workers,
 )
-from gearshift.config.quantities import parse_number, parse_seconds, parse_share
+from gearshift.config.units import parse_number, parse_seconds, parse_share
 from gearshift.errors import UserError
 
 MOST_WORKERS = 1_000_000

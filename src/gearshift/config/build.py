@@ -27,7 +27,7 @@ from gearshift.run import folder as run_folder
 from gearshift.run import interrupts, leftovers
 from gearshift.run.local_run import CheckpointPolicy, Run
 from gearshift.sync.registry import gradients_per_step
-from gearshift.trainer import Trainer
+from gearshift.trainer.trainer import Trainer
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
 from gearshift.training.training import EarlyStopping, PlannedSwitch, Plateau

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.config import quantities as q
+from gearshift.config import units as q
 from gearshift.training.timing import Every
 
 

@@ -39,7 +39,7 @@ from gearshift.run import interrupts, leftovers
 from gearshift.run.local_run import Callback, CheckpointPolicy, Run
 from gearshift.run.result import Result
 from gearshift.sync.registry import not_a_name
-from gearshift.trainer_settings import check_optimizer, check_rows, grown, growth
+from gearshift.trainer.checks import check_optimizer, check_rows, grown, growth
 from gearshift.training.learner import Learner, is_of_rows
 from gearshift.training.timing import Every
 from gearshift.training.training import EarlyStopping, Plan, Plateau, Training

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gearshift.config.strategy_words import parse_strategy
+from gearshift.config.strategy_argument import parse_strategy
 from gearshift.errors import UserError
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gearshift.config import load_config
+from gearshift.config.build import build, start
 from gearshift.errors import UserError
 from gearshift.run import control
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership as lease
 from gearshift.run.local_run import Run
-from gearshift.train import build, start
 
 CSV = """\
 data: {{train: {train}, label: click, time: ts{more}}}

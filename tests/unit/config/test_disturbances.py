@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from gearshift.cluster_model.cluster import Bursts, Crash, Failures, Lognormal, Preemption, Slow, SlowPeriod
-from gearshift.config.cluster_words import (
+from gearshift.config.disturbances import (
     parse_bursts,
     parse_failure,
     parse_lognormal,
