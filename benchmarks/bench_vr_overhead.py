@@ -38,9 +38,9 @@ from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.spread import SharedSums, ShiftedSums
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced
+from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings, RowTrust, Server
 from gearshift.training.learner import Learner
-from gearshift.training.worker import Push
 
 GRADIENTS, PROCESSES = 8, 2
 ROW_TRUSTS: tuple[RowTrust, ...] = ("touched", "row_wise")

@@ -39,9 +39,9 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import SGD
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import NO_PREDICTIONS, Order, Step
-from gearshift.training.worker import Push, RowPush
 
 ROWS, WIDTH, TABLE, DENSE, SETS = 40_000, 16, 1_000_000, 16, 8
 LIMITS = Limits((WIDTH,), (DENSE,), ids=ROWS, batch=1)

@@ -21,11 +21,11 @@ from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
 from gearshift.engine.epoch import Ended
 from gearshift.optim.first_order import DenseOptimizer, Momentum
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
 from gearshift.sync.messages import Lease
-from gearshift.training.worker import Push, RowPush
 
 TENSORS = (0, 4, 7)  # where they begin
 SIZE = 9

@@ -15,10 +15,10 @@ from gearshift.engine.protocol import replica_messages as r
 from gearshift.engine.protocol.all_reduce import Place
 from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
 from gearshift.sync.messages import Begin, Lease
-from gearshift.training.worker import Push, RowPush
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
 STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))

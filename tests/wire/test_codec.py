@@ -17,8 +17,8 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.codec import BY_TYPE, Codec, said_by
 from gearshift.engine.wire.frames import HEAD
 from gearshift.engine.wire.limits import WireError
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.shard import NO_PREDICTIONS, Drop, Order
-from gearshift.training.worker import Push, RowPush
 from tests.wire.fuzz import fuzz, most_memory
 from tests.wire.samples import BY_READER, COORDINATOR, LIMITS, SHARD, WORKER, same
 

@@ -24,8 +24,8 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys, Register
 from gearshift.engine.wire.limits import Limits
 from gearshift.errors import UserError
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.shard import NO_PREDICTIONS, Drop, Order
-from gearshift.training.worker import Push, RowPush
 
 LIMITS = Limits((4,), (3, 2), ids=20_000, batch=8)
 COORDINATOR, SHARD = To("coordinator"), To("shard", 1)

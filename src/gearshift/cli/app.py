@@ -17,8 +17,7 @@ from typing import Annotated, Literal, TextIO
 import typer
 
 from gearshift.cli.help_sections import Sections
-from gearshift.errors import DataWarning, UserError
-from gearshift.names import nearest_name
+from gearshift.errors import DataWarning, UserError, nearest_name
 
 app = typer.Typer(
     name="gearshift",

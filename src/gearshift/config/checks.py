@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gearshift.errors import UserError
-from gearshift.names import nearest_name
+from gearshift.errors import UserError, nearest_name
 from gearshift.sync.registry import resolve, shared_replicas_need_threads
 
 if TYPE_CHECKING:

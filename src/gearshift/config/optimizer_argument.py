@@ -6,16 +6,15 @@ are those of the config's section `optimizer`.
 
 from __future__ import annotations
 
-from gearshift import names
 from gearshift.config.checks import DENSE_SETTINGS
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 
 
 def parse_optimizer(word: str) -> tuple[str, dict[str, str]]:
     """The name, and the settings as they are written."""
     name, *pieces = word.split(":")
     if name not in DENSE_SETTINGS:
-        raise names.unknown("optimizer", name, DENSE_SETTINGS)
+        raise unknown_name("optimizer", name, DENSE_SETTINGS)
     written: dict[str, str] = {}
     for piece in pieces:
         key, _, value = piece.partition("=")

@@ -17,7 +17,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gearshift import names
 from gearshift.data.batch import Batch
 from gearshift.data.encode import wanted_columns
 from gearshift.data.examples import (
@@ -38,8 +37,8 @@ from gearshift.data.readers.sniff import CsvFormat as CsvFormat
 from gearshift.data.readers.sources import Source, builtin_schema, open_source
 from gearshift.data.schema import TYPE_NAMES, Schema
 from gearshift.data.synthetic import ClickLog
-from gearshift.errors import UserError, warn
-from gearshift.html_table import html_table
+from gearshift.errors import UserError, unknown_name, warn
+from gearshift.tables import html_table
 
 PREFETCH_BATCHES = 8
 BLOCK_EXAMPLES = 65_536
@@ -70,7 +69,7 @@ def read(
     A list of dicts and a polars LazyFrame are read like the table that they make.
     """
     if missing_columns not in get_args(MissingColumnsMode):
-        raise names.unknown("missing_columns", missing_columns, get_args(MissingColumnsMode))
+        raise unknown_name("missing_columns", missing_columns, get_args(MissingColumnsMode))
     if isinstance(source, Batch):
         return Dataset(MemoryExamples(source, _stated(schema, "a Batch")))
     if isinstance(source, ClickLog):

@@ -24,8 +24,7 @@ from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, Place
 from gearshift.data.readers.nested import check_nesting
 from gearshift.data.readers.number_marks import is_grouped
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
-from gearshift.errors import MissingColumns, UserError
-from gearshift.names import nearest_name
+from gearshift.errors import MissingColumns, UserError, nearest_name
 
 TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
 LABELS_SHOWN = 1000  # examples whose labels tell what their values are

@@ -9,8 +9,8 @@ from gearshift.embedding.lookup import Found
 from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.parameters.local_shards import LocalShards
+from gearshift.parameters.push import Push
 from gearshift.sync.messages import Begin
-from gearshift.training.worker import Push
 
 Compute = Callable[[Begin, Found], Push | Unusable]
 

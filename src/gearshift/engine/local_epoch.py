@@ -23,12 +23,12 @@ from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.protocol.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.parameters.local_shards import LocalShards
+from gearshift.parameters.push import Push
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner, Replica
-from gearshift.training.worker import Push
 
 if TYPE_CHECKING:
     from gearshift.training.training import Observer, ResizeAsked, SwitchAsked, Training

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gearshift.engine.shadow_threads import LiveReplicas
 from gearshift.parameters.local_shards import LocalShards
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.figures import as_json
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.exchange import Choices
@@ -20,7 +21,6 @@ from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined,
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Work
-from gearshift.training.worker import Push
 
 if TYPE_CHECKING:
     from gearshift.training.training import Training

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.arithmetic import centre_step
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.sync.exchange import Background, Choices, EverySteps
-from gearshift.training.worker import Push
 
 # Seconds between exchanges: in one memory they take no time, and back to back would leave none for training.
 BREATH = 0.005

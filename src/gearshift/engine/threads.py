@@ -23,8 +23,8 @@ from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.errors import brief
 from gearshift.parameters.local_shards import LocalShards
+from gearshift.parameters.push import Push
 from gearshift.sync.messages import Begin
-from gearshift.training.worker import Push
 
 Compute = Callable[[Begin, Found], Push | Unusable]
 Employ = Callable[[int], Compute]  # what a worker needs, made in its own thread and gone with it

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gearshift.html_table import html_table, number
 from gearshift.metrics import Grouped, Measures
-from gearshift.run import display
+from gearshift.tables import html_table, number, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas
@@ -63,11 +62,11 @@ class Scores:
 
     def to_arrow(self) -> pa.Table:
         """The figures as an Arrow table, a row for each task."""
-        return display.to_arrow(self.rows())
+        return to_arrow(self.rows())
 
     def to_pandas(self) -> pandas.DataFrame:
         """The figures as a pandas DataFrame, a row for each task."""
-        return display.to_pandas(self.rows())
+        return to_pandas(self.rows())
 
     def __repr__(self) -> str:
         figures = {

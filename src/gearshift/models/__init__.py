@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gearshift import names
 from gearshift.data.schema import Schema
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.models.cross import DCN, DCNv2
 from gearshift.models.deep import DNN, DeepFM, WideDeep
 from gearshift.models.din import DIN
@@ -78,7 +77,7 @@ __all__ = [
 def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) -> nn.Module:
     """A model by its name in a config; a seed gives the same weights each time and leaves torch's alone."""
     if name not in MODELS:
-        raise names.unknown("model", name, MODELS)
+        raise unknown_name("model", name, MODELS)
     known = parameters(name)
     for param in params:
         if param not in known:
@@ -86,7 +85,7 @@ def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) 
                 raise UserError(
                     f"model {name} has no `{param}`: leave it out, or say model={name} for its defaults"
                 )
-            raise names.unknown(f"parameter of model {name}:", param, known)
+            raise unknown_name(f"parameter of model {name}:", param, known)
     if seed is None:
         return MODELS[name](schema, **params)
     with torch.random.fork_rng(devices=[]):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gearshift import names
 from gearshift.data import schema as columns
 from gearshift.data.schema import Schema
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.models.inputs import input_fields, row_width
 
 Pair = tuple[str, str]  # target field, history sequence
@@ -50,7 +49,7 @@ def histories(
     chosen = list(sequences) if named is None else named
     for name in chosen:
         if name not in sequences:
-            raise names.unknown(f"history of model {model}:", name, sequences)
+            raise unknown_name(f"history of model {model}:", name, sequences)
     if targets is None:
         targets = [_shared_target(model, schema, sequences[name]) for name in chosen]
     if len(targets) != len(chosen):
@@ -83,7 +82,7 @@ def _check_pair(model: str, schema: Schema, pair: Pair, dim: int) -> None:
     fields = {f.name: f for f in schema.fields}
     single = [f.name for f in input_fields(schema, sequences=True)]
     if target not in single:
-        raise names.unknown(f"target of model {model}:", target, single)
+        raise unknown_name(f"target of model {model}:", target, single)
     widths = [row_width(schema, fields[name], dim) for name in pair]
     if widths[0] != widths[1]:
         raise UserError(

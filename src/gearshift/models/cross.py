@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from gearshift import names
 from gearshift.data.schema import Schema
+from gearshift.errors import unknown_name
 from gearshift.models import checks
 from gearshift.models.inputs import Inputs, aligned, join
 from gearshift.models.layers import MLP, flat_width, logits, output_linear
@@ -101,7 +101,7 @@ class DCNv2(Model):
         super().__init__()
         checks.some_feature("dcnv2", schema, dim)
         if structure not in ("parallel", "stacked"):
-            raise names.unknown("structure of dcnv2:", structure, ("parallel", "stacked"))
+            raise unknown_name("structure of dcnv2:", structure, ("parallel", "stacked"))
         self.dim = dim
         self.parallel = structure == "parallel"
         width = aligned(flat_width(schema, dim))

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gearshift import names
 from gearshift.data.schema import Schema
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.models.inputs import Inputs, input_fields, row_width
 
 
@@ -110,7 +109,7 @@ class MLP(nn.Sequential):
 
 def _check_options(hidden: Sequence[int], activation: str, dropout: float) -> None:
     if activation not in ACTIVATIONS:
-        raise names.unknown("activation", activation, ACTIVATIONS)
+        raise unknown_name("activation", activation, ACTIVATIONS)
     if isinstance(hidden, str) or not all(isinstance(width, int) and width > 0 for width in hidden):
         raise UserError(f"hidden layers are a list of widths such as [400, 400], not {hidden!r}")
     if not 0.0 <= dropout < 1.0:

@@ -11,8 +11,7 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any
 
-from gearshift import names
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.optim.first_order import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Momentum, State, clip_norm
 from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
@@ -84,9 +83,9 @@ def build(name: str, **params: Any) -> DenseOptimizer:
         return variance_reduced(name, **params)
     rules = OPTIMIZERS | LAYER_WISE
     if name not in rules:
-        raise names.unknown("optimizer", name, [*rules, *VARIANCE_REDUCED])
+        raise unknown_name("optimizer", name, [*rules, *VARIANCE_REDUCED])
     known = [f.name for f in fields(rules[name]) if f.name != "layout"]
     for param in params:
         if param not in known:
-            raise names.unknown(f"parameter of optimizer {name}:", param, known)
+            raise unknown_name(f"parameter of optimizer {name}:", param, known)
     return rules[name](**params)

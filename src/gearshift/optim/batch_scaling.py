@@ -16,8 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gearshift import names
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ SCALING_RULES: dict[str, Callable[[Rates, float], Rates]] = {
 def scaled(rule: str, rates: Rates, factor: float) -> Rates:
     """The rates for a batch `factor` times as large."""
     if rule not in SCALING_RULES:
-        raise names.unknown("batch scaling rule", rule, SCALING_RULES)
+        raise unknown_name("batch scaling rule", rule, SCALING_RULES)
     if not (factor > 0 and math.isfinite(factor)):
         raise UserError(f"a batch grows by a factor above 0, not {factor}")
     return SCALING_RULES[rule](rates, factor)

@@ -20,8 +20,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gearshift import names
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.optim.layout import Layout
 from gearshift.optim.spread import Spread
 
@@ -87,7 +86,7 @@ class GSNR:
                 f"min_gradients is how many a variance takes, 0 or more, not {self.min_gradients!r}"
             )
         if self.control not in get_args(Control):
-            raise names.unknown("control", self.control, get_args(Control))
+            raise unknown_name("control", self.control, get_args(Control))
 
     def too_few(self, effective: float) -> str | None:
         """Why r is 1 in a step of so many gradients of equal weight; None if they are enough.

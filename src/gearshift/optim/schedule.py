@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gearshift import names
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 
 Decay = Literal["none", "linear", "cosine", "step"]
 
@@ -30,7 +29,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.decay not in get_args(Decay):
-            raise names.unknown("decay", self.decay, get_args(Decay))
+            raise unknown_name("decay", self.decay, get_args(Decay))
         for name in ("warmup", "floor", "drop"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UserError(f"schedule.{name} is a share from 0 to 1, not {getattr(self, name)}")

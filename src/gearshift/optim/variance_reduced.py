@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gearshift import names
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.optim.first_order import SGD, Adam, DenseOptimizer, Momentum, State
 from gearshift.optim.gsnr import GSNR
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
@@ -99,13 +98,13 @@ VARIANCE_REDUCED: dict[str, tuple[type[SGD | Momentum | Adam | DenseLARS | Dense
 def variance_reduced(name: str, **params: Any) -> VarianceReduced:
     """`variance_reduced("vr_adam", lr=1e-3, floor=0.2)`: settings of the base rule, of `GSNR`, and `beta3`."""
     if name not in VARIANCE_REDUCED:
-        raise names.unknown("optimizer", name, VARIANCE_REDUCED)
+        raise unknown_name("optimizer", name, VARIANCE_REDUCED)
     rule, beta3 = VARIANCE_REDUCED[name]
     of_rule = [f.name for f in fields(rule) if f.name != "layout"]
     of_gsnr = [f.name for f in fields(GSNR)]
     for param in params:
         if param not in (known := [*of_rule, *of_gsnr, "beta3"]):
-            raise names.unknown(f"parameter of optimizer {name}:", param, known)
+            raise unknown_name(f"parameter of optimizer {name}:", param, known)
     return VarianceReduced(
         rule(**{key: value for key, value in params.items() if key in of_rule}),
         GSNR(**{key: value for key, value in params.items() if key in of_gsnr}),

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from gearshift.parameters.push import Push
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, shard_server
-from gearshift.training.worker import Push
 
 
 class LocalShards:

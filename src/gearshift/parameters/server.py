@@ -36,7 +36,7 @@ from gearshift.optim.row_ratios import PushedRows, RowPartColumns
 from gearshift.optim.spread import ShiftedSums, Spread, effective_number, spread_of
 from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.training.worker import Push, RowPush
+from gearshift.parameters.push import Push, RowPush
 
 EmbeddingReduce = Literal["mean", "touched", "sum"]
 RowTrust = Literal["dense_only", "touched", "row_wise"]

@@ -19,8 +19,8 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import Placement, ShardedStore
 from gearshift.embedding.store import RowStore
 from gearshift.optim.spread import effective_number
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.server import Server
-from gearshift.training.worker import Push, RowPush
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
 NO_PREDICTIONS = np.empty((0, 1), np.float32)

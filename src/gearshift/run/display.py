@@ -1,37 +1,20 @@
-"""How runs and their figures look in a notebook, and how they become tables for pandas and Arrow.
-
-Rows are dicts of plain values, the same for HTML, Arrow and pandas. pandas is not needed unless somebody asks for it.
-"""
+"""How a run looks in a notebook: its status as a line and a row, its measurements as tables."""
 
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gearshift.data.readers.python_objects import from_records
-from gearshift.errors import UserError
-from gearshift.html_table import Rows, number
 from gearshift.run import folder as run_folder
+from gearshift.tables import number, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas
 
     from gearshift.run.control import Status
-
-
-def to_arrow(rows: Rows) -> pa.Table:
-    return from_records(rows)
-
-
-def to_pandas(rows: Rows) -> pandas.DataFrame:
-    if find_spec("pandas") is None:
-        raise UserError("to_pandas() needs pandas: pip install pandas; to_arrow() gives the same without it")
-    frame: pandas.DataFrame = from_records(rows).to_pandas()
-    return frame
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,6 @@ from gearshift import __version__
 from gearshift.data.dataset import Dataset
 from gearshift.data.order import grouping_of_end
 from gearshift.errors import UserError, brief
-from gearshift.html_table import html_table
 from gearshift.metrics import day_name
 from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
@@ -44,6 +43,7 @@ from gearshift.run.resume import measure_arrays, plan_facts, refuse_other_plan, 
 from gearshift.run.retry import Retries
 from gearshift.run.saver import Saver, failure_of
 from gearshift.run.trained_model import model_facts
+from gearshift.tables import html_table
 from gearshift.training.evaluation import Evaluation, evaluate
 from gearshift.training.timing import Every, Moment
 from gearshift.training.training import Progress, Switch, Training

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gearshift.html_table import html_table, number
 from gearshift.run.display import History
 from gearshift.run.report import closing_lines
 from gearshift.run.trained_model import TrainedModel
+from gearshift.tables import html_table, number
 from gearshift.training.learner import Learner
 
 

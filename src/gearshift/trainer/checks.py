@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from gearshift import names
 from gearshift.embedding.store import CowClip, RowOptimizer
-from gearshift.errors import UserError
+from gearshift.errors import UserError, unknown_name
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
@@ -30,9 +29,9 @@ def check_rows(
 ) -> None:
     """What would be something else, or nothing, without a word."""
     if trust not in get_args(RowTrust):
-        raise names.unknown("row_trust", trust, get_args(RowTrust))
+        raise unknown_name("row_trust", trust, get_args(RowTrust))
     if reduce not in get_args(EmbeddingReduce):
-        raise names.unknown("embedding_reduce", reduce, get_args(EmbeddingReduce))
+        raise unknown_name("embedding_reduce", reduce, get_args(EmbeddingReduce))
     if trust != "dense_only" and not isinstance(optimizer, VarianceReduced):
         raise UserError(
             f'row_trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '

@@ -27,9 +27,10 @@ from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout as DenseLayout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.push import Push
 from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.parameters.shard import Layout
-from gearshift.training.worker import Push, Worker
+from gearshift.training.worker import Worker
 
 
 def is_of_rows(file: str) -> bool:

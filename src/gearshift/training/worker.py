@@ -7,68 +7,19 @@ touches no store: rows reach it as arrays.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gearshift import _core
-from gearshift.data.batch import Batch, Floats, Ids
-from gearshift.data.schema import Bag, Field, Schema, Sequence
-from gearshift.embedding.lookup import Buffers, FieldGroup, Found, field_groups
+from gearshift.data.batch import Batch, Floats
+from gearshift.data.schema import Schema
+from gearshift.embedding.assembly import Leaves, assemble
+from gearshift.embedding.lookup import Buffers, Found, field_groups
 from gearshift.errors import UserError
-from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
+from gearshift.models.inputs import Needs
 from gearshift.models.losses import Loss, binary_cross_entropy, summed
 from gearshift.parameters.dense import DenseParameters
-
-NO_VALUES = torch.empty(0)
-
-
-@dataclass(frozen=True)
-class RowPush:
-    """Gradients for one store: one line per distinct id of the batch; valid until the worker's next step."""
-
-    ids_U: Ids
-    sums_UW: Floats
-    counts_U: NDArray[np.uint32]
-    finite: bool = True  # whether all sums are, also squared, as optimizers do
-
-
-@dataclass(frozen=True)
-class Push:
-    """What a worker sends: gradients of the summed loss, and over how many examples it was summed."""
-
-    rows: tuple[RowPush, ...]
-    dense: Tensor  # [P], valid until the worker's next step
-    examples: float  # the sum of example weights; the number of examples where there are none
-    loss: float  # summed
-    probabilities_BT: Floats  # before this push is applied: what progressive measures count
-    # By how much it moved the running statistics of a replica's module.
-    buffer_changes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    applied: bool = False  # its worker has made the step on a replica of its own; only the accounts are left
-    ring: int = (
-        0  # its dense gradient is in the sum of this ring, which one push of it carries; the others have none
-    )
-    variance: Tensor = NO_VALUES  # [P], of the gradients in that sum, if it is wanted
-
-    def kept(self) -> Push:
-        """A copy of its own, for as long as it waits."""
-        rows = tuple(RowPush(r.ids_U, r.sums_UW.copy(), r.counts_U) for r in self.rows)
-        return replace(self, rows=rows, dense=self.dense.clone(), variance=self.variance.clone())
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """The rows of every occurrence of one store, as autograd leaves."""
-
-    embedding_ND: Tensor | None
-    linear_N: Tensor | None
+from gearshift.parameters.push import Push, RowPush
 
 
 class Worker:
@@ -159,89 +110,3 @@ class Worker:
                 finite &= index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
             begin += width
         return RowPush(index.unique_U, sums_UW, index.counts_U, finite)
-
-
-def assemble(
-    schema: Schema,
-    groups: tuple[FieldGroup, ...],
-    needs: Needs,
-    batch: Batch,
-    leaves: tuple[Leaves, ...],
-) -> Inputs:
-    """The rows of all occurrences, as the model sees them; without bags and sequences nothing is copied."""
-    numeric = torch.from_numpy(batch.numeric_BN)
-    names = tuple(f.name for f in schema.fields)
-    B, F = batch.ids_BF.shape
-    if len(groups) == 1 and not batch.ragged:
-        one = leaves[0]
-        rows_ND = one.embedding_ND
-        fields = Fields((), []) if rows_ND is None else Fields(names, rows_ND.view(B, F, -1))
-        return Inputs(numeric, fields, {}, None if one.linear_N is None else one.linear_N.view(B, F))
-    return _assemble_ragged(schema, groups, needs, batch, leaves)
-
-
-def _assemble_ragged(
-    schema: Schema,
-    groups: tuple[FieldGroup, ...],
-    needs: Needs,
-    batch: Batch,
-    leaves: tuple[Leaves, ...],
-) -> Inputs:
-    rows = _segments(groups, batch, [leaf.embedding_ND for leaf in leaves])
-    terms = _segments(groups, batch, [leaf.linear_N for leaf in leaves])
-    offsets = [torch.from_numpy(r.offsets) for r in batch.ragged]
-    fields: dict[str, Tensor] = {}
-    sequences: dict[str, SequenceRows] = {}
-    linear: list[Tensor] = []
-
-    def pooled(field: Field, part: Tensor, place: Place) -> Tensor:
-        if place.kind == "single":
-            return part
-        return pool_rows(part, offsets[place.number], field.pool if isinstance(field, Bag) else "mean")
-
-    for field, place in _places(schema):
-        if place in rows and isinstance(field, Sequence) and needs.sequences:
-            sequences[field.name] = pad_rows(rows[place], offsets[place.number], field.max_len)
-        elif place in rows:
-            fields[field.name] = pooled(field, rows[place], place)
-        if place in terms:
-            linear.append(pooled(field, terms[place].unsqueeze(1), place).squeeze(1))
-    return Inputs(
-        torch.from_numpy(batch.numeric_BN),
-        Fields(tuple(fields), list(fields.values())),
-        sequences,
-        torch.stack(linear, 1) if linear else None,
-    )
-
-
-class Place(NamedTuple):
-    """Where a field's ids are in a batch: a column of `ids_BF`, or an entry of `ragged`."""
-
-    kind: Literal["single", "ragged"]
-    number: int
-
-
-def _places(schema: Schema) -> Iterator[tuple[Field, Place]]:
-    """The fields in schema order."""
-    single, ragged = itertools.count(), itertools.count()
-    for field in schema.fields:
-        is_ragged = isinstance(field, Bag | Sequence)
-        yield field, Place("ragged", next(ragged)) if is_ragged else Place("single", next(single))
-
-
-def _segments(
-    groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
-) -> dict[Place, Tensor]:
-    """Each field's own occurrences, cut out of its store's: [B, D] of a single field, [nnz, D] of a ragged one."""
-    found: dict[Place, Tensor] = {}
-    for group, part in zip(groups, parts, strict=True):
-        if part is None:
-            continue
-        end = len(batch) * len(group.singles)
-        table = part[:end].view(len(batch), len(group.singles), *part.shape[1:])
-        for column, single in enumerate(group.singles):
-            found[Place("single", single)] = table[:, column]
-        for ragged in group.ragged:
-            begin, end = end, end + len(batch.ragged[ragged].ids)
-            found[Place("ragged", ragged)] = part[begin:end]
-    return found

@@ -13,13 +13,13 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.shadow_threads import Gate, LiveReplicas, LocalCentre, LocalMean
 from gearshift.optim.first_order import SGD
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import REPLICATED, make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.training.worker import Push
 
 WAIT = 60.0  # seconds after which a test gives up
 

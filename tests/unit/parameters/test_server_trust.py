@@ -21,13 +21,13 @@ from gearshift.engine.protocol.shard import ShardRole
 from gearshift.optim import LayerStatistics, build, spread_of
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures
+from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.server import Server
 from gearshift.run import folder as run_folder
 from gearshift.run.prometheus import figures_by_role
 from gearshift.run.report import closing_lines
 from gearshift.training.timing import Every
 from gearshift.training.training import Switch
-from gearshift.training.worker import Push, RowPush
 
 GLOBAL, PIECES = 160, 8
 

@@ -18,8 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from gearshift.errors import UserError
-from gearshift.names import nearest_name
+from gearshift.errors import UserError, nearest_name
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")

@@ -16,9 +16,9 @@ from torch import Tensor
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.engine.protocol.all_reduce import NO_PLACE, Place
 from gearshift.engine.protocol.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
+from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
-from gearshift.training.worker import Push
 
 # ---- to the coordinator ----
 

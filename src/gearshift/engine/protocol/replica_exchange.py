@@ -19,6 +19,7 @@ from gearshift.engine.protocol.messages import COORDINATOR, Out, To
 from gearshift.engine.protocol.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
 from gearshift.engine.protocol.resend import Again
 from gearshift.optim.first_order import State
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.replicas.group import for_rows, fork, local_gradient, rule_for
 from gearshift.parameters.replicas.moments import phases_before_weights
@@ -26,7 +27,6 @@ from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
-from gearshift.training.worker import Push
 
 REST = 0.02  # seconds at least between two exchanges in the background: they must leave time for training
 IDLE_TICKS = 2  # for which it has asked for work in vain, after which a worker counts as finished

@@ -35,9 +35,9 @@ from gearshift.engine.protocol.messages import (
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Go, Meet, Target
 from gearshift.engine.protocol.resend import Again
+from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held
 from gearshift.sync.messages import Begin
-from gearshift.training.worker import Push
 
 State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]
 

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import FileStore
 
 from gearshift.engine.protocol.all_reduce import Place
 from gearshift.optim.spread import SharedSums
-from gearshift.training.worker import NO_VALUES
+from gearshift.parameters.push import NO_VALUES
 
 
 class RingBroke(Exception):

@@ -15,9 +15,9 @@ from torch import Tensor
 from gearshift.engine.protocol.messages import Rows
 from gearshift.engine.wire.limits import StatePart
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.push import NO_VALUES
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
-from gearshift.training.worker import NO_VALUES
 
 
 class Mirror:

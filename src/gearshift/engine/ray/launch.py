@@ -25,7 +25,6 @@ from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
-from gearshift.html_table import html_table
 from gearshift.parameters import checkpoint
 from gearshift.run import control, interrupts
 from gearshift.run import folder as run_folder
@@ -37,6 +36,7 @@ from gearshift.run.control import Status
 from gearshift.run.display import History, status_row, status_text
 from gearshift.run.result import Result
 from gearshift.run.trained_model import load
+from gearshift.tables import html_table
 from gearshift.training.training import Switch
 
 if TYPE_CHECKING:

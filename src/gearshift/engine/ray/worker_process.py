@@ -23,11 +23,11 @@ from gearshift.engine.ray.dense_copy import Mirror, wants_spread
 from gearshift.engine.ray.process_context import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
 from gearshift.models.layers import seed_dropout
+from gearshift.parameters.push import Push
 from gearshift.parameters.shard import NO_PREDICTIONS, Layout
 from gearshift.sync.messages import Begin
 from gearshift.training.learner import refuse_non_finite
 from gearshift.training.training import Training
-from gearshift.training.worker import Push
 
 STARTS = 1 << 20  # that a process has numbers for
 LOOPBACK = "127.0.0.1"

@@ -24,13 +24,13 @@ from gearshift.engine.simulation.simulator import Switch, simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner
-from gearshift.training.worker import Push
 
 DAY = 86_400
 

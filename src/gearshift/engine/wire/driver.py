@@ -25,7 +25,7 @@ from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact
-from gearshift.training.worker import Push
+from gearshift.parameters.push import Push
 
 LAST_BATCH = 10.0  # seconds that a computation may take to end when the worker does
 KEPT = 1000  # messages

@@ -17,6 +17,7 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.protocol.replica_messages import Plan
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import StatePart, WireError
+from gearshift.parameters.push import NO_VALUES, Push, RowPush
 from gearshift.parameters.shard import (
     NO_PREDICTIONS,
     Assemble,
@@ -29,7 +30,6 @@ from gearshift.parameters.shard import (
     Values,
 )
 from gearshift.sync.messages import Begin, Lease
-from gearshift.training.worker import NO_VALUES, Push, RowPush
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
 HELD = 2  # of a pull

@@ -25,13 +25,13 @@ from gearshift.optim.first_order import DenseOptimizer, State, clip_norm
 from gearshift.optim.hogwild import without_locks
 from gearshift.optim.layout import bind
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
 from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.parameters.replicas.moments import FrozenAdam, local_rule, phases_before_weights
 from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
-from gearshift.training.worker import Push
 
 
 class Replicas:

@@ -24,12 +24,12 @@ from gearshift.engine.protocol.replica_messages import (
 )
 from gearshift.engine.protocol.sync_server import SyncServer
 from gearshift.optim.first_order import Adam, DenseOptimizer, Momentum
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.parameters.shard import Assemble
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.training.worker import Push
 from tests.protocol.world import SIZE, fresh_shard, gradient, layout_of, whole_server
 
 ADAM, MOMENTUM = Adam(lr=0.05), Momentum(lr=0.1)

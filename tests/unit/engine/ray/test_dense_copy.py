@@ -16,10 +16,10 @@ from gearshift.engine.wire.limits import StatePart
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import Held, Made, Order, Step, shard_server
 from gearshift.training.learner import Learner
-from gearshift.training.worker import Push
 
 WORKERS = 3
 

@@ -10,12 +10,12 @@ from torch import Tensor
 import gearshift as gs
 from gearshift.errors import UserError
 from gearshift.optim.first_order import Adam
+from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.group import Replicas, rule_for
 from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
-from gearshift.training.worker import Push
 
 SIZE = 40
 

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from gearshift import names
+from gearshift.errors import nearest_name, unknown_name
 
 
 def test_the_nearest_name_is_told() -> None:
-    error = names.unknown("model", "DepFM", ["deepfm", "dnn"])
+    error = unknown_name("model", "DepFM", ["deepfm", "dnn"])
     assert str(error) == "unknown model `DepFM`. Did you mean `deepfm`? (deepfm, dnn)"
 
 
 def test_without_a_near_one_only_the_choice_is() -> None:
-    assert str(names.unknown("model", "xyz", ["dnn"])) == "unknown model `xyz`. (dnn)"
-    assert str(names.unknown("parameter", "xyz", [])) == "unknown parameter `xyz`. (none exist)"
+    assert str(unknown_name("model", "xyz", ["dnn"])) == "unknown model `xyz`. (dnn)"
+    assert str(unknown_name("parameter", "xyz", [])) == "unknown parameter `xyz`. (none exist)"
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_without_a_near_one_only_the_choice_is() -> None:
     ],
 )
 def test_the_fewest_typing_errors_win(typed: str, known: list[str], meant: str | None) -> None:
-    assert names.nearest_name(typed, known) == meant
+    assert nearest_name(typed, known) == meant
