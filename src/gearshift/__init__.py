@@ -72,10 +72,10 @@ if TYPE_CHECKING:
     from gearshift.run.trained_model import load as load
     from gearshift.trainer.trainer import Trainer as Trainer
     from gearshift.training.evaluation import Evaluation as Evaluation
+    from gearshift.training.plan import EarlyStopping as EarlyStopping
+    from gearshift.training.plan import Plateau as Plateau
+    from gearshift.training.requests import Switch as Switch
     from gearshift.training.timing import Every as Every
-    from gearshift.training.training import EarlyStopping as EarlyStopping
-    from gearshift.training.training import Plateau as Plateau
-    from gearshift.training.training import Switch as Switch
 
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
@@ -100,7 +100,8 @@ _HOMES = {
     "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.trainer.trainer": "Trainer",
-    "gearshift.training.training": "EarlyStopping Plateau Switch",
+    "gearshift.training.plan": "EarlyStopping Plateau",
+    "gearshift.training.requests": "Switch",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"

@@ -12,6 +12,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
+from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
@@ -19,8 +20,9 @@ from gearshift.run import folder as run_folder
 from gearshift.run.saver import Saver
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner
+from gearshift.training.plan import Plan
 from gearshift.training.timing import Moment
-from gearshift.training.training import Plan, Training
+from gearshift.training.training import Training
 
 GLOBAL = 80
 SGD = (gs.SGD(lr=0.1), gs.RowSGD(lr=0.5))
@@ -52,7 +54,7 @@ class _Quiet:
 def threads(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
     plan = Plan(batch=GLOBAL, workers=workers, strategy=strategy, strategy_settings=settings)
     before = on.server.step
-    training = Training(plan, on, data)
+    training = Training(plan, on, LocalEngine(), data)
     training.run(_Quiet())
     progress = training.progress
     leases = sum(progress.staleness.values())
@@ -105,7 +107,7 @@ class OnRay:
     def _begun(self, on: Learner, data: gs.Dataset, plan: Plan) -> Path:
         """The folder of a run that was stopped where the learner stands."""
         folder = run_folder.create(self.path, "conformance")
-        run = gs.Run(Training(plan, on, data), gs.CheckpointPolicy(None))
+        run = gs.Run(Training(plan, on, LocalEngine(), data), gs.CheckpointPolicy(None))
         run.saver = Saver(folder / "checkpoints", 3, print)
         run.save_now()
         run.saver.wait()

@@ -19,13 +19,13 @@ import torch
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
-from gearshift.engine.epoch import Ended
 from gearshift.optim.first_order import DenseOptimizer, Momentum
 from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Layout, shard_server
 from gearshift.sync.messages import Lease
+from gearshift.training.ended import Ended
 
 TENSORS = (0, 4, 7)  # where they begin
 SIZE = 9

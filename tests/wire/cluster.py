@@ -24,9 +24,8 @@ import numpy as np
 import torch
 
 from gearshift.embedding.store import RowBlock
-from gearshift.engine.epoch import Ended
 from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Measured, To
+from gearshift.engine.protocol.messages import To
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
@@ -37,6 +36,7 @@ from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.parameters.server import Server
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
+from gearshift.training.ended import Ended, Measured
 from tests.protocol.world import (
     IDS,
     Account,

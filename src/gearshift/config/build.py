@@ -30,7 +30,7 @@ from gearshift.sync.registry import gradients_per_step
 from gearshift.trainer.trainer import Trainer
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
-from gearshift.training.training import EarlyStopping, PlannedSwitch, Plateau
+from gearshift.training.plan import EarlyStopping, PlannedSwitch, Plateau
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launch import LaunchedRun

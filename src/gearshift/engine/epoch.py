@@ -38,18 +38,10 @@ from gearshift.sync.messages import (
     WorkerLost,
     WorkRequested,
 )
+from gearshift.training.ended import Ended
+from gearshift.training.engine import Log
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Ended(Generic[R]):
-    """A lease at its end: applied, or discarded for a reason. Its staleness and lag are known if it formed a step."""
-
-    worker: int
-    lease: Lease
-    report: R | None  # None if the worker had no gradient to give
-    part: Part
 
 
 @dataclass(frozen=True)
@@ -82,9 +74,6 @@ class Meets(Protocol):
 class Shards(Protocol):
     def carry_out(self, what: Step | Drop, open_from: int) -> bool:
         """An order to all of them. True: it is done; else `Epoch.carried_out` is called when it is."""
-
-
-Log = Callable[[Event, list[Action]], None]
 
 
 class Epoch(Generic[R]):

@@ -6,21 +6,18 @@ Between two steps it measures time, evaluates, switches the strategy if somebody
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from gearshift.embedding.lookup import Found
 from gearshift.engine import inline
-from gearshift.engine.epoch import Ended, Epoch, Unusable
+from gearshift.engine.epoch import Epoch, Unusable
 from gearshift.engine.feed import Feed
 from gearshift.engine.local_replicas import EpochReplicas
-from gearshift.engine.protocol.messages import Measured, measured_of
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import Push
@@ -28,111 +25,38 @@ from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
+from gearshift.training.ended import Ended, measured_of
+from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.learner import Learner, Replica
+from gearshift.training.pass_host import NOT_FINITE, PassHost
+from gearshift.training.training import Training
 
-if TYPE_CHECKING:
-    from gearshift.training.training import Observer, ResizeAsked, SwitchAsked, Training
-
-NOT_FINITE = "not finite"  # a gradient that is none
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
-class PassHost(ABC):
-    """What every engine's host does between two steps."""
+class LocalEngine:
+    """Workers in this process: one in the caller's thread, several in threads of their own."""
 
-    def __init__(self, training: Training, observer: Observer) -> None:
-        self.training, self.observer = training, observer
-        self.before = training.moment
-        self.mark = time.perf_counter()
-        self._evaluation_due = False
+    name = "threads"
 
-    # What the engine tells
+    def run(self, training: Training, observer: Observer) -> bool:
+        while training.goes_on:
+            try:
+                if not LocalEpoch(training, observer).run():
+                    return False
+            except FloatingPointError as error:  # of a server: a worker's is a batch to leave out
+                raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
+            training.next_epoch(observer)
+        return True
 
-    def rate(self, examples: int) -> float:
-        return self.training.rate(examples)
+    def refresh(self) -> None:
+        pass
 
-    def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
-        self._tick()
-        progress.position, progress.open = self._position()
-        if every and progress.examples < training.total and every.due(self.before, training.moment):
-            self._evaluation_due = True
-        self._evaluate_if_due()
-        training.ask_planned_switch()
-        if training.automatic is not None:
-            for sentence in training.automatic.new_outcomes():
-                self.observer.tell(sentence)
-        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        self.mark, self.before = time.perf_counter(), training.moment
-        return go_on
-
-    def _evaluate_if_due(self) -> None:
-        if self._evaluation_due and self.training.settle():
-            self._evaluation_due = False
-            self.training.evaluate(self.observer)
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.training.progress.seconds += now - self.mark
-        self.mark = now
-
-    def _account(self, leases: Sequence[Ended[Measured]]) -> None:
-        for ended in leases:
-            if ended.part.reason.startswith(NOT_FINITE):
-                self.observer.tell(self.training.bad_batch(ended))
-        self.training.account(leases)
-        if sentence := self.training.count_plain(leases):
-            self.observer.tell(sentence)
-
-    # What others ask
-
-    def do_what_was_asked(self) -> None:
-        while not self.training.asked.empty():
-            asked = self.training.asked.get()
-            asked.carry_out(self)
-
-    def resize(self, asked: ResizeAsked) -> None:
-        training = self.training
-        strategy = asked.strategy_after(training)
-        before, training.workers = training.workers, asked.workers
-        self._resize(asked.workers)
-        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
-        if strategy.batch != training.strategy.batch:
-            self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
-            training.strategy = strategy
-        self.observer.tell(
-            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
-        )
-        asked.answered.set()
-
-    def switch(self, asked: SwitchAsked) -> None:
-        training = self.training
-        if asked.by == "auto" and training.automatic is not asked.automatic:
-            return  # somebody was faster, and knows better
-        asked.strategy = asked.strategy_after(training)
-        before, adopted = training.strategy.name, self._under_way()
-        self._switch(asked.name, asked.strategy, asked.reason)
-        training.take(asked)
-        self.observer.switched(asked.answer(before, training.step, adopted))
-
-    # What engines differ in
-
-    @abstractmethod
-    def _position(self) -> tuple[int, list[list[int]]]:
-        """The first example that nobody has begun, and the ranges before it that have not ended."""
-
-    @abstractmethod
-    def _under_way(self) -> int:
-        """Leases in flight or waiting."""
-
-    @abstractmethod
-    def _switch(self, name: str, strategy: Strategy, reason: str) -> None: ...
-
-    @abstractmethod
-    def _resize(self, workers: int) -> None: ...
+    def check_replicas(self, strategy: Strategy) -> None:
+        pass
 
 
-class EpochRun(PassHost):
+class LocalEpoch(PassHost):
     """One epoch under way in this process: the host of its engine."""
 
     def __init__(self, training: Training, observer: Observer) -> None:

@@ -29,9 +29,12 @@ from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.trainer.trainer import Trainer
+from gearshift.training.engine import NotFinite
 from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.plan import Plan
+from gearshift.training.requests import Switch
 from gearshift.training.timing import Moment
-from gearshift.training.training import NotFinite, Plan, Switch, Training
+from gearshift.training.training import Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most

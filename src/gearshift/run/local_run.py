@@ -45,8 +45,10 @@ from gearshift.run.saver import Saver, failure_of
 from gearshift.run.trained_model import model_facts
 from gearshift.tables import html_table
 from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.progress import Progress
+from gearshift.training.requests import Switch
 from gearshift.training.timing import Every, Moment
-from gearshift.training.training import Progress, Switch, Training
+from gearshift.training.training import Training
 
 
 @dataclass(frozen=True)

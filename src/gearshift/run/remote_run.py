@@ -13,7 +13,7 @@ from gearshift.run import folder as run_folder
 from gearshift.run.control import Status
 from gearshift.run.display import History
 from gearshift.run.watch import POLL_SECONDS, Watched
-from gearshift.training.training import Switch
+from gearshift.training.requests import Switch
 
 
 class RemoteRun(History):

@@ -11,7 +11,8 @@ from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
-from gearshift.training.training import Progress, Training
+from gearshift.training.progress import Progress
+from gearshift.training.training import Training
 
 
 def plan_facts(training: Training) -> dict[str, str]:

@@ -23,6 +23,7 @@ from gearshift.data.skew import differences
 from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
+from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError, warn
@@ -41,8 +42,9 @@ from gearshift.run.result import Result
 from gearshift.sync.registry import not_a_name
 from gearshift.trainer.checks import check_optimizer, check_rows, grown, growth
 from gearshift.training.learner import Learner, is_of_rows
+from gearshift.training.plan import EarlyStopping, Plan, Plateau
 from gearshift.training.timing import Every
-from gearshift.training.training import EarlyStopping, Plan, Plateau, Training
+from gearshift.training.training import Training
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launch import LaunchedRun
@@ -301,7 +303,7 @@ class Trainer:
         known = train.schema
         if is_first and saved is None:
             known = replace(known, forms=observed_forms(train.examples))
-        training = Training(plan, self._learner(model, known), train, valid, baseline)
+        training = Training(plan, self._learner(model, known), LocalEngine(), train, valid, baseline)
         run = Run(training, self.checkpoint, self.callbacks, test)
         if is_first:
             parts = [train if saved is not None else None, valid, test]

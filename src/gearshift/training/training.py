@@ -10,25 +10,16 @@ from __future__ import annotations
 import json
 import math
 import queue
-import threading
-import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
-from numbers import Integral
-from typing import Any, Literal, Protocol
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any, Literal
 
-from gearshift.cluster_model.cluster import Cluster
 from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import Found
-from gearshift.engine.epoch import Ended, Log
-from gearshift.engine.local_epoch import EpochRun, PassHost
-from gearshift.engine.protocol.messages import Measured
 from gearshift.errors import UserError
-from gearshift.metrics import Measures, Slices
-from gearshift.optim.schedule import Schedule
 from gearshift.optim.spread import effective_number
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.replicas.figures import Counts, summary
@@ -38,221 +29,17 @@ from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training.evaluation import Evaluation, evaluate
+from gearshift.training.ended import Ended, Measured
+from gearshift.training.engine import Engine, Log, NotFinite, Observer
+from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
-from gearshift.training.timing import Every, Moment, When
+from gearshift.training.plan import Plan, check_whole
+from gearshift.training.progress import Progress, add_to
+from gearshift.training.requests import ResizeAsked, SwitchAsked
+from gearshift.training.timing import Moment
 
 DAY = 86_400  # seconds
 MOST_WORKERS = 1000
-
-
-class NotFinite(UserError):
-    """A loss or gradient that is no number ended the run: most often the rates are too high."""
-
-
-@dataclass(frozen=True)
-class EarlyStopping:
-    """Stops when the validation measure (`Trainer(best=...)`) has not improved for `patience` evaluations.
-
-    The run ends with the parameters of its best evaluation. It needs `valid`.
-    """
-
-    patience: int = 2  # evaluations
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """Multiplies all learning rates by `factor` after every `patience` evaluations without improvement."""
-
-    factor: float = 0.1
-    patience: int = 1
-
-
-@dataclass(frozen=True)
-class PlannedSwitch:
-    """Change to `strategy` once the run is there."""
-
-    at: When
-    strategy: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to do and when."""
-
-    batch: int = 4096  # the global batch: examples of a step
-    workers: int = 1
-    strategy: str = "sync"
-    strategy_settings: dict[str, Any] = field(default_factory=dict)
-    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch,
-    micro_batches: int = 1  # cut into so many
-    switches: tuple[PlannedSwitch, ...] = ()
-    injected: Cluster | None = None  # slowness on purpose
-    epochs: int = 1
-    seed: int = 1
-    shuffle: bool = False
-    schedule: Schedule = field(default_factory=Schedule)
-    eval_every: Every | None = None
-    best: Literal["auc", "logloss"] = "auc"  # the measure by which evaluations are compared
-    keep_best: bool = False  # end with the parameters of the best evaluation, not with the last ones
-    early_stopping: EarlyStopping | None = None
-    plateau: Plateau | None = None
-    bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
-
-    def __post_init__(self) -> None:
-        if self.best not in ("auc", "logloss"):
-            raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
-        check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
-        check_whole(micro_batches=self.micro_batches)
-        for name in ("batch", "epochs", "workers", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: at least 1")
-        if self.bad_batches < 0:
-            raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
-        if self.local_batch is not None and self.micro_batches > 1:
-            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
-
-
-@dataclass
-class Progress:
-    """Where the run stands."""
-
-    epoch: int = 0
-    position: int = 0  # the first example of this epoch that nobody has begun
-    open: list[list[int]] = field(default_factory=list)  # (first, count) begun before it and not ended
-    examples: int = 0  # applied or discarded
-    switched: int = 0  # planned switches that were made
-    applied: int = 0  # leases that formed steps
-    discarded: dict[str, int] = field(default_factory=dict)  # leases that did not, by reason
-    examples_by_worker: dict[str, int] = field(default_factory=dict)
-    lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
-    staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
-    lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
-    exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
-    plain_steps: int = 0  # in which an optimizer that reduces variance had too few gradients for it
-    seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
-    loss: float = 0.0  # mean of the last step
-    rate_factor: float = 1.0  # what plateaus have left of the learning rates
-    best: float | None = None
-    best_step: int = 0
-    without_gain: int = 0  # evaluations since the best
-    evaluations: int = 0
-    evaluated_step: int = -1  # of the last evaluation
-    measures: Measures = field(default_factory=Measures)
-    days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A change of strategy in a live run."""
-
-    strategy: str
-    before: str
-    step: int  # the last step of the old strategy
-    seconds: float  # from the request to the first moment under the new one
-    adopted: int  # leases in flight or waiting that the new strategy took over
-    discarded: int = 0
-    reason: str = ""
-
-
-@dataclass
-class SwitchAsked:
-    """A switch on its way to the run's own thread, which alone carries it out."""
-
-    name: str  # by which the strategy is made: `gba`, or `module:Class`
-    settings: dict[str, Any]  # as asked
-    strategy: Strategy
-    automatic: Automatic | None  # who decides from then on, if nobody else
-    by: Literal["user", "plan", "auto"]
-    reason: str
-    at: float = field(default_factory=time.monotonic)
-    answered: threading.Event = field(default_factory=threading.Event)
-    switch: Switch | None = None
-
-    def strategy_after(self, training: Training) -> Strategy:
-        """The strategy that decides once this is carried out: with batches of the size that workers have by then."""
-        batch = training.strategy.batch
-        if "batch" not in self.settings and batch != self.strategy.batch:
-            with suppress(UserError):  # as it was asked, it fits
-                return training.make(self.name, {**self.settings, "batch": batch})
-        return self.strategy
-
-    def carry_out(self, run: PassHost) -> None:
-        run.switch(self)
-
-    def answer(self, before: str, step: int, adopted: int) -> Switch:
-        seconds = time.monotonic() - self.at
-        self.switch = Switch(self.strategy.name, before, step, seconds, adopted, 0, self.reason)
-        self.answered.set()
-        return self.switch
-
-
-@dataclass
-class ResizeAsked:
-    """Another number of workers, on its way to the run's own thread."""
-
-    workers: int
-    answered: threading.Event = field(default_factory=threading.Event)
-
-    def strategy_after(self, training: Training) -> Strategy:
-        """The strategy that decides once this is carried out: the same, with the global batch cut for so many."""
-        with suppress(UserError):  # it fitted the strategy of when it was asked
-            return training.recut(self.workers)
-        return training.strategy
-
-    def carry_out(self, run: PassHost) -> None:
-        run.resize(self)
-
-
-class Observer(Protocol):
-    def began(self) -> None:
-        """An epoch starts, where `step`, `strategy` and `progress` say."""
-
-    def stepped(self, before: Moment) -> bool:
-        """After every step, with the moment before it; False asks the loop to stop here."""
-
-    def evaluated(self, evaluation: Evaluation, is_best: bool) -> None: ...
-
-    def switched(self, switch: Switch) -> None: ...
-
-    def tell(self, sentence: str) -> None:
-        """Something the user should know."""
-
-
-class Engine(Protocol):
-    """Who runs the passes over the data."""
-
-    name: str
-
-    def run(self, training: Training, observer: Observer) -> bool:
-        """From where `progress` stands to the end; False if the observer said stop."""
-
-    def refresh(self) -> None:
-        """The learner is about to be evaluated: it must hold the parameters of this step."""
-
-    def check_replicas(self, strategy: Strategy) -> None:
-        """Refuses a strategy whose replicas this engine cannot have."""
-
-
-class InThisProcess:
-    name = "threads"
-
-    def run(self, training: Training, observer: Observer) -> bool:
-        while training.goes_on:
-            try:
-                if not EpochRun(training, observer).run():
-                    return False
-            except FloatingPointError as error:  # of a server: a worker's is a batch to leave out
-                raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
-            training.next_epoch(observer)
-        return True
-
-    def refresh(self) -> None:
-        pass
-
-    def check_replicas(self, strategy: Strategy) -> None:
-        pass
 
 
 class Training:
@@ -262,12 +49,12 @@ class Training:
         self,
         plan: Plan,
         learner: Learner,
+        engine: Engine,
         train: Dataset,
         valid: Dataset | None = None,
         baseline: Learner | None = None,
     ) -> None:
-        self.plan, self.learner, self.baseline = plan, learner, baseline
-        self.engine: Engine = InThisProcess()
+        self.plan, self.learner, self.baseline, self.engine = plan, learner, baseline, engine
         self.workers = plan.workers  # as of now
         self.train, self.valid = train, valid
         self.strategy_name = "sync" if plan.strategy == "auto" else plan.strategy
@@ -563,16 +350,6 @@ class Training:
         if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest is as good as any
             return True
         return value > best if self.plan.best == "auc" else value < best
-
-
-def check_whole(**numbers: object) -> None:
-    for name, number in numbers.items():
-        if not isinstance(number, Integral) or isinstance(number, bool):
-            raise UserError(f"{name}={number!r}: a whole number")
-
-
-def add_to(counts: dict[str, int], key: object, amount: int = 1) -> None:
-    counts[str(key)] = counts.get(str(key), 0) + amount
 
 
 def _kind(reason: str) -> str:

@@ -21,8 +21,9 @@ from gearshift.parameters.server import Server
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step
+from gearshift.training.engine import NotFinite
+from gearshift.training.plan import PlannedSwitch
 from gearshift.training.timing import When
-from gearshift.training.training import NotFinite, PlannedSwitch
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:

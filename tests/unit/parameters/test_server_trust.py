@@ -26,8 +26,8 @@ from gearshift.parameters.server import Server
 from gearshift.run import folder as run_folder
 from gearshift.run.prometheus import figures_by_role
 from gearshift.run.report import closing_lines
+from gearshift.training.requests import Switch
 from gearshift.training.timing import Every
-from gearshift.training.training import Switch
 
 GLOBAL, PIECES = 160, 8
 

@@ -30,7 +30,7 @@ from gearshift.run import folder as run_folder
 from gearshift.run.control import Status
 from gearshift.run.remote_run import RemoteRun, attach
 from gearshift.run.watch import Watched
-from gearshift.training.training import Switch
+from gearshift.training.requests import Switch
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gearshift.engine.epoch import Epoch, Log
+from gearshift.engine.epoch import Epoch
 from gearshift.engine.protocol.all_reduce import Rings
 from gearshift.engine.protocol.host import Book, StateLost, Vault
 from gearshift.engine.protocol.messages import (
@@ -41,6 +41,7 @@ from gearshift.parameters.shard import Assemble, Drop, Step, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
+from gearshift.training.engine import Log
 
 LOADING = 20  # times as long may a shard be silent while it loads its part
 

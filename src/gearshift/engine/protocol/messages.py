@@ -9,36 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gearshift.data.batch import Batch, Floats, Ids
+from gearshift.data.batch import Floats, Ids
 from gearshift.engine.protocol.all_reduce import NO_PLACE, Place
 from gearshift.engine.protocol.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
+from gearshift.training.ended import Measured
 
 # ---- to the coordinator ----
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
-
-    loss: float  # summed
-    examples: float  # the sum of their weights
-    labels_BT: Floats
-    probabilities_BT: Floats  # before the gradient was applied
-    weights_B: Floats | None = None
-    times_B: NDArray[np.int64] | None = None  # epoch seconds
-
-
-def measured_of(batch: Batch, push: Push) -> Measured:
-    return Measured(
-        push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
-    )
 
 
 @dataclass(frozen=True, slots=True)

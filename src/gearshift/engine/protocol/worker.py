@@ -19,7 +19,6 @@ from gearshift.engine.protocol.messages import (
     Alive,
     Give,
     Hello,
-    Measured,
     Out,
     Over,
     Pull,
@@ -38,6 +37,7 @@ from gearshift.engine.protocol.resend import Again
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held
 from gearshift.sync.messages import Begin
+from gearshift.training.ended import Measured
 
 State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]
 

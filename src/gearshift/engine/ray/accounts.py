@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gearshift.engine.epoch import Ended
-from gearshift.engine.local_epoch import PassHost
-from gearshift.engine.protocol.messages import Measured
 from gearshift.engine.protocol.requests import carry_out_requests
 from gearshift.engine.ray.process_context import STATE, write_state
 from gearshift.parameters.checkpoint import Checkpoint
@@ -17,7 +14,12 @@ from gearshift.parameters.replicas.figures import Counts, as_json, from_json
 from gearshift.run.resume import restore_measures
 from gearshift.run.saver import failure_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training.training import Observer, Progress, ResizeAsked, SwitchAsked, Training
+from gearshift.training.ended import Ended, Measured
+from gearshift.training.engine import Observer
+from gearshift.training.pass_host import PassHost
+from gearshift.training.progress import Progress
+from gearshift.training.requests import ResizeAsked, SwitchAsked
+from gearshift.training.training import Training
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.coordinator_process import Engine

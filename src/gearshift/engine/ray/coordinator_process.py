@@ -50,7 +50,8 @@ from gearshift.run.retry import backoff
 from gearshift.sync.registry import shared_replicas_need_threads
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training.training import Observer, Training
+from gearshift.training.engine import Observer
+from gearshift.training.training import Training
 
 TRIES = 8  # starts of the coordinator without a new checkpoint between them, after which the run ends
 

@@ -37,7 +37,7 @@ from gearshift.run.display import History, status_row, status_text
 from gearshift.run.result import Result
 from gearshift.run.trained_model import load
 from gearshift.tables import html_table
-from gearshift.training.training import Switch
+from gearshift.training.requests import Switch
 
 if TYPE_CHECKING:
     from gearshift.engine.ray import actors as ray_cluster

@@ -14,8 +14,7 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
 from gearshift.embedding.lookup import Found
 from gearshift.embedding.sharded import Placement
-from gearshift.engine.local_epoch import NOT_FINITE
-from gearshift.engine.protocol.messages import Rows, measured_of
+from gearshift.engine.protocol.messages import Rows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.ray.all_reduce import RingBroke, RingEnd
@@ -26,7 +25,9 @@ from gearshift.models.layers import seed_dropout
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import NO_PREDICTIONS, Layout
 from gearshift.sync.messages import Begin
+from gearshift.training.ended import measured_of
 from gearshift.training.learner import refuse_non_finite
+from gearshift.training.pass_host import NOT_FINITE
 from gearshift.training.training import Training
 
 STARTS = 1 << 20  # that a process has numbers for

@@ -20,12 +20,13 @@ from math import inf
 from typing import Any, Protocol
 
 from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import COORDINATOR, Measured, Message
+from gearshift.engine.protocol.messages import COORDINATOR, Message
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact
 from gearshift.parameters.push import Push
+from gearshift.training.ended import Measured
 
 LAST_BATCH = 10.0  # seconds that a computation may take to end when the worker does
 KEPT = 1000  # messages

@@ -30,6 +30,7 @@ from gearshift.parameters.shard import (
     Values,
 )
 from gearshift.sync.messages import Begin, Lease
+from gearshift.training.ended import Measured
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
 HELD = 2  # of a pull
@@ -103,7 +104,7 @@ def read_report(r: Reader, me: To) -> m.Report:
     return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content, ring)
 
 
-def read_content(r: Reader) -> m.Measured:
+def read_content(r: Reader) -> Measured:
     (tasks,) = r.numbers(1)
     if not 0 < tasks <= r.limits.tasks:
         raise WireError("an array of another size")
@@ -113,7 +114,7 @@ def read_content(r: Reader) -> m.Measured:
     probabilities_BT = r.array(np.float32, most=batch, row=(tasks,), exact=batch)
     weights_B = r.array(np.float32, most=batch, exact=batch) if r.flags & WEIGHTS else None
     times_B = r.array(np.int64, most=batch, exact=batch) if r.flags & TIMES else None
-    return m.Measured(loss, examples, labels_BT, probabilities_BT, weights_B, times_B)
+    return Measured(loss, examples, labels_BT, probabilities_BT, weights_B, times_B)
 
 
 def write_work(w: Writer, work: m.Work) -> None:

@@ -1,0 +1,43 @@
+"""A lease at its end, and what is measured of its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gearshift.data.batch import Batch, Floats
+from gearshift.parameters.push import Push
+from gearshift.sync.messages import Lease, Part
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Ended(Generic[R]):
+    """A lease at its end: applied, or discarded for a reason. Its staleness and lag are known if it formed a step."""
+
+    worker: int
+    lease: Lease
+    report: R | None  # None if the worker had no gradient to give
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
+
+    loss: float  # summed
+    examples: float  # the sum of their weights
+    labels_BT: Floats
+    probabilities_BT: Floats  # before the gradient was applied
+    weights_B: Floats | None = None
+    times_B: NDArray[np.int64] | None = None  # epoch seconds
+
+
+def measured_of(batch: Batch, push: Push) -> Measured:
+    return Measured(
+        push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
+    )

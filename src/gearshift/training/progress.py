@@ -1,0 +1,40 @@
+"""Where a training stands: everything that a checkpoint keeps of it besides parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gearshift.metrics import Measures, Slices
+
+
+@dataclass
+class Progress:
+    """Where the run stands."""
+
+    epoch: int = 0
+    position: int = 0  # the first example of this epoch that nobody has begun
+    open: list[list[int]] = field(default_factory=list)  # (first, count) begun before it and not ended
+    examples: int = 0  # applied or discarded
+    switched: int = 0  # planned switches that were made
+    applied: int = 0  # leases that formed steps
+    discarded: dict[str, int] = field(default_factory=dict)  # leases that did not, by reason
+    examples_by_worker: dict[str, int] = field(default_factory=dict)
+    lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
+    staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
+    lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
+    exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
+    plain_steps: int = 0  # in which an optimizer that reduces variance had too few gradients for it
+    seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
+    loss: float = 0.0  # mean of the last step
+    rate_factor: float = 1.0  # what plateaus have left of the learning rates
+    best: float | None = None
+    best_step: int = 0
+    without_gain: int = 0  # evaluations since the best
+    evaluations: int = 0
+    evaluated_step: int = -1  # of the last evaluation
+    measures: Measures = field(default_factory=Measures)
+    days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
+
+
+def add_to(counts: dict[str, int], key: object, amount: int = 1) -> None:
+    counts[str(key)] = counts.get(str(key), 0) + amount
