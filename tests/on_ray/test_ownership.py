@@ -11,10 +11,9 @@ import pytest
 
 import gearshift as gs
 from gearshift.engine.ray.launch import LaunchedRun
-from gearshift.run import control
+from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
 from gearshift.run.event_log import last_step
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow
@@ -30,9 +29,9 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
     assert isinstance(run, LaunchedRun)
     folder, began = run.folder, time.monotonic()
     until(run, lambda: (last_step(folder) or 0) >= 7)
-    first = lease.current(folder)
+    first = ownership.current(folder)
     assert first is not None and first.fence == 2  # the starter had the first
-    assert {keeper.path.name for keeper in lease.keepers(folder, first.session)} == {
+    assert {keeper.path.name for keeper in ownership.keepers(folder, first.session)} == {
         f"keep-{who}.json" for who in ("driver", "ray", "shard-0", "shard-1", "worker-0")
     }
     # A coordinator that does not find its state waits for it: until we put it back, there is none.
@@ -47,13 +46,13 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
         run_folder.claim(folder)
     with pytest.raises(control.NotLive, match="is recovering since"):
         control.check_live(folder, "switch")
-    assert lease.current(folder) == first
+    assert ownership.current(folder) == first
     reached = last_step(folder)
     assert reached is not None and reached >= 7
     away.rename(state)
     until(run, lambda: any("the coordinator was lost" in said for said in run.messages))
     until(run, lambda: run_folder.read(folder).state == "running")
-    second = lease.current(folder)
+    second = ownership.current(folder)
     assert second is not None and (second.fence, second.session) == (3, first.session)
     until(run, lambda: run.status().seconds_since_step < 60)
     assert run.status().wall_seconds >= time.monotonic() - began - 1

@@ -237,18 +237,17 @@ def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.Clu
 
 
 def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gearshift.engine.ray.actors import Plan
-    from gearshift.engine.ray.actors import start as starting
+    from gearshift.engine.ray.actors import Plan, start
 
     plan = Plan("far", {}, 1, 1)
     nodes = [{"NodeID": name, "NodeManagerAddress": f"10.0.0.{name}"} for name in "1234"]
-    monkeypatch.setattr(starting.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(start.ray, "nodes", lambda: nodes)
     placed = {"bundles_to_node_id": {0: "1", 1: "3"}}
-    monkeypatch.setattr(starting, "placement_group_table", lambda group: placed)
+    monkeypatch.setattr(start, "placement_group_table", lambda group: placed)
     with pytest.raises(gs.UserError, match=r"placed the run on 2 \(10\.0\.0\.1, 10\.0\.0\.3\)"):
-        starting.refuse_several_machines(plan)
+        start.refuse_several_machines(plan)
     placed["bundles_to_node_id"][1] = "1"
-    starting.refuse_several_machines(plan)
+    start.refuse_several_machines(plan)
 
 
 def test_no_room(tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch) -> None:

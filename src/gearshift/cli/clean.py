@@ -6,13 +6,12 @@ from pathlib import Path
 
 from gearshift.cli import terminal
 from gearshift.engine.ray.end_session import end_session
-from gearshift.run import leftovers
-from gearshift.run import ownership as lease
+from gearshift.run import leftovers, ownership
 
 
 def clean(folders: list[Path], *, dry_run: bool) -> None:
     found = 0
-    watch = lease.LAPSE_SECONDS + lease.BEAT_SECONDS
+    watch = ownership.LAPSE_SECONDS + ownership.BEAT_SECONDS
     for leftover in leftovers.find(*folders, end_session=end_session, watch=watch):
         found += 1
         done = "left alone" if leftover.remove is None else "would remove" if dry_run else "removed"

@@ -75,9 +75,9 @@ def _config(asked: Asked, strategy: str, seed: int) -> Config:
 
 
 def _run(config: Config, asked: Asked) -> dict[str, Any]:
-    from gearshift.config import build as train  # imports torch
+    from gearshift.config import build  # imports torch
 
-    run = train.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
+    run = build.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
     report = dict(run.wait().report)
     if report["auc"] is None:
         raise UserError(

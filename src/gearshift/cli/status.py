@@ -19,10 +19,9 @@ from typing import Any, Literal
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
 from gearshift.run.control import Status
 from gearshift.run.watch import seen
 
@@ -36,7 +35,7 @@ EXIT_CODES: dict[Health, int] = {
     "unknown": 7,
 }
 STALLED_SECONDS = 300.0
-DECIDED_SECONDS = lease.LAPSE_SECONDS + 2.0  # after so long a watch no run is unknown
+DECIDED_SECONDS = ownership.LAPSE_SECONDS + 2.0  # after so long a watch no run is unknown
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gearshift.cluster_model import cluster as cluster_model
-from gearshift.config import checks, document
-from gearshift.config import disturbances as cluster_words
+from gearshift.config import checks, disturbances, document
 from gearshift.config.data import Data, Tolerated
 from gearshift.config.features import FeatureEntry
 from gearshift.config.optimizers import Optimizers
@@ -143,7 +142,7 @@ class Inject(Section):
     seed: Count = Field(default=0, ge=0, description="Of the draws.")
 
     def cluster(self, workers: int) -> cluster_model.Cluster:
-        return cluster_words.cluster(
+        return disturbances.cluster(
             workers, self.step, slow=self.slow, lognormal=self.lognormal, bursts=self.bursts, seed=self.seed
         )
 

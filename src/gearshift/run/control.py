@@ -28,8 +28,7 @@ from typing import Any, Protocol
 
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import temporary_folders as temporary
+from gearshift.run import ownership, temporary_folders
 
 SOCKET, KEY = "control.sock", "control.key"
 MAX_BYTES = 64 << 10  # of a request
@@ -94,7 +93,7 @@ class Server:
         self._folder, self._run = folder, run
         self._key = secrets.token_urlsafe(32)
         self._places = threading.BoundedSemaphore(AT_ONCE)
-        lease.check(folder)  # the socket of another owner is not ours to replace
+        ownership.check(folder)  # the socket of another owner is not ours to replace
         remove(folder)
         self._socket = _bound(folder / SOCKET)
         _write_key(folder / KEY, self._key)
@@ -200,7 +199,7 @@ def _bound(path: Path) -> socket.socket:
     try:
         return _bound_at(path)
     except OSError:  # the path is longer than a socket's may be, or the file system has no sockets
-        private = temporary.make(temporary.CONTROL, path.parent)
+        private = temporary_folders.make(temporary_folders.CONTROL, path.parent)
         try:
             made = _bound_at(private / SOCKET)
             path.symlink_to(private / SOCKET)
@@ -232,7 +231,7 @@ def remove(folder: Path) -> None:
     path = folder / SOCKET
     with contextlib.suppress(OSError):
         target = path.readlink()
-        if target.parent.name.startswith(temporary.CONTROL):
+        if target.parent.name.startswith(temporary_folders.CONTROL):
             shutil.rmtree(target.parent, ignore_errors=True)
     for leftover in (path, folder / KEY):
         leftover.unlink(missing_ok=True)

@@ -34,8 +34,7 @@ from typing import Any, Protocol
 
 from gearshift.errors import UserError, brief, naming
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
+from gearshift.run import ownership, process_identity
 from gearshift.run import state as run_state
 from gearshift.run.state import Ending, Standing, State
 
@@ -94,11 +93,11 @@ def _claim_or_release(
     folder: Path, command: str, tell: Callable[[str], None] = lambda sentence: None
 ) -> None:
     """A claim that fails halfway (a full disk) leaves no lease behind."""
-    before = lease.held(folder)
+    before = ownership.held(folder)
     try:
         claim(folder, command=command, tell=tell)
     except BaseException as error:
-        if lease.held(folder) not in (None, before):
+        if ownership.held(folder) not in (None, before):
             finish(folder, "failed", brief(error))
         raise
 
@@ -119,14 +118,14 @@ def claim(
     command: str = "",
     session: str | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> lease.Lease:
+) -> ownership.Lease:
     """Makes this process the owner of the run until `finish` (a new run, or one that is resumed), or says who is.
 
     A restarted process of the owning `session` takes over at once. `tell` hears why it may take half a minute.
     """
-    before = lease.current(folder)
+    before = ownership.current(folder)
     restarts = session is not None and before is not None and before.session == session
-    mine = lease.claim(folder, session=session, tell=tell)
+    mine = ownership.claim(folder, session=session, tell=tell)
     clear_leftovers(folder / CHECKPOINTS)
     state: State = "starting"
     known = _recorded(folder) if restarts else {}
@@ -134,7 +133,7 @@ def claim(
         state = "recovering"
     record = {
         "state": state,
-        **run_owner.this_process(),
+        **process_identity.this_process(),
         "command": command,
         "started": known.get("started", time.time()),
         "since": time.time(),
@@ -150,7 +149,7 @@ def claim(
 
 def hand_over(folder: Path) -> str:
     """Another process of this session will claim it: the session's name. This one keeps the lease until then."""
-    mine = lease.held(folder)
+    mine = ownership.held(folder)
     assert mine is not None, "a run that is handed over is this process's own"
     return mine.session
 
@@ -160,7 +159,7 @@ def set_state(folder: Path, state: State, what: str = "") -> None:
 
     Costs a synced write if the state changed, and nothing otherwise. What cannot be written is no reason to end.
     """
-    lease.check(folder)
+    ownership.check(folder)
     with contextlib.suppress(OSError, ValueError):
         known = _recorded(folder)
         if (known["state"], known.get("what", "")) != (state, what):
@@ -182,28 +181,28 @@ def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
 
     An owner that was fenced writes nothing: the run is another's, be it a process of the same session.
     """
-    mine = lease.held(folder)
+    mine = ownership.held(folder)
     try:
         if mine is not None:
             mine.check()
-    except lease.Fenced:
+    except ownership.Fenced:
         return
     _record_end(folder, mine, how, reason)
 
 
 def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
     """As `finish`, for whoever started the run and has ended its other processes: it takes the lease back first."""
-    mine = lease.held(folder)
+    mine = ownership.held(folder)
     if mine is None:
         return  # it has ended the run already
     try:
         mine = mine.regain()
-    except lease.Fenced:
+    except ownership.Fenced:
         return
     _record_end(folder, mine, how, reason)
 
 
-def _record_end(folder: Path, mine: lease.Lease | None, how: Ending, reason: str | None) -> None:
+def _record_end(folder: Path, mine: ownership.Lease | None, how: Ending, reason: str | None) -> None:
     record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
     with contextlib.suppress(OSError, ValueError):  # a full disk is no reason to keep the lease
         write_json(folder / RUN, {**_recorded(folder), **record})
@@ -321,7 +320,7 @@ def _named(name: str, records: list[RunRecord]) -> Path | None:
 
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all, also when the machine stops while writing. In a run's folder: only if the run is ours."""
-    lease.check(path.parent)
+    ownership.check(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming(path), beside.open("w", encoding="utf-8") as file:
@@ -358,7 +357,7 @@ def write_config(folder: Path, config: WritesYaml, command: str) -> None:
 
 def append_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     """One line more, if the run is still ours."""
-    lease.check(folder)
+    ownership.check(folder)
     run_log.append(folder / METRICS, json.dumps(_measured(metrics), allow_nan=False))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 from gearshift.run.log import Fault, Kind
 from gearshift.run.state import State
 
@@ -30,7 +30,7 @@ AFTER_TRAINING = ("saving", "evaluating")  # phases in which no step is made
 class Health:
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._lease: lease.Lease | None = None
+        self._lease: ownership.Lease | None = None
         self._phase = "starting"
         self._stepped_at = time.monotonic()
         self._saved_at: float | None = None
@@ -41,7 +41,7 @@ class Health:
 
     def begin(self, folder: Path, resumed: Path | None = None) -> None:
         """`resumed` is the checkpoint that the run goes on from."""
-        self._folder, self._lease = folder, lease.held(folder)
+        self._folder, self._lease = folder, ownership.held(folder)
         if self._open:  # it was lost before it began; an owner before may have been lost while it recovered
             self._stepped_at = min(self._stepped_at, time.monotonic() - run_log.seconds_open(folder))
         else:
@@ -117,7 +117,7 @@ class Health:
         self._recovered()
         self._stepped_at = time.monotonic()
         if self._lease is not None and self._lease.lost:
-            raise lease.Fenced(self._lease.lost)
+            raise ownership.Fenced(self._lease.lost)
 
     def ends(self) -> None:
         """The run is over, maybe before it recovered: what its faults cost is written."""

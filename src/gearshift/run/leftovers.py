@@ -26,16 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import control, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
-from gearshift.run import temporary_folders as temporary
 from gearshift.run.ownership_files import FOLDER
 from gearshift.run.temporary_folders import Mark
 from gearshift.run.watch import seen
 
-PREFIXES = (temporary.SOCKETS, temporary.CONTROL)
+PREFIXES = (temporary_folders.SOCKETS, temporary_folders.CONTROL)
 YOUNG_SECONDS = 60.0  # a folder without a mark may be just being made
 
 EndSession = Callable[[int | None, Path], None]  # ends all processes of a cluster and removes its folder
@@ -61,7 +58,7 @@ def find(
                 yield from of_run(path.parent, watch)
     for place in sorted(Path(tempfile.gettempdir()).iterdir()):
         if place.name.startswith(PREFIXES) and _is_our_folder(place):
-            if marked := temporary.mark_of(place):
+            if marked := temporary_folders.mark_of(place):
                 yield from _of_marked(place, marked, end_session, watch)
             elif also_unmarked and _is_old(place) and not _is_named(place):
                 yield Leftover(place, "left by a run that is gone", lambda place=place: _remove(place))  # type: ignore[misc]
@@ -94,10 +91,10 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
 
 
 def _of_marked(place: Path, marked: Mark, end_session: EndSession, watch: float) -> Iterator[Leftover]:
-    if run_owner.lives(marked.process) is not False:
+    if process_identity.lives(marked.process) is not False:
         return
     is_over = _is_over(marked.run, watch, marked.session)
-    if is_over is None and (run_owner.lives(marked.leader) or _is_named(place)):
+    if is_over is None and (process_identity.lives(marked.leader) or _is_named(place)):
         yield Leftover(place, _not_judged(marked), None)
     elif is_over is not False:
         yield _of_dead(place, marked, end_session)
@@ -110,7 +107,7 @@ def _not_judged(marked: Mark) -> str:
 
 def _of_dead(place: Path, marked: Mark, end_session: EndSession) -> Leftover:
     what = f"of run {marked.run.name}, which is over"
-    if marked.leader is not None and run_owner.lives(marked.leader):
+    if marked.leader is not None and process_identity.lives(marked.leader):
         pid = int(marked.leader["pid"])
         return Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
     if marked.leader is not None:  # its pid may be another's now
@@ -121,7 +118,7 @@ def _of_dead(place: Path, marked: Mark, end_session: EndSession) -> Leftover:
 def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | None:
     """The run, or this session of it; None if its folder cannot be read. In doubt it is not over."""
     try:
-        owner = lease.current(folder)
+        owner = ownership.current(folder)
         record = run_folder.read(folder)
     except (UserError, OSError):
         return None

@@ -27,10 +27,9 @@ from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.replicas.figures import from_json
-from gearshift.run import control, interrupts
+from gearshift.run import control, interrupts, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
 from gearshift.run.control import Status
 from gearshift.run.display import History, status_row, status_text
 from gearshift.run.event_log import EventLog, Head
@@ -132,7 +131,7 @@ class Run(History):
         self.saver.health = self.health
         if self.resumed is not None:
             self.saver.take_over(self.resumed, self.training.progress.best_step)
-        self.training.log = self._events = EventLog(folder, self.tell, check=partial(lease.check, folder))
+        self.training.log = self._events = EventLog(folder, self.tell, check=partial(ownership.check, folder))
         with contextlib.ExitStack() as undo:
             undo.callback(self._events.close)
             self._end_control = undo.callback(control.serve(folder, self))
@@ -414,7 +413,7 @@ class Run(History):
 
     def _seconds(self) -> float:
         """Of wall time, also before the coordinator of a cluster was restarted."""
-        mine = lease.held(self.folder)
+        mine = ownership.held(self.folder)
         return mine.seconds if mine else time.monotonic() - self._started
 
     def stepped(self, before: Moment) -> bool:

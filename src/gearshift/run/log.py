@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from gearshift.errors import UserError
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 
 LOG, FAULTS = "run.log", "faults.jsonl"
 Kind = Literal["start", "end", "lost", "frozen", "save failed", "cost"]
@@ -102,7 +102,7 @@ def write(folder: Path, sentence: str, *, session: str | None = None) -> None:
 
 def record(folder: Path, fault: Fault, *, session: str | None = None) -> None:
     """A line of faults.jsonl; by whom as in `write`."""
-    mine = lease.held(folder)
+    mine = ownership.held(folder)
     known = session or fault.session or (mine.session if mine else "")
     _append_if_ours(folder, FAULTS, json.dumps({**asdict(fault), "session": known}), session)
 
@@ -139,7 +139,7 @@ def _charged(found: list[Fault], cost: Fault) -> int | None:
 
 def unrecovered(folder: Path) -> list[Fault]:
     """The faults of this session that the run has not recovered from, in order."""
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     session = owner.session if owner else ""
     return [fault for fault in faults(folder) if fault.open and fault.session == session]
 
@@ -160,7 +160,7 @@ def _lines(folder: Path) -> Iterator[Fault]:
 
 def totals(folder: Path) -> Totals:
     """A process restarted each time it started after a start that it did not end in good order."""
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     session = owner.session if owner else ""
     known = [fault for fault in faults(folder) if fault.session == session]
     started, restarts = set[str](), Counter[str]()
@@ -198,7 +198,7 @@ def append(path: Path, line: str) -> None:
 def _append_if_ours(folder: Path, name: str, line: str, session: str | None) -> None:
     with contextlib.suppress(OSError, UserError):  # a full disk, or the run is another's
         if session is None:
-            lease.check(folder)
-        elif (owner := lease.current(folder)) is not None and owner.session != session:
+            ownership.check(folder)
+        elif (owner := ownership.current(folder)) is not None and owner.session != session:
             return
         append(folder / name, line)

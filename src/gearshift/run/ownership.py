@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.errors import UserError
-from gearshift.run import process_identity as run_owner
+from gearshift.run import process_identity
 from gearshift.run.ownership_files import (
     FOLDER,
     OLD_LOCK,
@@ -208,7 +208,11 @@ class Keeper:
         """Without a `process`, this one, which then beats; else one of this machine that is only looked at."""
         own = process is None
         self.path = (folder / FOLDER).absolute() / f"keep-{name}.json"
-        said = {"session": session, "process": run_owner.this_process() if own else process, "beats": own}
+        said = {
+            "session": session,
+            "process": process_identity.this_process() if own else process,
+            "beats": own,
+        }
         owner = current(folder)
         write_whole(self.path, {**said, "fence": owner.fence if owner else 0})
         self._heart = Heart(self.path) if own else None
@@ -242,7 +246,7 @@ class Pulse:
 
 def is_alive(folder: Path, owner: Holder) -> bool | None:
     """Whether the owner or a keeper of its session lives; None if that must be learned from heartbeats."""
-    verdicts = [run_owner.lives(one.process) for one in (owner, *keepers(folder, owner.session))]
+    verdicts = [process_identity.lives(one.process) for one in (owner, *keepers(folder, owner.session))]
     if any(verdicts):
         return True
     return None if None in verdicts else False
@@ -274,8 +278,8 @@ def _beats_on(folder: Path, owner: Holder, tell: Callable[[str], None]) -> bool:
 
 def _refusal(folder: Path, owner: Holder) -> str:
     name, stop = folder.name, f"gearshift stop {folder}"
-    here = run_owner.lives(owner.process)
-    if here and run_owner.is_stopped(owner.pid):
+    here = process_identity.lives(owner.process)
+    if here and process_identity.is_stopped(owner.pid):
         return (
             f"run {name} is suspended, not dead: process {owner.pid} was stopped by a signal. Let it go on (kill -CONT "
             f"{owner.pid}) or end it (kill -9 {owner.pid}) before resuming it"

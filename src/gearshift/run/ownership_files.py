@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.errors import naming
-from gearshift.run import process_identity as run_owner
+from gearshift.run import process_identity
 
 FOLDER = "lease"
 OLD_LOCK = "run.lock"  # of runs made before there was a lease
@@ -105,7 +105,7 @@ def link_claim(place: Path, number: int, session: str, seconds_before: float) ->
     """Whether this process now has the highest claim."""
     said = {
         "session": session,
-        "process": run_owner.this_process(),
+        "process": process_identity.this_process(),
         "claimed": time.time(),
         "seconds_before": seconds_before,
     }

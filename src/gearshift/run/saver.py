@@ -16,7 +16,7 @@ from typing import Any
 
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, CheckpointFolder
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 from gearshift.run.health import Health
 from gearshift.run.low_priority import in_background
 from gearshift.training.estimate import size_text
@@ -80,7 +80,7 @@ class Saver:
 
     def check(self) -> None:
         """Raises `lease.Fenced` if the run is another process's now."""
-        lease.check(self.checkpoints.folder.parent)
+        ownership.check(self.checkpoints.folder.parent)
 
     def link(self, name: str, path: Path) -> None:
         """Points `last` or `best` to a checkpoint, if the run is still ours."""

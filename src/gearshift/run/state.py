@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
+from gearshift.run import ownership, process_identity
 
 State = Literal[
     "starting", "running", "recovering", "saving", "stopped", "failed", "done", "unknown", "damaged"
@@ -53,12 +52,12 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
     said: State = OLD_NAMES.get(recorded["state"], recorded["state"])
     if said not in LIVE:
         return Standing(said, recorded.get("reason", ""))
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     if owner is None or not owner.beats:  # a run of a version without heartbeats
         return _by_process_alone(recorded)
     what, since = recorded.get("what", ""), recorded.get("since")
-    lives = run_owner.lives(owner.process)
-    alive = not owner.released and lease.is_alive(folder, owner)
+    lives = process_identity.lives(owner.process)
+    alive = not owner.released and ownership.is_alive(folder, owner)
     if lives and alive:
         return Standing(said, "", what, since, answers=True)
     if alive is False:
@@ -73,7 +72,7 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
 
 
 def _by_process_alone(recorded: Mapping[str, Any]) -> Standing:
-    alive = run_owner.lives(recorded)
+    alive = process_identity.lives(recorded)
     if alive is None:
         return Standing("unknown", f"started on {recorded.get('host', 'another machine')}")
     return Standing("running", answers=True) if alive else Standing("failed", GONE)
@@ -83,15 +82,15 @@ class Watcher:
     """Judges a run of other machines by its heartbeats, seen over time on this process's own clock."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._pulse = folder, lease.Pulse()
+        self._folder, self._pulse = folder, ownership.Pulse()
 
     def look(self, now: Standing) -> Standing:
         """The state with what the heartbeats have shown so far; call it every second or so."""
-        owner = lease.current(self._folder)
+        owner = ownership.current(self._folder)
         if now.recorded == "unknown" or owner is None:
             return now
-        quiet = self._pulse.look([owner, *lease.keepers(self._folder, owner.session)])
-        if quiet > lease.LAPSE_SECONDS:
+        quiet = self._pulse.look([owner, *ownership.keepers(self._folder, owner.session)])
+        if quiet > ownership.LAPSE_SECONDS:
             return Standing("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
         if self._pulse.heard:
             return replace(now, state=now.recorded, recorded="unknown", reason=f"on {owner.host}")

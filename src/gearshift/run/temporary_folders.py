@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
+from gearshift.run import ownership, process_identity
 
 MARK = "gearshift.json"
 SOCKETS, CONTROL = "gs-", "gearshift-control-"  # their names begin so
@@ -42,12 +41,12 @@ def make(prefix: str, run: Path) -> Path:
 
 def mark(place: str | Path, run: Path, *, leader: int | None = None) -> None:
     """`leader` is the process whose session all processes of a Ray cluster belong to."""
-    owner = lease.current(run)
+    owner = ownership.current(run)
     said = {
         "run": str(run.resolve()),
         "session": owner.session if owner else "",
-        "process": run_owner.this_process(),
-        "leader": None if leader is None else run_owner.identity(leader),
+        "process": process_identity.this_process(),
+        "leader": None if leader is None else process_identity.identity(leader),
     }
     run_folder.write_json(Path(place) / MARK, said)
 

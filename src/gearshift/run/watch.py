@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gearshift.run import control
+from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
 from gearshift.run.control import Status
 from gearshift.run.folder import RunRecord
 from gearshift.run.state import Watcher
@@ -24,7 +23,7 @@ POLL_SECONDS = 0.25
 
 
 WATCH_SECONDS = (
-    3 * lease.BEAT_SECONDS
+    3 * ownership.BEAT_SECONDS
 )  # in which a live run shows a heartbeat; whether it is dead takes longer
 
 
@@ -35,7 +34,7 @@ def seen(records: Sequence[RunRecord], seconds: float | None = None) -> list[Run
     found, until = list(records), time.monotonic() + seconds
     while any(record.needs_heartbeats for record in found) and time.monotonic() < until:
         found = [r.seen_by(watchers[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
-        time.sleep(lease.BEAT_SECONDS / 8)
+        time.sleep(ownership.BEAT_SECONDS / 8)
     return [_not_heard(r, seconds) if r.needs_heartbeats else r for r in found]
 
 
@@ -46,9 +45,7 @@ def _again(record: RunRecord) -> RunRecord:
 def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
     """It may be dead, or just slow: that is not known."""
     why = record.reason or "its owner is gone"
-    known = (
-        f"no heartbeat for {seconds:.0f} s; it counts as failed after {lease.LAPSE_SECONDS:g} s without one"
-    )
+    known = f"no heartbeat for {seconds:.0f} s; it counts as failed after {ownership.LAPSE_SECONDS:g} s without one"
     return replace(record, state="unknown", reason=f"{why}; {known}")
 
 

@@ -11,7 +11,7 @@ import pytest
 import gearshift as gs
 from gearshift.cli import app as cli
 from gearshift.cli.sweep_batch import FILES
-from gearshift.config import build as train
+from gearshift.config import build
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
@@ -77,7 +77,7 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
         dense
     ) and config.optimizer.embeddings.lr == pytest.approx(rows)
     assert config.train.global_batch == line.batch and config.train.micro_batches == 8
-    assert train.start(config).wait().auc == score.auc
+    assert build.start(config).wait().auc == score.auc
 
 
 def test_the_gap_is_of_the_epoch_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

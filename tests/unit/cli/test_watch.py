@@ -14,9 +14,8 @@ import pytest
 from gearshift.cli import app as cli
 from gearshift.cli import watch
 from gearshift.cli.progress import LoggedProgress
-from gearshift.run import control
+from gearshift.run import control, process_identity
 from gearshift.run import folder as run_folder
-from gearshift.run import process_identity as run_owner
 from tests.unit.run.test_control import Fake
 
 
@@ -117,6 +116,6 @@ def test_a_run_that_starts_is_waited_for(
 def test_a_run_of_another_machine_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(run_owner.MACHINE, "another")  # it is the watcher who is elsewhere
+    monkeypatch.setenv(process_identity.MACHINE, "another")  # it is the watcher who is elsewhere
     assert cli.run(["watch"]) == 2
     assert "give `watch` there" in capsys.readouterr().err

@@ -10,9 +10,8 @@ import pytest
 from gearshift.config import load_config
 from gearshift.config.build import build, start
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
 from gearshift.run.local_run import Run
 
 CSV = """\
@@ -69,7 +68,7 @@ def test_a_run_that_cannot_start_has_failed_and_is_free(
     with pytest.raises(OSError, match="No space"):
         start(configured(tmp_path), command="test")
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if not path.is_symlink())
-    assert lease.held(folder) is None and list((folder / "lease").glob("*.released"))
+    assert ownership.held(folder) is None and list((folder / "lease").glob("*.released"))
     if breaks != "run.json":
         record = run_folder.read(folder)
         assert record.state == "failed" and "No space left on device" in record.reason
@@ -169,16 +168,16 @@ def test_a_run_that_was_taken_over_while_a_write_is_retried_does_not_write_it(
 
     monkeypatch.setattr(run_folder, "write_text", taken_over)
     run = start(configured(tmp_path), command="test")
-    with pytest.raises(lease.Fenced, match="was taken over"):
+    with pytest.raises(ownership.Fenced, match="was taken over"):
         run.wait(120)
     assert tried == ["report.json"] and not (run.folder / "report.json").exists()
     assert isinstance(run, Run)
     link = run.folder / "checkpoints" / "best"
     before = link.readlink()
-    with pytest.raises(lease.Fenced):
+    with pytest.raises(ownership.Fenced):
         run.saver.link("best", run.folder / "checkpoints" / "step-1")
     assert link.readlink() == before
-    mine = lease.held(run.folder)
+    mine = ownership.held(run.folder)
     assert mine is not None
     mine.release()
 

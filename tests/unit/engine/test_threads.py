@@ -495,10 +495,10 @@ def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
             else:
                 time.sleep(0.05)  # 200 of them are longer than the patience
 
-    from gearshift.engine import local_epoch as epoch_run
+    from gearshift.engine import local_epoch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(epoch_run, "PATIENCE", 3.0)  # a loaded machine is no hang
+        patch.setattr(local_epoch, "PATIENCE", 3.0)  # a loaded machine is no hang
         made = {"workers": 3, "strategy": "gba", "global_batch": 60, "batch": 20, "callbacks": [Resizer()]}
         report = trainer(tmp_path, **made).fit(Hangs(), data(12_000)).report
     assert report["examples"] == 12_000

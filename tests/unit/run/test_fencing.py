@@ -15,11 +15,9 @@ import gearshift as gs
 from gearshift.engine.ray.process_context import Recipe, Site, write_state
 from gearshift.engine.ray.saver import ClusterSaver
 from gearshift.engine.ray.snapshots import PartCut
-from gearshift.run import control
+from gearshift.run import control, ownership, ownership_files
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
-from gearshift.run import ownership_files as lease_files
 from gearshift.run.event_log import EventLog, Head
 from gearshift.run.folder import append_metrics, set_state, write_config, write_json
 from gearshift.run.saver import Saver
@@ -30,9 +28,11 @@ DATA = gs.read(gs.ClickLog(examples=2_000, days=1))
 
 def taken_over(folder: Path) -> None:
     """As by a `--resume` on another machine, while this process was frozen."""
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     assert owner is not None
-    assert lease_files.link_claim(folder / lease_files.FOLDER, owner.fence + 1, secrets.token_hex(8), 0.0)
+    assert ownership_files.link_claim(
+        folder / ownership_files.FOLDER, owner.fence + 1, secrets.token_hex(8), 0.0
+    )
 
 
 def content(folder: Path) -> dict[Path, bytes | None]:
@@ -57,14 +57,14 @@ def save(folder: Path) -> None:
 
 
 def log_events(folder: Path) -> None:
-    log = EventLog(folder, print, check=lambda: lease.check(folder))
+    log = EventLog(folder, print, check=lambda: ownership.check(folder))
     log.begin(Head("sync", {}))
     log.close()
 
 
 def write_part(folder: Path) -> None:
     """By a shard, which holds no lease: it looks whose session the lease is."""
-    recipe, mine = cast(Recipe, None), lease.held(folder)
+    recipe, mine = cast(Recipe, None), ownership.held(folder)
     assert mine is not None
     site = Site(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
     PartCut(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", site.check_not_taken)
@@ -126,7 +126,7 @@ def test_an_owner_writes(folder: Path, write: Callable[[Path], None]) -> None:
 def test_who_was_replaced_neither_writes_nor_removes(folder: Path, write: Callable[[Path], None]) -> None:
     taken_over(folder)
     before = content(folder)
-    with suppress(lease.Fenced):
+    with suppress(ownership.Fenced):
         write(folder)
     assert content(folder) == before
 
@@ -142,7 +142,7 @@ class TakenOver(gs.Callback):
             taken_over(run.folder)
             run.write_events()  # a write that was under way is done, and from now on there is none
             self.before = content(run.folder)
-            mine = lease.held(run.folder)
+            mine = ownership.held(run.folder)
             assert mine is not None
             mine.lost = ""  # as if its heartbeat had not noticed yet
 
@@ -152,7 +152,7 @@ def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path) -> None:
     policy = gs.CheckpointPolicy(gs.Every(steps=2), keep=1, path=tmp_path)
     trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[seen], name="shop")
     run = trainer.start(gs.models.DNN(DATA.schema, dim=2, hidden=[4]), DATA)
-    with pytest.raises(lease.Fenced, match="this process has stopped and writes nothing more"):
+    with pytest.raises(ownership.Fenced, match="this process has stopped and writes nothing more"):
         run.wait(60)
     own = {run.folder / control.SOCKET, run.folder / control.KEY}  # nobody else has made his own yet
     after = content(run.folder)

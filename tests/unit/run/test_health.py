@@ -18,11 +18,9 @@ import pytest
 import gearshift as gs
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.ray.coordinator_process import tell_of_restart
-from gearshift.run import control
+from gearshift.run import control, ownership, process_identity
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
 from gearshift.run.event_log import EventLog, Head
 from gearshift.run.health import Health
 from gearshift.run.local_run import Run
@@ -180,14 +178,14 @@ def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
 ) -> None:
     """Also its thread that saves: a checkpoint is due every second."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lease, "LAPSE_SECONDS", 3.0)
+    monkeypatch.setattr(ownership, "LAPSE_SECONDS", 3.0)
     Path("long.yaml").write_text(CONFIG)
     process = subprocess.Popen(
         [sys.executable, "-m", "gearshift", "train", "long.yaml"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, run_owner.MACHINE: "elsewhere"},
+        env={**os.environ, process_identity.MACHINE: "elsewhere"},
     )
     try:
         until = time.monotonic() + 90
@@ -198,7 +196,7 @@ def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
         with pytest.raises(gs.UserError, match="still running on"):  # it is on another machine, and lives
             run_folder.claim(folder)
         os.kill(process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(lease, "LAPSE_SECONDS", 0.5)
+        monkeypatch.setattr(ownership, "LAPSE_SECONDS", 0.5)
         run_folder.claim(folder)
         run_folder.set_state(folder, "running")
         close = control.serve(folder, Fake())

@@ -16,9 +16,8 @@ import pytest
 
 from gearshift.cli import app as cli
 from gearshift.engine.ray.end_session import end_session
-from gearshift.run import control, leftovers
+from gearshift.run import control, leftovers, temporary_folders
 from gearshift.run import folder as run_folder
-from gearshift.run import temporary_folders as temporary
 
 DEAD = (
     "import sys; from pathlib import Path; from gearshift.run import folder as run_folder, temporary_folders as temporary\n"
@@ -106,7 +105,7 @@ def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(
     )
     starter, folder, place = started("ray", cluster)
     starter.wait()
-    marked = temporary.mark_of(place)
+    marked = temporary_folders.mark_of(place)
     assert marked is not None and marked.leader is not None and marked.run == folder.resolve()
     pid = marked.leader["pid"]
     try:

@@ -21,9 +21,7 @@ from hypothesis import strategies as st
 
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import ownership_files as lease_files
-from gearshift.run import process_identity as run_owner
+from gearshift.run import ownership, ownership_files, process_identity
 
 FAST = "from gearshift.run import ownership as lease, folder as run_folder, log as run_log; lease.BEAT_SECONDS, lease.LAPSE_SECONDS = 0.1, 1.0\n"
 OWNER = FAST + (
@@ -43,8 +41,8 @@ OWNER = FAST + (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(lease, "LAPSE_SECONDS", 1.0)
+    monkeypatch.setattr(ownership, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(ownership, "LAPSE_SECONDS", 1.0)
     (tmp_path / "checkpoints").mkdir()
     return tmp_path
 
@@ -75,7 +73,7 @@ def owns(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_live_owner_on_another_machine_is_not_displaced(folder: Path, started: Any) -> None:
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     told: list[str] = []
     with pytest.raises(
@@ -83,38 +81,38 @@ def test_a_live_owner_on_another_machine_is_not_displaced(folder: Path, started:
     ):
         run_folder.claim(folder, tell=told.append)
     assert told and "still runs on" in told[0]
-    assert lease.current(folder).fence == 1  # type: ignore[union-attr]
+    assert ownership.current(folder).fence == 1  # type: ignore[union-attr]
 
 
 def test_a_dead_owner_on_another_machine_is_replaced_once_its_heartbeat_has_stopped(
     folder: Path, started: Any
 ) -> None:
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     process.kill()
     process.wait()
     began = time.monotonic()
     mine = run_folder.claim(folder)
-    assert time.monotonic() - began >= lease.LAPSE_SECONDS
+    assert time.monotonic() - began >= ownership.LAPSE_SECONDS
     assert mine.fence == 2
     run_folder.finish(folder, "done")
 
 
 def test_a_container_with_the_same_host_name_is_another_machine(folder: Path, started: Any) -> None:
     """Its pid 1 is not our pid 1, whatever /proc says here."""
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     claim = folder / "lease" / "1.json"
     said = json.loads(claim.read_text())
-    assert said["process"]["host"] == run_owner.this_process()["host"]
-    assert run_owner.lives(said["process"]) is None
+    assert said["process"]["host"] == process_identity.this_process()["host"]
+    assert process_identity.lives(said["process"]) is None
     with pytest.raises(UserError, match="still running"):
         run_folder.claim(folder)
 
 
 def test_a_frozen_owner_of_another_machine_wakes_up_and_writes_nothing(folder: Path, started: Any) -> None:
     """It looks before it writes: its next heartbeat, which would tell it too, comes a minute later."""
-    process = started(folder, OWNER.replace("= 0.1,", "= 60.0,"), **{run_owner.MACHINE: "elsewhere"})
+    process = started(folder, OWNER.replace("= 0.1,", "= 60.0,"), **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     os.kill(process.pid, signal.SIGSTOP)
     run_folder.claim(folder, command="gearshift train --resume last")
@@ -148,9 +146,9 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
 ) -> None:
     process = started(folder)
     owns(process)
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     assert owner is not None
-    keeper = lease.Keeper(folder, owner.session, "shard-0")
+    keeper = ownership.Keeper(folder, owner.session, "shard-0")
     process.kill()
     process.wait()
     record = run_folder.read(folder)
@@ -159,7 +157,7 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
     assert record.standing.since is not None
     with pytest.raises(UserError, match=r"is recovering: .* it is being restarted; wait for it"):
         run_folder.claim(folder)
-    restarted = lease.claim(folder, session=owner.session)
+    restarted = ownership.claim(folder, session=owner.session)
     assert (restarted.fence, restarted.session) == (2, owner.session)
     assert restarted.seconds >= restarted.fence - 2  # counts on
     restarted.release()
@@ -171,13 +169,13 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
 def test_keepers_of_other_machines_keep_it_by_their_heartbeat(folder: Path, started: Any) -> None:
     process = started(folder)
     owns(process)
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     assert owner is not None
     keep = FAST + (
         f"import sys; from pathlib import Path; lease.Keeper(Path(sys.argv[1]), {owner.session!r}, 'shard-0')\n"
         "print('mine', flush=True); sys.stdin.readline()"
     )
-    keeper = started(folder, keep, **{run_owner.MACHINE: "elsewhere"})
+    keeper = started(folder, keep, **{process_identity.MACHINE: "elsewhere"})
     owns(keeper)
     process.kill()
     process.wait()
@@ -193,7 +191,7 @@ def test_keepers_of_other_machines_keep_it_by_their_heartbeat(folder: Path, star
 def test_a_watcher_learns_from_heartbeats_how_a_run_elsewhere_is(folder: Path, started: Any) -> None:
     from gearshift.run.state import Watcher
 
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     watcher = Watcher(folder)
 
@@ -216,7 +214,7 @@ def test_the_starter_takes_a_run_back_from_a_coordinator_that_is_gone(folder: Pa
     session = run_folder.hand_over(folder)
     process = started(folder, OWNER.replace("claim(folder,", f"claim(folder, session={session!r},"))
     owns(process)
-    assert lease.current(folder).fence == 2  # type: ignore[union-attr]
+    assert ownership.current(folder).fence == 2  # type: ignore[union-attr]
     process.kill()
     process.wait()
     run_folder.finish_for_session(folder, "failed", "Ray is gone")
@@ -228,7 +226,7 @@ def test_the_starter_takes_a_run_back_from_a_coordinator_that_is_gone(folder: Pa
 
 def test_a_starter_whose_run_was_taken_over_by_others_does_not_touch_it(folder: Path, started: Any) -> None:
     run_folder.claim(folder)
-    mine = lease.held(folder)
+    mine = ownership.held(folder)
     assert mine is not None
     claim = folder / "lease" / "1.json"
     said = json.loads(claim.read_text())
@@ -237,12 +235,12 @@ def test_a_starter_whose_run_was_taken_over_by_others_does_not_touch_it(folder: 
     owns(process)
     run_folder.finish(folder, "failed", "an untrue sentence")
     assert run_folder.read(folder).state == "running"
-    with pytest.raises(lease.Fenced, match=f"taken over by process {process.pid}"):
+    with pytest.raises(ownership.Fenced, match=f"taken over by process {process.pid}"):
         mine.check()
 
 
 def test_a_run_of_a_version_with_locks_is_resumed(folder: Path, started: Any) -> None:
-    old = {key: value for key, value in run_owner.this_process().items() if key != "machine"}
+    old = {key: value for key, value in process_identity.this_process().items() if key != "machine"}
     record = {"state": "running", **old, "command": "gearshift train a.yaml", "started": 1.0}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "run.lock").write_text(json.dumps(old))
@@ -263,8 +261,8 @@ def test_a_run_of_a_version_with_locks_is_resumed(folder: Path, started: Any) ->
 def test_a_claim_that_was_cut_short_is_judged_by_its_heartbeat(folder: Path) -> None:
     (folder / "lease").mkdir()
     (folder / "lease" / "4.json").write_text('{"sess')
-    assert lease.claim(folder).fence == 5
-    lease.held(folder).release()  # type: ignore[union-attr]
+    assert ownership.claim(folder).fence == 5
+    ownership.held(folder).release()  # type: ignore[union-attr]
 
 
 def test_a_new_owner_removes_what_the_old_one_was_about_to_commit(folder: Path) -> None:
@@ -280,11 +278,11 @@ def test_a_file_system_without_hard_links(folder: Path, monkeypatch: pytest.Monk
         raise PermissionError
 
     monkeypatch.setattr(os, "link", no_links)
-    lease.claim(folder).release()
-    assert lease.claim(folder).fence == 2
+    ownership.claim(folder).release()
+    assert ownership.claim(folder).fence == 2
     with pytest.raises(UserError, match="still running"):
-        lease.claim(folder)
-    lease.held(folder).release()  # type: ignore[union-attr]
+        ownership.claim(folder)
+    ownership.held(folder).release()  # type: ignore[union-attr]
 
 
 RIVAL = (
@@ -335,7 +333,7 @@ def test_of_claimants_at_once_one_gets_each_number(
     folder, draw = tmp_path_factory.mktemp("rivals"), random.Random(seed)
     pauses = [[draw.random() * 0.002 for _ in range(20)] for _ in range(threads)]
     won: list[int] = []
-    real = lease_files.newest_claim
+    real = ownership_files.newest_claim
 
     def slow_newest(place: Path) -> Path | None:
         own = (
@@ -346,7 +344,7 @@ def test_of_claimants_at_once_one_gets_each_number(
 
     def claim() -> None:
         try:
-            mine = lease.claim(folder)
+            mine = ownership.claim(folder)
         except UserError:
             return
         won.append(mine.fence)
@@ -354,14 +352,14 @@ def test_of_claimants_at_once_one_gets_each_number(
             mine.release()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease_files, "newest_claim", slow_newest)
+        patch.setattr(ownership_files, "newest_claim", slow_newest)
         workers = [threading.Thread(target=claim, name=str(number)) for number in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
     assert len(set(won)) == len(won) >= 1
-    for mine in list(lease._held.values()):
+    for mine in list(ownership._held.values()):
         mine.release()
 
 
@@ -369,10 +367,10 @@ def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
     folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gearshift.cli import app as cli
-    from gearshift.run import watch as watching
+    from gearshift.run import watch
 
-    monkeypatch.setattr(watching, "WATCH_SECONDS", 3.0)
-    process = started(folder, **{run_owner.MACHINE: "elsewhere"})
+    monkeypatch.setattr(watch, "WATCH_SECONDS", 3.0)
+    process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     assert cli.run(["status", str(folder), "--exit-code"]) == 0
     assert "running" in capsys.readouterr().out
@@ -393,13 +391,13 @@ def test_an_owner_that_was_replaced_by_its_own_session_ends_nothing(folder: Path
     assert successor.stdout.readline() == "mine\n"
     run_folder.finish(folder, "failed", "woke up too late")
     assert run_folder.read(folder).state == "running"
-    assert lease_files.current(folder).fence == mine.fence + 1  # type: ignore[union-attr]
+    assert ownership_files.current(folder).fence == mine.fence + 1  # type: ignore[union-attr]
 
 
 def test_a_process_of_a_run_that_has_ended_cannot_claim_it_again(folder: Path) -> None:
     run_folder.claim(folder, session="one")
     run_folder.finish(folder, "stopped")
-    with pytest.raises(lease.Fenced, match="has ended"):
+    with pytest.raises(ownership.Fenced, match="has ended"):
         run_folder.claim(folder, session="one")
     assert run_folder.read(folder).state == "stopped"
     run_folder.claim(folder, session="two")  # a resume is a session of its own
@@ -407,11 +405,11 @@ def test_a_process_of_a_run_that_has_ended_cannot_claim_it_again(folder: Path) -
 
 def test_a_claim_that_another_made_after_the_claims_were_removed_fences(folder: Path, started: Any) -> None:
     mine = run_folder.claim(folder)
-    for path in (folder / lease_files.FOLDER).iterdir():
+    for path in (folder / ownership_files.FOLDER).iterdir():
         path.unlink()
     other = started(folder)
     assert other.stdout.readline() == "mine\n"
-    with pytest.raises(lease.Fenced):
+    with pytest.raises(ownership.Fenced):
         mine.check()
 
 
@@ -421,35 +419,35 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     """Nobody can look at the processes of such a cluster: their heartbeats tell, or that there are none."""
     from gearshift.cli import app as cli
     from gearshift.cli.metrics import page_or_state
-    from gearshift.run import watch as watching
+    from gearshift.run import watch
 
     process = started(folder)
     owns(process)
-    owner = lease.current(folder)
+    owner = ownership.current(folder)
     assert owner is not None
-    lease.Keeper(folder, owner.session, "ray", {})
+    ownership.Keeper(folder, owner.session, "ray", {})
     process.kill()
     process.wait()
     record = run_folder.read(folder)
     assert record.state == "recovering" and record.needs_heartbeats
-    shard = lease.Keeper(folder, owner.session, "shard-0", {})
-    shard_heart = lease.Heart(shard.path)
-    (seen,) = watching.seen([record], 30.0)
+    shard = ownership.Keeper(folder, owner.session, "shard-0", {})
+    shard_heart = ownership.Heart(shard.path)
+    (seen,) = watch.seen([record], 30.0)
     assert seen.state == "recovering" and not seen.needs_heartbeats
     shard_heart.stop()
-    (seen,) = watching.seen([record], 0.3)
+    (seen,) = watch.seen([record], 0.3)
     assert (seen.state, seen.needs_heartbeats) == ("unknown", True)
     assert seen.reason == (
         "its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one"
     )
-    monkeypatch.setattr(watching, "WATCH_SECONDS", 0.3)
+    monkeypatch.setattr(watch, "WATCH_SECONDS", 0.3)
     assert cli.run(["status", str(folder), "--exit-code"]) == 7
     assert "(its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one)" in (
         capsys.readouterr().out
     )
     assert cli.run(["status", str(folder), "--exit-code", "--wait"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
-    monkeypatch.setattr(watching, "WATCH_SECONDS", 3.0)
+    monkeypatch.setattr(watch, "WATCH_SECONDS", 3.0)
     assert cli.run(["status", str(folder), "--exit-code"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
     assert 'state="failed"} 1' in page_or_state(folder)

@@ -43,7 +43,7 @@ from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 from gearshift.run.event_log import last_step
 from gearshift.run.local_run import Run
 from gearshift.run.retry import backoff
@@ -204,7 +204,7 @@ class Engine:
                 self.staff.heeded_by(self._notice)
                 self.staff.replaced_to(self._replaced)
                 self.driver.steer(RunSeat(self))
-        except lease.Fenced:
+        except ownership.Fenced:
             if self.site.is_replaced():  # its processes must not be ended
                 self.staff.step_down()
             raise

@@ -26,12 +26,9 @@ from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
-from gearshift.run import control, interrupts
+from gearshift.run import control, interrupts, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
-from gearshift.run import process_identity as run_owner
-from gearshift.run import temporary_folders as temporary
 from gearshift.run.control import Status
 from gearshift.run.display import History, status_row, status_text
 from gearshift.run.result import Result
@@ -40,7 +37,7 @@ from gearshift.tables import html_table
 from gearshift.training.requests import Switch
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray import actors as ray_cluster
+    from gearshift.engine.ray import actors
 
 POLL_SECONDS = 0.2
 SILENCE = object()  # what no answer is
@@ -82,7 +79,7 @@ def start(
         plan = _plan(ray, settings, folder, workers, shards)
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
-            sockets = str(temporary.make(temporary.SOCKETS, folder))
+            sockets = str(temporary_folders.make(temporary_folders.SOCKETS, folder))
         site = Site(
             recipe,
             folder.resolve(),
@@ -104,7 +101,7 @@ def start(
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
-        lease.Keeper(folder, session, "ray", run_owner.identity(local.pid) if local else {})
+        ownership.Keeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
         hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
         return LaunchedRun(site, hub, plan, ray, model)
     except BaseException:
@@ -124,18 +121,18 @@ def start(
 def _ray() -> Any:
     # A minute after its head is gone, Ray ends this very process with a word of its own; ours says what to do.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", f"{2 * LOST_SECONDS:.0f}")
-    from gearshift.engine.ray import actors as ray_cluster
+    from gearshift.engine.ray import actors
 
-    return ray_cluster
+    return actors
 
 
-def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shards: int) -> ray_cluster.Plan:
+def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shards: int) -> actors.Plan:
     needs = {
         "coordinator": ray.Needs(settings.coordinator_cpus),
         "shard": ray.Needs(settings.shard_cpus),
         "worker": ray.Needs(settings.worker_cpus, settings.worker_gpus),
     }
-    plan: ray_cluster.Plan = ray.Plan(f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread)
+    plan: actors.Plan = ray.Plan(f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread)
     return replace(plan, group=ray.reserve(plan, PLACE_SECONDS))
 
 
@@ -159,7 +156,7 @@ class LaunchedRun(History):
         self._over = self._stopping = self._looking = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
         self._result: Result | None = None
-        self._keeper = lease.Keeper(self.folder, site.token, "driver")
+        self._keeper = ownership.Keeper(self.folder, site.token, "driver")
         # A cluster that others started goes on without this process, and so does the run.
         self._cancel_stop = interrupts.stop_before_exit(self) if site.local else lambda: None
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from gearshift.engine.ray.end_session import __file__ as end_session_file
 from gearshift.engine.ray.end_session import end_session
 from gearshift.errors import UserError
-from gearshift.run import temporary_folders as temporary
+from gearshift.run import temporary_folders
 from gearshift.run.process_identity import process_start
 
 START_SECONDS = 60.0
@@ -43,7 +43,7 @@ class LocalRay:
     @classmethod
     def start(cls, cpus: float, run: Path | None = None) -> LocalRay:
         """For that run, or for several if it is none: then nobody but its starter ends it."""
-        folder = Path(tempfile.mkdtemp(prefix=temporary.SOCKETS))
+        folder = Path(tempfile.mkdtemp(prefix=temporary_folders.SOCKETS))
         try:
             port = _free_port()
             made = cls._begin(folder, port, cpus)
@@ -54,7 +54,7 @@ class LocalRay:
         until = time.monotonic() + START_SECONDS
         try:
             if run is not None:  # at once: its starter may die before it answers
-                temporary.mark(folder, run, leader=made.pid)
+                temporary_folders.mark(folder, run, leader=made.pid)
             while not local._answers():
                 if made.poll() is not None or time.monotonic() > until:
                     said = (folder / "start.log").read_text().strip().splitlines()[-3:]

@@ -32,7 +32,7 @@ from gearshift.errors import UserError
 from gearshift.parameters.shard import Layout
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 from gearshift.run.local_run import Run
 from gearshift.run.low_priority import in_background
 from gearshift.run.ownership_files import Holder
@@ -122,13 +122,13 @@ class Site:
 
     def _taken_by(self) -> Holder | None:
         """Who has resumed the run meanwhile, if somebody else has."""
-        owner = lease.current(self.folder)
+        owner = ownership.current(self.folder)
         return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
 
     def check_not_taken(self) -> None:
         """Raises `lease.Fenced` if the run is somebody else's now. For processes that hold no lease of their own."""
         if owner := self._taken_by():
-            raise lease.Fenced(
+            raise ownership.Fenced(
                 f"run {self.folder.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
                 "the processes that had it before have stopped and write nothing more"
             )
@@ -137,7 +137,7 @@ class Site:
         """While this process lives, nobody else takes the run, also if its coordinator is just being restarted."""
         if self.token:
             name = f"{member.me.role}-{member.me.number}"
-            _until_written(lambda: lease.Keeper(self.folder, self.token, name))
+            _until_written(lambda: ownership.Keeper(self.folder, self.token, name))
 
     def record_start(self, role: str, number: int) -> None:
         """A process of the run has started: counted in faults.jsonl, which outlives the coordinator."""
@@ -249,13 +249,13 @@ class Site:
 
     def is_replaced(self) -> bool:
         """Whether this coordinator was fenced by another one of its run, which has the other processes now."""
-        mine, owner = lease.held(self.folder), lease.current(self.folder)
+        mine, owner = ownership.held(self.folder), ownership.current(self.folder)
         fenced = mine is not None and owner is not None and owner.fence > mine.fence
         return fenced and owner is not None and owner.session == self.token
 
     def record_failure(self, reason: str) -> None:
         """The coordinator failed before there was a run that could say so. Not if another owns it, or it has ended."""
-        if lease.held(self.folder) is not None and run_folder.read(self.folder).ended is None:
+        if ownership.held(self.folder) is not None and run_folder.read(self.folder).ended is None:
             run_folder.finish(self.folder, "failed", reason)
 
     def over(self) -> None:

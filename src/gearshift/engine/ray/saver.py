@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gearshift.engine.ray import snapshots
 from gearshift.engine.ray.process_context import STATE, read_state, write_state
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
-from gearshift.run import ownership as lease
+from gearshift.run import ownership
 from gearshift.run.saver import Saver, refuse_vanished, why
 from gearshift.training.learner import Learner, is_of_rows
 
@@ -88,7 +88,7 @@ class ClusterSaver(Saver):
         intact = f"; {self.last.name} is intact" if self.last else ""
         self.failure = sentence + ("" if "intact" in sentence else intact)
         self.health.save_failed(self.failure)
-        with suppress(OSError, lease.Fenced):  # what another owner has there is not ours to remove
+        with suppress(OSError, ownership.Fenced):  # what another owner has there is not ours to remove
             self.check()
             snapshots.discard(self.checkpoints.folder, name)
         self.tell_of_failure()
@@ -139,7 +139,7 @@ class Vault:
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         try:
             refuse_vanished(self._folder)
-            lease.check(self._folder)
+            ownership.check(self._folder)
             newest = int(read_state(self._folder)["incarnation"])
         except OSError as error:
             self._engine.saver.could_not(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.protocol.replica_messages import Go, Kind, Meet, Met, Offer, Target
-from gearshift.engine.wire import message_types as kinds
+from gearshift.engine.wire import message_types
 from gearshift.engine.wire.frames import Reader, Writer
 from gearshift.engine.wire.limits import WireError
 from gearshift.parameters.replicas.figures import Counts
@@ -26,7 +26,7 @@ def write_state(w: Writer, state: dict[str, Tensor]) -> None:
     w.array(np.array([one.name in state for one in known], np.uint8), np.uint8, most=len(known))
     for one in known:
         if one.name in state:
-            kinds.write_state_part(w, one, state[one.name])
+            message_types.write_state_part(w, one, state[one.name])
 
 
 def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
@@ -35,12 +35,12 @@ def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
     if (present > 1).any():
         raise WireError("a number out of range")
     there = (one for one, is_there in zip(known, present, strict=True) if is_there)
-    return {one.name: kinds.read_state_part(r, one, shard) for one in there}
+    return {one.name: message_types.read_state_part(r, one, shard) for one in there}
 
 
 def read_flat(r: Reader, shard: int) -> Tensor:
     flat = r.array(np.float32, most=r.limits.dense[shard])
-    kinds.refuse_half_a_part(r, flat, shard)
+    message_types.refuse_half_a_part(r, flat, shard)
     return torch.from_numpy(flat)
 
 
@@ -88,24 +88,24 @@ def read_target(r: Reader, me: To) -> Target:
 
 def write_meet(w: Writer, meet: Meet) -> None:
     w.numbers(meet.boot, meet.number, meet.assembly, meet.show)
-    kinds.write_plan(w, meet.plan)
+    message_types.write_plan(w, meet.plan)
 
 
 def read_meet(r: Reader, me: To) -> Meet:
     boot, number, assembly, show = r.numbers(4)
     if show > 1:
         raise WireError("a number out of range")
-    return Meet(r.incarnation, boot, number, assembly, bool(show), kinds.read_plan(r))
+    return Meet(r.incarnation, boot, number, assembly, bool(show), message_types.read_plan(r))
 
 
 def write_go(w: Writer, go: Go) -> None:
     w.numbers(go.boot, go.number)
-    kinds.write_plan(w, go.plan)
+    message_types.write_plan(w, go.plan)
 
 
 def read_go(r: Reader, me: To) -> Go:
     boot, number = r.numbers(2)
-    return Go(r.incarnation, boot, number, kinds.read_plan(r))
+    return Go(r.incarnation, boot, number, message_types.read_plan(r))
 
 
 def write_met(w: Writer, met: Met) -> None:
@@ -122,9 +122,9 @@ def read_met(r: Reader, me: To) -> Met:
 
 
 REPLICA_KINDS: Final = (
-    kinds.Kind(9, Met, "coordinator", write_met, read_met),
-    kinds.Kind(22, Target, "worker", write_target, read_target),
-    kinds.Kind(23, Meet, "worker", write_meet, read_meet),
-    kinds.Kind(24, Go, "worker", write_go, read_go),
-    kinds.Kind(38, Offer, "shard", write_offer, read_offer),
+    message_types.Kind(9, Met, "coordinator", write_met, read_met),
+    message_types.Kind(22, Target, "worker", write_target, read_target),
+    message_types.Kind(23, Meet, "worker", write_meet, read_meet),
+    message_types.Kind(24, Go, "worker", write_go, read_go),
+    message_types.Kind(38, Offer, "shard", write_offer, read_offer),
 )

@@ -24,8 +24,7 @@ from gearshift.engine.ray.actors.placement import Plan
 from gearshift.engine.ray.process_context import Recipe, Site
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import ownership_files as lease_files
+from gearshift.run import ownership, ownership_files
 
 Begin = Callable[[Any, Any, Any], Any]
 
@@ -149,9 +148,9 @@ def fenced_by(world: World, session: str) -> Begin:
     """A coordinator that was frozen in its work; when it comes back, this session has the run."""
 
     def come_back(seconds: float) -> None:
-        mine = lease.held(world.folder)
+        mine = ownership.held(world.folder)
         assert mine is not None
-        lease_files.link_claim(world.folder / lease_files.FOLDER, mine.fence + 1, session, 0.0)
+        ownership_files.link_claim(world.folder / ownership_files.FOLDER, mine.fence + 1, session, 0.0)
         mine.check()
 
     run = SimpleNamespace(finished=False, messages=[], wait=come_back, status=lambda: SimpleNamespace(step=1))

@@ -14,9 +14,7 @@ import pytest
 
 from gearshift.engine.ray.end_session import end_session, processes_of
 from gearshift.run import folder as run_folder
-from gearshift.run import leftovers
-from gearshift.run import process_identity as run_owner
-from gearshift.run import temporary_folders as temporary
+from gearshift.run import leftovers, process_identity, temporary_folders
 
 SLEEP = "import time; time.sleep(120)"
 
@@ -57,17 +55,17 @@ def test_clean_ends_what_is_left_of_a_cluster_whose_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
 ) -> None:
     """A frozen process outlives its raylet, and the process that had started Ray."""
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(temporary_folders.tempfile, "tempdir", str(tmp_path))
     run = run_folder.create(tmp_path / "runs", "some")
     leader = subprocess.Popen([sys.executable, "-c", SLEEP])
-    place = temporary.make(temporary.SOCKETS, run)
-    temporary.mark(place, run, leader=leader.pid)
+    place = temporary_folders.make(temporary_folders.SOCKETS, run)
+    temporary_folders.mark(place, run, leader=leader.pid)
     started.append(start(place, stopped=True))
     assert list(leftovers.find(end_session=end_session)) == []
     leader.kill()
     leader.wait()
     run_folder.finish(run, "failed", "its Ray died")
-    monkeypatch.setattr(run_owner, "lives", lambda process: False)  # its starter, which is us, is gone
+    monkeypatch.setattr(process_identity, "lives", lambda process: False)  # its starter, which is us, is gone
     (found,) = leftovers.find(end_session=end_session)
     assert found.path == place and "what is left of a Ray cluster" in found.what
     found.remove()

@@ -18,7 +18,7 @@ from gearshift.engine.ray.local_cluster import LocalRay
 from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
-from gearshift.run import temporary_folders as temporary
+from gearshift.run import temporary_folders
 
 # As `ray start --block`: a head that listens, and a child that leaves its process group as Ray's workers do.
 STAND_IN = """#!{python}
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_marked(stand_in: Path, monkeypatch: pytest.Monk
             pass
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(temporary, "mark", mark)
+    monkeypatch.setattr(temporary_folders, "mark", mark)
     with pytest.raises(OSError, match="No space left"):
         LocalRay.start(1, stand_in)
 

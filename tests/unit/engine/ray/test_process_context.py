@@ -23,8 +23,7 @@ from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import CheckpointFolder
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership as lease
-from gearshift.run import ownership_files as lease_files
+from gearshift.run import ownership, ownership_files
 from tests.small_disk import small_disk
 
 NOBODY: Any = None  # whom a process that sees no folder never comes to ask
@@ -78,9 +77,9 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
     site = site_in(tmp_path)
     site.new_start(7, "node", restarted=False)
     for process in (serve, work):
-        with pytest.raises(lease.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
+        with pytest.raises(ownership.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
             process(NEW, site)
-    with pytest.raises(lease.Fenced, match="was taken over"):
+    with pytest.raises(ownership.Fenced, match="was taken over"):
         coordinate(NEW, site, NOBODY)
     assert (tmp_path / sites.STATE).read_text() == before
     run_folder.finish(tmp_path, "done")
@@ -91,10 +90,10 @@ def test_a_fenced_coordinator_leaves_the_processes_to_the_one_of_its_session(tmp
     mine = run_folder.claim(tmp_path)
     site = replace(site_in(tmp_path), token=mine.session)
     assert not site.is_replaced()
-    claims = tmp_path / lease_files.FOLDER
-    lease_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
+    claims = tmp_path / ownership_files.FOLDER
+    ownership_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
     assert site.is_replaced()
-    lease_files.link_claim(claims, mine.fence + 2, "another", 0.0)
+    ownership_files.link_claim(claims, mine.fence + 2, "another", 0.0)
     assert not site.is_replaced()
 
 
@@ -118,10 +117,10 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     engine = SimpleNamespace(site=site, persist=lambda path, write: write())
     vault = Vault(cast(Engine, engine))
     assert vault.new_incarnation() == 1
-    lease_files.link_claim(tmp_path / lease_files.FOLDER, mine.fence + 1, mine.session, 0.0)
+    ownership_files.link_claim(tmp_path / ownership_files.FOLDER, mine.fence + 1, mine.session, 0.0)
     before = (tmp_path / sites.STATE).read_text()
     for write in (vault.new_incarnation, lambda: vault.commit(1, "step-3-1", {})):
-        with pytest.raises(lease.Fenced, match="was taken over"):
+        with pytest.raises(ownership.Fenced, match="was taken over"):
             write()
     assert (tmp_path / sites.STATE).read_text() == before and site.is_replaced()
 
@@ -135,7 +134,7 @@ def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp
     site = site_in(tmp_path)
     site.new_start(7, "node", restarted=True)
     assert (tmp_path / sites.STATE).read_text() == before
-    with pytest.raises(lease.Fenced, match="was taken over"):
+    with pytest.raises(ownership.Fenced, match="was taken over"):
         site.enter(restarted=True)
     run_folder.finish(tmp_path, "done")
 
@@ -227,7 +226,7 @@ def test_writes_in_the_run_folder_name_it_on_a_full_disk(tmp_path: Path) -> None
         disk.fill()
         for write in (
             lambda: write_state(folder, token="x" * 100_000),
-            lambda: lease_files.write_whole(folder / "lease" / "keep-a.json", {"session": "x" * 100_000}),
+            lambda: ownership_files.write_whole(folder / "lease" / "keep-a.json", {"session": "x" * 100_000}),
         ):
             with pytest.raises(OSError, match="No space left") as raised:
                 write()

@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 
 from gearshift.engine.ray.actors import coordinator as hubs
 from gearshift.engine.ray.actors import nodes as machines
-from gearshift.engine.ray.actors import start as starting
+from gearshift.engine.ray.actors import start
 from gearshift.engine.ray.actors.placement import Needs, Plan
 
 PLAN = Plan("run", {role: Needs(1.0) for role in ("coordinator", "shard", "worker")}, 1, 1, False)
@@ -22,11 +22,11 @@ PLAN = Plan("run", {role: Needs(1.0) for role in ("coordinator", "shard", "worke
 def frozen_head(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whatever asks Ray's head waits until the test is over."""
     answer = threading.Event()
-    for module in (hubs, starting):
+    for module in (hubs, start):
         monkeypatch.setattr(module, "end_members", lambda plan: answer.wait(250))
         monkeypatch.setattr(module, "END_SECONDS", 0.1)
-    monkeypatch.setattr(starting, "leave_place", lambda plan: answer.wait(250))
-    monkeypatch.setattr(starting.ray, "kill", lambda actor, no_restart: answer.wait(250))
+    monkeypatch.setattr(start, "leave_place", lambda plan: answer.wait(250))
+    monkeypatch.setattr(start.ray, "kill", lambda actor, no_restart: answer.wait(250))
     yield
     answer.set()
 
@@ -55,4 +55,4 @@ def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(frozen_head: Non
 
 
 def test_a_starter_ends_a_run_while_the_head_is_frozen(frozen_head: None) -> None:
-    starting.end(object(), PLAN)  # returns
+    start.end(object(), PLAN)  # returns
