@@ -1,18 +1,22 @@
 """Gearshift: train click-through-rate models on click logs.
 
-The way of the data, and where to look:
+The packages, from what a user touches down to what everything rests on. Each imports only from those below it:
 
-    data/         schema, sources, batches, the synthetic click log
-    embedding/    the row store (over the C++ core) and the lookup of a batch's ids
-    models/       plain nn.Modules: numbers and embedding rows -> logits
-    training/worker.py     one step: pulled rows + batch -> gradients
-    parameters/server.py     where parameters live and steps are applied
-    training/learner.py    both together: a model in training
-    sync/         who may begin and which gradients form a step: pure decisions; engine/: what carries them out
-    training/training.py   the loop; run/local_run.py: a run in its thread and folder; trainer/trainer.py: `Trainer`
-    run/event_log.py  every decision, to replay; run/control.py: a live run asked from another process
-    run/trained_model.py    predict, evaluate, save, load
-    config/       what a run is, from YAML; config/build.py builds it; cli/app.py and commands/ are the command line
+    cli/            one file per command; app.py lists them
+    experiments/    many runs compared: strategies with paired seeds, optimizers at growing batches
+    config/         the typed tree of settings, from YAML and overrides; build.py makes the objects
+    trainer/        `Trainer`: settings, and the start of a run on the engine that they name
+    engine/         what runs the workers: in this thread, in threads, in virtual time, as processes on Ray
+    run/            a run is a folder: ownership, logs, checkpoints, report, control from other processes
+    training/       the plan, its progress, what one worker computes, evaluation
+    parameters/     where parameters live: dense buffer, server, shards, replicas, checkpoint files
+    embedding/      the row store (over the C++ core) and the lookup of a batch's ids
+    models/         plain nn.Modules: numbers and embedding rows -> logits; losses
+    data/           schema, batches, data sets; readers/: files; infer/: the guesses of `gearshift init`
+    sync/           who may begin, and which gradients form a step: pure decisions
+    optim/          update rules on flat buffers; torch/: the same as torch.optim optimizers
+    metrics/        AUC, log loss, calibration: streaming and exact
+    cluster_model/  a cluster on paper: speeds, disturbances, links
 """
 
 import os
@@ -105,13 +109,13 @@ _HOMES = {
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 __version__ = "0.1.0"
-_MODULES = ("losses", "models")
+_MODULES = {"losses": "gearshift.models.losses", "models": "gearshift.models"}
 __all__ = [*_MODULE_OF, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"gearshift.{name}")
+        return import_module(_MODULES[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gearshift' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

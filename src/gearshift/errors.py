@@ -1,4 +1,4 @@
-"""Errors that tell the user in one sentence what happened, where, and how to fix it; an unknown name gets a suggestion."""
+"""Errors that tell the user in one sentence what happened, where, and the fix; unknown names get a suggestion."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What each command does, one file each; `cli/app.py` imports a file when its command runs.
+"""The command line: one file per command, imported when the command runs; app.py lists the commands.
 
-cli/terminal.py and cli/progress.py say how things are printed; cli/arguments.py turns names on the command line into runs,
-configs and data.
+terminal.py and progress.py print; arguments.py turns names on the command line into runs, configs and data.
 """

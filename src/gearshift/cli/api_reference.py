@@ -2,8 +2,8 @@
 
 python -m gearshift.cli.api_reference      writes it; a test fails while it is out of date
 
-What a user may rely on is `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.models.losses.__all__`. Every such
-name stands in one of the sections below.
+The public names are those in `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.models.losses.__all__`.
+Each of them is listed in one of the sections below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: names, arguments and help. What a command does is in `commands/`, imported when it runs.
+"""The command line: names, arguments and help. What a command does is in a file of its own, imported when it runs.
 
 `--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user's mistake is one
 sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.

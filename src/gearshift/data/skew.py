@@ -1,9 +1,9 @@
 """Are columns written as they were in training? If not, a model takes their values for others, without an error.
 
 A file that went through pandas or a spreadsheet can have lost its leading zeros ("007" is 7), gained a ".0" (an id
-beside missing values), or have True where there was 1. The two samples are compared by their spellings (`value_forms.py`):
-one that training had is gone, and one that training did not have is there. Integers with other numbers of digits are no
-sign by themselves: ids grow.
+beside missing values), or have True where there was 1. The two samples are compared by their spellings
+(`value_forms.py`): one that training had is gone, and one that training did not have is there. Integers with other
+numbers of digits are no sign by themselves: ids grow.
 
 A model that is called again and again does not compare for ever: a `Watch` stops when it has seen enough of a column.
 """

@@ -1,11 +1,11 @@
-"""Engines: who runs the workers. Each drives the same coordinator, so that all give the same accounts.
+"""Engines run the workers of a training. All of them drive the same coordinator, so they all keep the same accounts.
 
-epoch           one epoch's leases from supply to end: the coordinator decides, the server applies, the host is told
+local_epoch     the engine of one process: `inline` for one worker, `threads` for several
+epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is told
 feed            batches for leases, in order
-inline          one worker, in the caller's own thread
-threads         several workers, a thread each, in this process
-cluster_model   what a cluster is: speeds, stragglers, failures, network; plain values
-durations       how long a worker's n-th batch takes, drawn from the model
-mirror          the dense part as a worker holds it, stepped beside the shards
-simulated       a cluster in virtual time, timing only or with real gradients (tally, shared_cores, closed_forms)
+local_replicas  replicas of the workers in this process; shadow_threads exchange them in the background
+simulation/     a cluster in virtual time: timing only, or with real gradients
+protocol/       worker, shard and coordinator as message machines: no socket, no thread, no clock
+wire/           their messages over ZeroMQ
+ray/            the cluster engine: processes on Ray that talk over the wire
 """

@@ -5,11 +5,11 @@
     control.sock, control.key     of a run whose process was killed
     .NAME.PID, lease/.*           files that were being written
 
-A temporary folder says which run it belongs to, and which process made it (temporary_folders.py). It is stale if that one is
-dead and its session of the run is over. While the run's folder cannot be read (a share that is not mounted, say), what
-processes still use is left alone. Folders of versions without that file are stale if no process of this machine
-names them, in its command line or as the place of a socket. Ray's processes are in the session of the process that the
-mark names, and are ended with it. Knows no torch and no Ray.
+A temporary folder records which run it belongs to and which process made it (temporary_folders.py). It is stale if
+that process is dead and its session of the run is over. While the run's folder cannot be read (a share that is not
+mounted, say), what processes still use is left alone. Folders of versions without that file are stale if no process of
+this machine names them, in its command line or as the place of a socket. Ray's processes are in the session of the
+process that the mark names, and are ended with it. Knows no torch and no Ray.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ how it enters the live weights, and when.
     merge        elastic: w = (1-a) w + a c; delta: w += a (c - what was sent); overwrite: w = c
     trigger      in the background, back to back or with a pause; every k steps; every T seconds
 
-`sync/replicated.py` has the names that users know as values of these. Whoever holds tensors (`gearshift.parameters.replicas`)
-reads the values; nothing here knows one.
+`sync/replicated.py` has the names that users know as values of these. `parameters/replicas`
+holds the tensors and reads these values; nothing here knows a tensor.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from row_reference import rows_of
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD
+from tests.unit.embedding.row_reference import rows_of
 
 
 def ones(n: int) -> np.ndarray:

@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from row_reference import ReferenceStore, reference_rows, rows_of
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import (
@@ -21,6 +20,7 @@ from gearshift.embedding.store import (
     RowwiseAdagrad,
 )
 from gearshift.errors import UserError
+from tests.unit.embedding.row_reference import ReferenceStore, reference_rows, rows_of
 
 OPTIMIZERS = [
     RowSGD(lr=0.1, l2=0.01),

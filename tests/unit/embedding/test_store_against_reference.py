@@ -13,7 +13,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from row_reference import ReferenceStore, reference_rows, rows_of
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
@@ -26,6 +25,7 @@ from gearshift.embedding.store import (
     RowSGD,
     RowwiseAdagrad,
 )
+from tests.unit.embedding.row_reference import ReferenceStore, reference_rows, rows_of
 
 rates = st.sampled_from([0.01, 0.1, 0.5])
 decays = st.sampled_from([0.0, 0.01])

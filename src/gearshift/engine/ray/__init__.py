@@ -1,14 +1,15 @@
-"""A run whose workers and shards are processes of their own, on one machine or many.
+"""The cluster engine: the workers and shards of a run are processes of their own, on one machine or many.
 
-    engine/ray/process_context.py          what every process of a run knows: how to build the model, where the run's folder is, how they talk
-    work.py          a worker: reads its leases, pulls, computes, gives
-    ring.py          its end of a ring: the process group in which workers sum dense gradients
-    engine/ray/shard_process.py         a shard: loads its part of a snapshot, serves, writes its part of the next
-    engine/ray/snapshots.py     parts of snapshots on disk, and how they become a checkpoint that every engine reads
-    engine/ray/coordinator_process.py    the run itself: books, evaluation, checkpoints, in the coordinator's process
-    engine/ray/remote_rows.py     what the coordinator sees of the shards' rows
-    engine/ray/launch.py        from where the run was started: starts the processes, and shows what they tell
+    launch               where the run was started: starts the processes and shows their messages
+    coordinator_process  the run itself: accounts, evaluation, checkpoints
+    worker_process       a worker: reads its leases, pulls, computes, pushes
+    shard_process        a shard: loads its part of a snapshot, serves it, writes its part of the next
+    process_context      what every process of a run knows: the recipe of the model, the run folder, how to connect
+    snapshots            the parts of a snapshot on disk, and how they become a checkpoint that every engine reads
+    all_reduce           the process group in which workers sum dense gradients
+    remote_rows          the coordinator's view of rows that the shards hold
+    local_cluster        a Ray cluster on this machine for one run
+    actors/              what Ray runs; the only package that imports Ray
 
-The roles that talk are in engine/roles, the wire in engine/wire, the processes are placed and started anew by Ray
-(engine/ray_cluster). Nothing here imports Ray.
+The message machines are in engine/protocol, their transport in engine/wire.
 """

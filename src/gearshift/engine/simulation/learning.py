@@ -86,7 +86,7 @@ def train_in_virtual_time(
 
 
 class _Learning:
-    """`gearshift.engine.simulation.simulator.Learning`, with a replica that computes and the learner's server that applies."""
+    """Implements `simulator.Learning`: a replica computes, and the learner's server applies."""
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
-"""The roles' messages over ZeroMQ: the only package that imports zmq.
+"""The protocol's messages over ZeroMQ; the only package that imports zmq.
 
-    limits.py    how large a message may be
-    frames.py    numbers, text and arrays in the frames of a message
-    message_types.py     each kind of message, written and read
-    codec.py     message <-> frames, and who may say what
-    keys.py      CURVE keys, who has which, and the gate that lets nobody else in
-    address.py   where a process may listen
-    shared_memory.py    large frames through shared memory, inside a host
-    refused_connections.py      who came and did not get in
-    endpoint.py  the sockets of one process
-    driver.py    the loop that runs a role
+    limits               how large a message may be
+    frames               numbers, text and arrays in the frames of a message
+    message_types        each type of message: how it is written and read; replica_message_types: those of replicas
+    codec                message <-> frames, and who may send what
+    keys                 CURVE keys, who has which, and the authentication of peers
+    address              where a process may listen
+    shared_memory        large frames through shared memory, inside a host
+    refused_connections  connection attempts that were refused, counted by reason
+    endpoint             the sockets of one process
+    driver               the loop that runs a role
 
-No pickle. Messages may be lost (a full queue drops them, and counts them): the roles say again what must arrive.
+No pickle. A message may be lost (a full queue drops it and counts it); the roles resend what must arrive.
 """
