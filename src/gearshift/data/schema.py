@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gearshift.data.label_rule import Missing, Positive, parse_positive
-from gearshift.errors import UserError
-from gearshift.names import unknown
+from gearshift.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Label:
 
     def __post_init__(self) -> None:
         if self.missing not in get_args(Missing):
-            raise unknown(f"label `{self.column}`: missing", self.missing, get_args(Missing))
+            raise unknown_name(f"label `{self.column}`: missing", self.missing, get_args(Missing))
         try:
             object.__setattr__(self, "positive", parse_positive(self.positive))
         except ValueError as error:

@@ -210,7 +210,8 @@ def test_a_remote_run_is_waited_for(folder: Path, fake: Fake) -> None:
 
 def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
     code = (
-        "import sys; from gearshift.run import ownership as lease, folder as run_folder, process_identity as run_owner; import os\n"
+        "import os, sys; from gearshift.run import folder as run_folder, ownership as lease\n"
+        "from gearshift.run import process_identity as run_owner\n"
         "folder = run_folder.create(sys.argv[1], 'shop')\n"
         "lease.Keeper(folder, lease.held(folder).session, 'driver', run_owner.identity(os.getppid()))\n"
         "run_folder.set_state(folder, 'running'); print(folder)"

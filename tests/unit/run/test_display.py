@@ -71,7 +71,7 @@ def test_a_dataset_is_shown_with_its_columns(tmp_path: Path) -> None:
 
 def test_pandas_is_optional(run: gs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setattr("gearshift.run.display.find_spec", lambda name: None)
+    monkeypatch.setattr("gearshift.tables.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install pandas; to_arrow\(\) gives the same"):
         run.to_pandas()
     assert run.to_arrow().num_rows == 2

@@ -20,7 +20,8 @@ from gearshift.run import control, leftovers, temporary_folders
 from gearshift.run import folder as run_folder
 
 DEAD = (
-    "import sys; from pathlib import Path; from gearshift.run import folder as run_folder, temporary_folders as temporary\n"
+    "import sys; from pathlib import Path\n"
+    "from gearshift.run import folder as run_folder, temporary_folders as temporary\n"
     "folder = run_folder.create('runs', sys.argv[1]); run_folder.set_state(folder, 'running')\n"
     "print(folder, temporary.make('gs-', folder), flush=True)\n"
 )

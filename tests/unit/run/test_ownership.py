@@ -23,7 +23,10 @@ from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership, ownership_files, process_identity
 
-FAST = "from gearshift.run import ownership as lease, folder as run_folder, log as run_log; lease.BEAT_SECONDS, lease.LAPSE_SECONDS = 0.1, 1.0\n"
+FAST = (
+    "from gearshift.run import ownership as lease, folder as run_folder, log as run_log\n"
+    "lease.BEAT_SECONDS, lease.LAPSE_SECONDS = 0.1, 1.0\n"
+)
 OWNER = FAST + (
     "import sys, time; from pathlib import Path\n"
     "folder = Path(sys.argv[1])\n"
