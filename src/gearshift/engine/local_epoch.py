@@ -30,6 +30,7 @@ from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.learner import Learner, Replica
 from gearshift.training.pass_host import NOT_FINITE, PassHost
 from gearshift.training.training import Training
+from gearshift.training.worker import stream_of
 
 PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
@@ -113,10 +114,10 @@ class LocalEpoch(PassHost):
         return self._guarded(0, self.training.learner, begin, found)
 
     def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push | Unusable:
-        draw = 1_000_003 * self.training.progress.epoch + begin.lease.first
+        stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(found, draw, *self.replicas.flat(worker))
+            push = on.compute(found, stream, *self.replicas.flat(worker))
             if pacer is not None:
                 pacer.pad(worker, begin.lease.count, since)
             return self.replicas.step(begin, push)

@@ -6,7 +6,6 @@ Knows how one step is made and what of it belongs into a checkpoint; knows no da
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Found, find
 from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
 from gearshift.errors import UserError
-from gearshift.models.layers import seed_dropout
 from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout as DenseLayout
@@ -30,7 +28,7 @@ from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
 from gearshift.parameters.shard import Layout
-from gearshift.training.worker import Worker
+from gearshift.training.worker import Worker, compute_lease
 
 
 def is_of_rows(file: str) -> bool:
@@ -95,16 +93,14 @@ class Learner:
 
     def compute(self, found: Found, draw: int) -> Push:
         """Pull and compute on the server's own parameters; `draw` fixes what dropout drops."""
-        seed_dropout(self.model, self.seed + draw)
         before = {name: values.clone() for name, values in self.server.buffers.items()}
-        push = self.worker.compute(found, self.server.pull(found, self.worker.buffers))
+        rows = self.server.pull(found, self.worker.buffers)
         try:
-            refuse_non_finite(push)
+            return compute_lease(self.worker, found, rows, self.seed + draw)
         except FloatingPointError:
             for name, values in before.items():  # the forward pass has moved running statistics
                 self.server.buffers[name].copy_(values)
             raise
-        return push
 
     def replica(self, threads: int = 1) -> Replica:
         return Replica(self, threads)
@@ -227,9 +223,7 @@ class Replica:
                 values.copy_(self.server.buffers[name])
                 self._pulled[name].copy_(values)
         rows = self.server.pull(found, self.worker.buffers)
-        seed_dropout(self.worker.model, self.seed + draw)
-        push = self.worker.compute(found, rows)
-        refuse_non_finite(push)
+        push = compute_lease(self.worker, found, rows, self.seed + draw)
         return replace(
             push, buffer_changes={n: values - self._pulled[n] for n, values in self.buffers.items()}
         )
@@ -272,16 +266,6 @@ def _take_rows(
         )
         taken += count
     return taken
-
-
-def refuse_non_finite(push: Push) -> None:
-    """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
-    if not math.isfinite(push.loss):
-        raise FloatingPointError(f"loss became {'NaN' if math.isnan(push.loss) else 'infinite'}")
-    if not math.isfinite(float(push.dense.sum())):
-        raise FloatingPointError("dense gradient became infinite or NaN")
-    if not all(rows.finite for rows in push.rows):
-        raise FloatingPointError("embedding gradient became infinite, NaN or too large to square")
 
 
 def describe(model: nn.Module) -> str:

@@ -7,6 +7,8 @@ touches no store: rows reach it as arrays.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +19,47 @@ from gearshift.embedding.assembly import Leaves, assemble
 from gearshift.embedding.lookup import Buffers, Found, field_groups
 from gearshift.errors import UserError
 from gearshift.models.inputs import Needs
+from gearshift.models.layers import seed_dropout
 from gearshift.models.losses import Loss, binary_cross_entropy, summed
 from gearshift.parameters.dense import DenseParameters
 from gearshift.parameters.push import Push, RowPush
+
+EPOCH_STRIDE = 1_000_003  # between the random streams of two epochs
+
+
+def stream_of(epoch: int, first: int) -> int:
+    """The random stream of a lease: the same for the same examples of an epoch, on every worker and engine."""
+    return EPOCH_STRIDE * epoch + first
+
+
+def compute_lease(worker: Worker, found: Found, rows: tuple[Floats, ...], seed: int) -> Push:
+    """The gradient of one lease, on the dense parameters that `worker` holds and the rows that were pulled.
+
+    Every engine computes a lease here, so that the same lease on the same parameters gives the same push everywhere.
+    `seed` decides what dropout drops. Raises `NotFinitePush` if the loss or a gradient is not finite.
+    """
+    seed_dropout(worker.model, seed)
+    push = worker.compute(found, rows)
+    refuse_non_finite(push)
+    return push
+
+
+class NotFinitePush(FloatingPointError):
+    """The loss or a gradient is not finite. `push` must not be applied."""
+
+    def __init__(self, reason: str, push: Push) -> None:
+        super().__init__(reason)
+        self.push = push
+
+
+def refuse_non_finite(push: Push) -> None:
+    """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
+    if not math.isfinite(push.loss):
+        raise NotFinitePush(f"loss became {'NaN' if math.isnan(push.loss) else 'infinite'}", push)
+    if not math.isfinite(float(push.dense.sum())):
+        raise NotFinitePush("dense gradient became infinite or NaN", push)
+    if not all(rows.finite for rows in push.rows):
+        raise NotFinitePush("embedding gradient became infinite, NaN or too large to square", push)
 
 
 class Worker:

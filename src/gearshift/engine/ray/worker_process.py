@@ -21,14 +21,13 @@ from gearshift.engine.ray.all_reduce import RingBroke, RingEnd
 from gearshift.engine.ray.dense_copy import Mirror, wants_spread
 from gearshift.engine.ray.process_context import Member, Site, driver_of, endpoint_of, layout_of
 from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
-from gearshift.models.layers import seed_dropout
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import NO_PREDICTIONS, Layout
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import measured_of
-from gearshift.training.learner import refuse_non_finite
 from gearshift.training.pass_host import NOT_FINITE
 from gearshift.training.training import Training
+from gearshift.training.worker import NotFinitePush, compute_lease, stream_of
 
 STARTS = 1 << 20  # that a process has numbers for
 LOOPBACK = "127.0.0.1"
@@ -91,15 +90,13 @@ class Hands:
         self._ring.stay_in(job.answers[0].incarnation, job.place.ring)
         self._take_dense(job)
         rows = self._rows(found, places, job.answers)
-        draw = 1_000_003 * job.epoch + job.begin.lease.first
-        seed_dropout(self._learner.model, self._learner.seed + draw)
-        push = self._worker.compute(found, rows)
+        seed = self._learner.seed + stream_of(job.epoch, job.begin.lease.first)
         try:
-            refuse_non_finite(push)
-        except FloatingPointError as error:
+            push = compute_lease(self._worker, found, rows, seed)
+        except NotFinitePush as error:
             if not job.place.ring:
                 return Unusable(f"{NOT_FINITE}: {error}")
-            push = replace(push, examples=0.0)  # it cannot be used in a ring
+            push = replace(error.push, examples=0.0)  # the other members wait for it; it counts for nothing
         if self._training.pacer is not None:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
         content, own = measured_of(found.batch, push), time.monotonic()

@@ -31,6 +31,7 @@ from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner
+from gearshift.training.worker import stream_of
 
 DAY = 86_400
 
@@ -114,7 +115,7 @@ class _Learning:
         while first not in self._found:
             found = next(self._batches)
             self._found[found.batch.first] = found
-        push = self._replica.compute(self._found[first], first, self._flat(begin.worker))
+        push = self._replica.compute(self._found[first], stream_of(0, first), self._flat(begin.worker))
         self._pushes[begin.lease.number] = first, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
