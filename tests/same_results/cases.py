@@ -49,7 +49,7 @@ CASES = (
     Case("threads, sync, resumed", ("cluster.workers=4",), resume_step=10),
     Case("threads, gba", ("cluster.workers=4", "strategy=gba")),
     Case("threads, async", ("cluster.workers=4", "strategy=async")),
-    Case("threads, backup workers", ("cluster.workers=4", "train.batch=64", "strategy=backup_workers")),
+    Case("threads, backup workers", ("cluster.workers=5", "strategy=backup_workers")),
     Case("threads, easgd", ("cluster.workers=4", "strategy={name: easgd, exchange: {every: 5}}")),
     Case("Ray, sync, two shards", ("cluster.engine=ray", "cluster.workers=2", "cluster.shards=2")),
     Case("Ray, gba", ("cluster.engine=ray", "cluster.workers=2", "strategy=gba")),

@@ -45,11 +45,10 @@ def main() -> int:
     options = parse.parse_args()
     cases = [case for case in CASES if fnmatch(case.name, options.cases)]
     if options.command == "record":
-        facts = {
-            case.name: agreed(facts_of(case, options.python), facts_of(case, options.python))
-            for case in cases
-        }
-        options.file.write_text(json.dumps(facts, indent=1) + "\n")
+        facts = json.loads(options.file.read_text()) if options.file.exists() else {}
+        for case in cases:
+            facts[case.name] = agreed(facts_of(case, options.python), facts_of(case, options.python))
+            options.file.write_text(json.dumps(facts, indent=1) + "\n")
         print(f"recorded {len(facts)} cases in {options.file}")
         return 0
     recorded = json.loads(options.file.read_text())

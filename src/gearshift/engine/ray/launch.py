@@ -246,7 +246,7 @@ class LaunchedRun(History):
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
         elif self._site.local is not None:
-            self._fail(f"the coordinator did not come back within {LOST_SECONDS:g} s")
+            self._fail(f"the coordinator was lost and did not start again within {LOST_SECONDS:g} s")
         else:
             self.tell(
                 f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
