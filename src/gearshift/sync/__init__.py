@@ -1,15 +1,119 @@
 """Synchronisation strategies: pure state machines, events in, actions out.
 
-They hold no tensor, clock, thread, socket or random number (the import contracts in pyproject.toml see to it).
-
     messages      events and actions, plain values
-    work          what is under way: parked, flying, waiting, supplied; every strategy reads it, none owns it
-    strategy      what a strategy answers: who may begin, which gradients form a step, which come too late
-    coordinator   an event in, actions out: keeps the books and asks the strategy
-    registry      the strategies by name, or by where they are; the sizes that follow from a global batch
-    settings      checks of what a strategy is given
-    automatic     when it pays to change between sync and gba; proposes, and looks at what came of it
+    work          the shared record: parked workers, leases in flight, gradients waiting, examples to lease
+    strategy      the three questions that a strategy answers
+    coordinator   takes an event, updates the record, asks the strategy, returns actions
+    registry      strategies by name or `module:Class`; the batch sizes that follow from a global batch
+    settings      checks of a strategy's settings
+    automatic     `auto`: predicts the speed of sync and of gba and proposes a switch when it pays
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
-    exchange      how replicas meet: five choices, as values
-    replicated    the strategies whose trainers have dense replicas of their own, as values of these
+    exchange      how replicas exchange weights: five choices, as values
+    replicated    the strategies whose trainers keep dense replicas, as values of these choices
+
+Theory of operation
+===================
+
+Deciding is separate from doing. Nothing in this package touches a tensor, a clock, a thread, a socket or a random
+number; an import contract in pyproject.toml forbids the modules. A gradient is represented by the number of its lease
+and nothing else. So the same objects decide for threads, for processes on Ray and for a simulator in virtual time,
+and they can be tested with text and replayed from a log.
+
+                events                                            actions
+    engine ---> WorkRequested, GradientArrived,   coordinator     Begin, Apply, Discard,     ---> engine
+                GradientRefused, WorkerJoined,     |       ^      Reissue, Exchange               carries them out
+                WorkerLost, Supplied,              v       |                                      in order
+                DataExhausted, SwitchRequested,   Work <- strategy
+                ExchangeDone                    (record)  (reads the record, answers three questions)
+
+After each event the coordinator does four things, always in this order: it updates the record, forms every step that
+can be formed (`form`), starts an exchange of replicas if one is due, and gives work to parked workers (`start`).
+There is no "wait" action. A worker that asks for work and gets no `Begin` is parked; each later event is a new
+chance.
+
+A strategy is a frozen dataclass of settings. It has no state of its own. All state is in the record, and this is what
+makes a live switch possible: the next strategy reads the same record.
+
+Leases
+------
+A lease is a range of examples with a number that is never reused. It is the unit of work, of loss and of accounting:
+
+                 Begin               GradientArrived              Apply
+    supply -----------------> flying -----------------> waiting -----------> ended: applied
+      ^                        |  |                                          (discarded, if its weight is 0)
+      |  Reissue: worker lost  |  |  Discard: too late (`refuse`), or the gradient is unusable
+      +------------------------+  +----------------------------------------> ended: discarded
+
+A reissued lease has ended. Its examples go back to the supply and are leased again, first in line, under a new number
+and with `attempt` one higher. A gradient that has arrived no longer depends on its worker: if the worker dies, the
+gradient still waits for its step. The invariants:
+
+1. A lease ends exactly once: applied, discarded or reissued.
+2. Every supplied example is in exactly one place: supply, flying, waiting or ended. None is lost and none counts
+   twice.
+3. Steps are numbered without gaps. Every step has at least one part, and no weight is negative.
+4. Late and repeated reports are harmless. A second arrival of a waiting gradient changes nothing. A gradient whose
+   lease has ended gets a `Discard` with `ended_before`, which counts nothing. A worker that joins twice has
+   restarted, so its leases are reissued. A request from a worker that was given up is ignored until it joins again.
+   (A worker may ask for more work while it holds a lease, so duplicate requests must be filtered earlier: see
+   engine/protocol.)
+5. Every discarded gradient has its reason in words, in `Discard` or in its `Part` of a step.
+
+At the end, when the data are exhausted, everything is leased and nothing is in flight (`Work.ending`), whatever waits
+forms a last step, even if it is less than a global batch.
+
+Token and version; lag and staleness
+------------------------------------
+`Begin` carries two step numbers. The *version* is a demand on the parameters: the worker must see at least that many
+applied steps. It is the number of steps decided so far, so a `Begin` may name a step that the shards have not applied
+yet; the engine then holds the pull until they have. The *token* is a schedule: with token t the gradient is meant for
+the step that follows t applied steps. From them come two different measures of a gradient that enters a step:
+
+    staleness = steps applied - version     how old were the parameters it was computed on?
+    lag       = steps applied - token       how late is it against its schedule? negative: early
+
+A worker may pull newer parameters than it had to; it then reports the version that it saw (the oldest over all
+shards). Here are three workers under gba, where two gradients form a step (t: token, v: version):
+
+    a  [t0 v0]--.  [t1 v0]-----.  [t2 v1 ...        step 1 = a's first  (lag  0, staleness 0)
+    b  [t0 v0]--|--------------|---.                         c's first  (lag -1, staleness 0)
+    c  [t1 v0]--|--.  [t2 v1 ..|...|....            step 2 = a's second (lag  0, staleness 1)
+                '--'           '---'                         b's first  (lag  1, staleness 1)
+              step 1          step 2
+
+In step 2 both gradients are equally stale, because N workers share steps of M gradients and staleness is about
+(N-1)/M for everybody. Only b is late. So gba weights gradients by lag: it singles out stragglers and leaves the rest
+at full weight. In sync both measures are 0 for all work that was begun under sync, because nobody begins step k+1
+before step k is decided.
+
+A switch
+--------
+`SwitchRequested` replaces the strategy and keeps the record. No lease is recalled, no gradient is dropped, and no
+parameter or optimizer state changes. Work in flight and gradients waiting are *adopted*:
+
+- Leases that exist at the switch are known by their numbers (`adopted_before`). Their tokens are raised to the
+  current step, so no work is late because of a schedule that nobody follows any more.
+- Each worker's count of delivered gradients restarts at 0, so no worker is behind because of the past.
+- Ranges not yet leased are cut by the new batch size. A range that is a single lease stays whole.
+- Each strategy says what adopted work means to it. sync fills its first rounds with it, while early workers wait.
+  backup_workers never treats it as too late. gba counts its lag from the switch.
+
+A step is `global_batch` examples, however they were cut, so leases of the old and of the new size can share one.
+
+`auto` runs beside the coordinator. Its proposal enters as a `SwitchRequested`, like a user's.
+
+Replicas
+--------
+Under easgd, bmuf, model_averaging and k_step_adam a worker makes the dense step itself, on its own replica, before it
+reports. Each gradient is then a step of one part. It accounts for the lease, and its dense part moves nothing on the
+servers. Where all replicas must meet in the training loop, the coordinator returns `Exchange` once nothing is in
+flight, and nobody begins until `ExchangeDone`. Exchanges in the background, or between one trainer and the centre,
+are not decisions and do not appear here.
+
+Replay
+------
+Time enters only as `at` and `seconds` in events. So the actions are a function of the starting point (strategy,
+settings, step, first lease number) and of the events in order. An engine logs each event with its actions; `gearshift
+replay` feeds the events to a new coordinator and compares the actions. A difference means that the log was changed,
+or that this version decides differently. State kept inside a strategy would break both replay and switching.
 """
