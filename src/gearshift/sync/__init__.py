@@ -81,15 +81,15 @@ shards). Here are three workers under gba, where two gradients form a step (t: t
                 '--'           '---'                         b's first  (lag  1, staleness 1)
               step 1          step 2
 
-In step 2 both gradients are equally stale, because N workers share steps of M gradients and staleness is about
-(N-1)/M for everybody. Only b is late. So gba weights gradients by lag: it singles out stragglers and leaves the rest
-at full weight. In sync both measures are 0 for all work that was begun under sync, because nobody begins step k+1
-before step k is decided.
+In step 2 both gradients are equally stale: with N workers and M gradients per step, staleness is about (N-1)/M for
+everybody, straggler or not. Only b is late. So gba weights gradients by lag, not by staleness (by default it cuts
+those whose lag exceeds `max_lag`), and everybody else keeps full weight. In sync both measures are 0 for all work
+that was begun under sync, because nobody begins step k+1 before step k is decided.
 
 A switch
 --------
-`SwitchRequested` replaces the strategy and keeps the record. No lease is recalled, no gradient is dropped, and no
-parameter or optimizer state changes. Work in flight and gradients waiting are *adopted*:
+`SwitchRequested` replaces the strategy and keeps the record. The switch itself recalls no lease, drops no gradient
+and changes no parameter or optimizer state. Work in flight and gradients waiting are *adopted*:
 
 - Leases that exist at the switch are known by their numbers (`adopted_before`). Their tokens are raised to the
   current step, so no work is late because of a schedule that nobody follows any more.
@@ -112,8 +112,9 @@ are not decisions and do not appear here.
 
 Replay
 ------
-Time enters only as `at` and `seconds` in events. So the actions are a function of the starting point (strategy,
-settings, step, first lease number) and of the events in order. An engine logs each event with its actions; `gearshift
-replay` feeds the events to a new coordinator and compares the actions. A difference means that the log was changed,
-or that this version decides differently. State kept inside a strategy would break both replay and switching.
+Time enters only as `at` in events (and as `seconds`, which `auto` alone reads). So the actions are a function of the
+starting point (strategy, settings, step, first lease number) and of the events in order. An engine logs each event
+with its actions; `gearshift replay` feeds the events to a new coordinator and compares the actions. A difference
+means that the log was changed, or that this version decides differently. State kept inside a strategy would break
+both replay and switching.
 """

@@ -68,8 +68,9 @@ Why all shards make the same steps
 2. A worker reports a gradient only after every shard has acknowledged its part. So an order never names a gradient
    that a shard lacks.
 3. A shard keeps a gradient under its lease and refuses it once the lease has ended (it still acknowledges, so that
-   the worker stops resending). So a late copy of a dropped or applied gradient has no effect. Each order carries the
-   lowest lease number that is still open, and a shard forgets everything below it: its memory stays bounded.
+   the worker stops resending). So a late copy of a dropped or applied gradient has no effect. Orders that end leases
+   carry the lowest lease number that is still open, and a shard forgets everything below it: its memory stays
+   bounded.
 4. One step is under way at a time. The next is ordered when all shards have made the last one and the host has had
    its look, so an evaluation or a snapshot sees exactly one step.
 5. `Work` names a version, and a shard parks a pull until it has made that step. Shards may answer from different
@@ -78,9 +79,10 @@ Why all shards make the same steps
 Why every example counts once
 -----------------------------
 A report also asks for more work, under the next request number. The coordinator answers a repeated request with the
-same lease and ignores an older one, so a lost answer costs a resend and not a lease. If a lease has passed to another
-worker, the first one's report of it is ignored. If a worker asks for more and does not report a lease that it was
-given, that lease is reissued. What becomes of leases otherwise is decided in sync/, whose invariants apply.
+same lease and ignores an older one, so a lost answer costs a resend and not a lease. A report of a lease that another
+worker holds is ignored, so nobody can end somebody else's lease; one of a lease that has ended changes nothing. If a
+worker asks for more and does not report a lease that it was given, that lease is reissued. What becomes of leases
+otherwise is decided in sync/, whose invariants apply.
 
 Snapshots
 ---------
