@@ -7,7 +7,7 @@ wrote it. Knows no tensor and no data; `story` tells the same log in words.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.errors import UserError
@@ -101,7 +101,7 @@ def replay(log_or_run: str | Path) -> Replayed:
                 if coordinator is None:
                     raise UserError(f"{place}: an event before any head; this is not the beginning of a log")
                 replayed = _handle(coordinator, place, said)
-                if replayed != actions:
+                if list(map(_decision, replayed)) != list(map(_decision, actions)):
                     difference = Difference(place, actions, replayed, version)
                     break
                 events += 1
@@ -110,6 +110,18 @@ def replay(log_or_run: str | Path) -> Replayed:
     if not epochs:
         raise UserError(f"{files[0]} is empty; there is nothing to replay")
     return Replayed(len(files), epochs, events, steps, switches, tuple(torn), difference)
+
+
+def _decision(action: Action) -> Action:
+    """The action without words: the text of a reason may change between versions, and the log has no `ended_before`."""
+    match action:
+        case Apply():
+            return replace(action, parts=tuple(replace(part, reason="") for part in action.parts))
+        case Discard():
+            return replace(action, reason="", ended_before=False)
+        case Reissue():
+            return replace(action, reason="")
+    return action
 
 
 def _handle(coordinator: Coordinator, place: Place, said: Decision) -> list[Action]:

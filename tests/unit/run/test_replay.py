@@ -193,3 +193,25 @@ def test_infinite_settings_survive(tmp_path: Path) -> None:
     log.begin(Head("gba", {"global_batch": 4, "batch": 4, "max_lag": math.inf}))
     log.close()
     assert replay(tmp_path).difference is None
+
+
+def test_a_gradient_that_comes_after_its_lease_has_ended_is_no_difference(tmp_path: Path) -> None:
+    """It is discarded without being counted, and the log does not say so."""
+    coordinator = Coordinator(make_strategy("sync", {"global_batch": 16, "batch": 8}), make_strategy)
+    log = EventLog(tmp_path, print)
+    log.begin(Head("sync", {"global_batch": 16, "batch": 8}, workers=2))
+    events: list[Event] = [WorkerJoined(0), WorkerJoined(1), Supplied(0, 64, 8), WorkRequested(0)]
+    for event in [*events, WorkerLost(0, "no answer"), WorkerJoined(0), GradientArrived(0, 0)]:
+        log(event, coordinator.handle(event))
+    log.close()
+    assert "had ended" in event_log.files(tmp_path)[0].read_text()
+    assert replay(tmp_path).difference is None
+
+
+def test_other_words_for_a_reason_are_no_difference(tmp_path: Path) -> None:
+    record(tmp_path)
+    file = event_log.files(tmp_path)[0]
+    changed = file.read_text().replace("no answer", "not heard of")
+    assert changed != file.read_text()
+    file.write_text(changed)
+    assert replay(tmp_path).difference is None
