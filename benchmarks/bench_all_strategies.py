@@ -23,7 +23,7 @@ from replicas.arms import FAST_LINK, SLOW_LINK, Arm, Rates, Score, difference, p
 
 from gearshift.cli.compare import Asked, table
 from gearshift.cluster_model.cluster import Slow
-from gearshift.experiments.paired_runs import Arm as Compared
+from gearshift.experiments.paired_runs import StrategyRuns as Compared
 from gearshift.experiments.paired_runs import compare
 
 EVERY_5 = {"exchange": {"every": 5}}

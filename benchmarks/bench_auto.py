@@ -29,7 +29,7 @@ from statistics import mean
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, SlowPeriod
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, SlowPeriod
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
@@ -48,7 +48,7 @@ PHASES = ("even", "one_slow", "bursts", "even_again")
 FIXED = ("sync", "gba")  # those that keep sync's accuracy at sync's settings
 
 
-def phased(seconds: float, seed: int, jitter: float = 0.02) -> Cluster:
+def phased(seconds: float, seed: int, jitter: float = 0.02) -> ClusterModel:
     """Four phases of `seconds` each."""
     rng = random.Random(seed)
     periods = [SlowPeriod(5.0, seconds, 2 * seconds, (3,))]
@@ -58,7 +58,9 @@ def phased(seconds: float, seed: int, jitter: float = 0.02) -> Cluster:
             periods.append(SlowPeriod(10.0, at, at + STEP, (worker,)))
             at += STEP + rng.expovariate(1.0)  # apart: overlapping periods would multiply
     noise = (Lognormal(jitter),) if jitter else ()
-    return Cluster(WORKERS, Compute(per_batch=STEP), lognormal=noise, slow_periods=tuple(periods), seed=seed)
+    return ClusterModel(
+        WORKERS, Compute(per_batch=STEP), lognormal=noise, slow_periods=tuple(periods), seed=seed
+    )
 
 
 # ---- timing ----
@@ -79,7 +81,7 @@ class Phases:
                 self.applied[phase] += sum(self._counts[p.lease] for p in action.parts if p.weight > 0)
 
 
-def run_phases(cluster: Cluster, strategy: str, seconds: float) -> tuple[list[int], tuple[Change, ...]]:
+def run_phases(cluster: ClusterModel, strategy: str, seconds: float) -> tuple[list[int], tuple[Change, ...]]:
     phases = Phases(seconds)
     automatic = Automatic(Auto(), GLOBAL) if strategy == "auto" else None
     examples = int(1.05 * WORKERS * BATCH / STEP * len(PHASES) * seconds)  # a little more than can be trained
@@ -167,7 +169,7 @@ def aucs(seed: int, per_day: int, folder: str) -> dict[str, object]:
     rest = Dataset(GeneratedExamples(log, cut)).with_schema(base.schema)
     on = learner(seed, base.schema)
     sync = resolve("sync", {}, GLOBAL, WORKERS)
-    train_in_virtual_time(on, base, Cluster(WORKERS, Compute(per_batch=STEP)), sync)
+    train_in_virtual_time(on, base, ClusterModel(WORKERS, Compute(per_batch=STEP)), sync)
     snapshot, state = on.snapshot(), Path(folder, str(seed))
     facts = {"step": on.server.step, "model": {"text": describe(on.model)}, "settings": on.settings}
     checkpoint.write(state, facts, snapshot.arrays, snapshot.rows)
@@ -241,7 +243,7 @@ def on_threads(strategy: str, seconds: float, folder: str) -> Watch:
         global_batch=GLOBAL,
         workers=WORKERS,
         strategy=strategy,
-        inject=Cluster(WORKERS, Compute(per_batch=STEP), slow_periods=slow),
+        inject=ClusterModel(WORKERS, Compute(per_batch=STEP), slow_periods=slow),
         checkpoint=gs.CheckpointPolicy(None, path=folder),
         callbacks=[watch],
     ).fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)

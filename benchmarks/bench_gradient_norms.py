@@ -26,7 +26,7 @@ from pictures import histograms
 from torch import Tensor
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Slow
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
@@ -75,7 +75,7 @@ def norms(arm: str, data: Dataset, seed: int) -> tuple[list[float], float]:
         optimizer=recording,
         seed=seed,
     )
-    cluster = Cluster(
+    cluster = ClusterModel(
         1 if global_batch == BATCH else WORKERS,
         Compute(per_batch=0.1),
         slow=() if global_batch == BATCH else (Slow(2.0, (3,)), Slow(8.0, (5,))),

@@ -24,7 +24,7 @@ from typing import Any
 from replicas.arms import BATCH, SECONDS, SLOW_LINK, Arm, Rates, Score, difference, plain, run, text
 from replicas.arms import TUNING_SEED as TUNING
 
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.registry import make_strategy
 
@@ -54,7 +54,7 @@ def merges(k: int, steps: int) -> int:
 
 
 def seconds(arm: Arm) -> float:
-    cluster = Cluster(
+    cluster = ClusterModel(
         TRAINERS, Compute(per_batch=SECONDS), lognormal=(Lognormal(0.2),), network=SLOW_LINK, seed=1
     )
     sizes = {"global_batch": TRAINERS * BATCH, "batch": BATCH}

@@ -34,7 +34,7 @@ from large_batch.arms import ARMS, arm
 from large_batch.cases import CASES, Case
 from large_batch.jobs import Job, Pool
 
-from gearshift.experiments.largest_batch import Line, Search, Sweep, sweep
+from gearshift.experiments.largest_batch import Search, Sweep, SweepRow, sweep
 from gearshift.experiments.paired_runs import Interval, bounds, interval
 
 FOUR = ("sgd", "vr_sgd", "adam", "cowclip")
@@ -80,7 +80,7 @@ def search(case: Case, options: argparse.Namespace) -> Search:
     )  # small, and seen again: rates of a part of it would be those of another
 
 
-def text(found: Sweep, line: Line) -> str:
+def text(found: Sweep, line: SweepRow) -> str:
     chosen = arm(line.optimizer)
     apart, cost = found.difference(line), _cost(found, line)
     return (
@@ -93,11 +93,11 @@ def text(found: Sweep, line: Line) -> str:
     )
 
 
-def _auc(found: Sweep, line: Line) -> float:
+def _auc(found: Sweep, line: SweepRow) -> float:
     return mean(found.reference.aucs) + found.difference(line).mean
 
 
-def _cost(found: Sweep, line: Line) -> Interval:
+def _cost(found: Sweep, line: SweepRow) -> Interval:
     """Of the batch: to the same arm at the smallest, by seed."""
     base = min((x for x in found.lines if x.optimizer == line.optimizer), key=lambda x: x.batch)
     return interval([own - first for own, first in zip(line.aucs, base.aucs, strict=False)])

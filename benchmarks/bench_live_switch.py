@@ -23,7 +23,7 @@ from statistics import median
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow
 from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
 
@@ -53,7 +53,7 @@ def live_run(rounds: int, seconds: float, folder: str) -> tuple[list[Decision], 
     run = gs.Trainer(
         global_batch=GLOBAL,
         workers=WORKERS,
-        inject=Cluster(WORKERS, Compute(per_batch=seconds), slow=(Slow(FACTOR, (3,)),)),
+        inject=ClusterModel(WORKERS, Compute(per_batch=seconds), slow=(Slow(FACTOR, (3,)),)),
         checkpoint=gs.CheckpointPolicy(None, path=folder),
     ).start(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
     while run.status().step < 3:

@@ -27,7 +27,7 @@ import torch
 from replicas.arms import BATCH, Arm, Rates, Score, difference, plain, run, text, tuned
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Network
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.registry import resolve
 
@@ -45,7 +45,9 @@ def speed(name: str, settings: dict[str, Any], trainers: int, servers: int) -> f
     network = Network(
         latency=0.0005, bandwidth=1e9, dense_bytes=4e6, sync_servers=servers, sync_bandwidth=40e6
     )
-    cluster = Cluster(trainers, Compute(per_batch=0.1), lognormal=(Lognormal(0.1),), network=network, seed=1)
+    cluster = ClusterModel(
+        trainers, Compute(per_batch=0.1), lognormal=(Lognormal(0.1),), network=network, seed=1
+    )
     strategy = resolve(name, {"batch": BATCH, **settings}, BATCH * trainers, trainers)
     return simulate(cluster, strategy, BATCH * trainers * 200).examples_per_second
 

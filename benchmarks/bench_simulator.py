@@ -23,7 +23,7 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.closed_forms import sync_rate
-from gearshift.cluster_model.cluster import Cluster, Lognormal, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Lognormal, Slow
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.tally import Outcome
@@ -47,7 +47,7 @@ class Timed:
 
 
 def timed(name: str, workers: int, batches: int) -> Timed:
-    cluster = Cluster(workers, lognormal=(Lognormal(0.3),), seed=1)
+    cluster = ClusterModel(workers, lognormal=(Lognormal(0.3),), seed=1)
     strategy = make_strategy(name, {"global_batch": BATCH * workers, "batch": BATCH})
     cpu, wall = time.process_time(), time.perf_counter()
     outcome = simulate(cluster, strategy, BATCH * batches)
@@ -58,7 +58,7 @@ def against_arithmetic(outcome: Outcome) -> float:
     """Examples per second over what the closed form says."""
     if outcome.strategy == "sync":
         return outcome.examples_per_second / sync_rate(
-            Cluster(outcome.workers, lognormal=(Lognormal(0.3),)), BATCH
+            ClusterModel(outcome.workers, lognormal=(Lognormal(0.3),)), BATCH
         )
     return outcome.examples_per_second / outcome.possible
 
@@ -71,7 +71,7 @@ def real(examples: int) -> dict[str, float]:
     model = gs.models.DeepFM(data.schema, dim=16, hidden=[256, 128])
     rows = RowSettings(gs.RowAdagrad(lr=0.02))
     on = Learner(model, data.schema, rows=rows, optimizer=gs.Adam(lr=1e-3))
-    cluster = Cluster(WORKERS, lognormal=(Lognormal(0.3),), slow=(Slow(3.0, (7,)),), seed=1)
+    cluster = ClusterModel(WORKERS, lognormal=(Lognormal(0.3),), slow=(Slow(3.0, (7,)),), seed=1)
     strategy = make_strategy("gba", {"global_batch": LEASE * WORKERS, "batch": LEASE})
     cpu, wall = time.process_time(), time.perf_counter()
     run = train_in_virtual_time(on, data, cluster, strategy)

@@ -34,7 +34,7 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
-from gearshift.cluster_model.cluster import Bursts, Cluster, Compute, Lognormal, Network, Slow
+from gearshift.cluster_model.cluster import Bursts, ClusterModel, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived
@@ -45,8 +45,8 @@ GLOBAL = WORKERS * BATCH
 STRATEGIES = ("sync", "gba")
 
 
-def regimes(seconds: float, seed: int) -> dict[str, Cluster]:
-    even = Cluster(WORKERS, Compute(per_batch=seconds), seed=seed)
+def regimes(seconds: float, seed: int) -> dict[str, ClusterModel]:
+    even = ClusterModel(WORKERS, Compute(per_batch=seconds), seed=seed)
     return {
         "none": even,
         "one_slow": replace(even, slow=(Slow(5.0, (3,)),)),
@@ -67,7 +67,7 @@ class Clock(gs.Callback):
         self.steps.append((time.perf_counter(), progress.examples - lost))
 
 
-def train(strategy: str, cluster: Cluster | None, examples: int, folder: str) -> tuple[float, dict]:
+def train(strategy: str, cluster: ClusterModel | None, examples: int, folder: str) -> tuple[float, dict]:
     torch.manual_seed(1)
     log = gs.ClickLog(examples=examples, days=1)
     data = gs.read(log)
@@ -99,7 +99,7 @@ class AppliedAt:
                 self.steps.append((event.at, self.applied))
 
 
-def predicted(strategy: str, cluster: Cluster, extra: float, examples: int) -> float:
+def predicted(strategy: str, cluster: ClusterModel, extra: float, examples: int) -> float:
     """The same slope in the simulator, with `extra` seconds per batch beside the drawn ones."""
     log = AppliedAt()
     fitted = replace(cluster, network=Network(latency=extra / 2))
@@ -113,7 +113,7 @@ def slope(steps: list[tuple[float, int]]) -> float:
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
-def closed_form_gain(cluster: Cluster) -> float:
+def closed_form_gain(cluster: ClusterModel) -> float:
     return possible_rate(cluster, BATCH) / sync_rate(cluster, BATCH)
 
 
@@ -141,10 +141,10 @@ class Works:
             if isinstance(action, Begin):
                 self._begun[action.lease.number] = self._clock
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterModel:
         settled = [seconds for run in self.runs for seconds in run[len(run) // 10 :]]  # as in `slope`
         jitter = Lognormal(stdev(map(ln, settled)))
-        return Cluster(WORKERS, Compute(per_batch=fmean(settled)), lognormal=(jitter,), cores=self.cores)
+        return ClusterModel(WORKERS, Compute(per_batch=fmean(settled)), lognormal=(jitter,), cores=self.cores)
 
 
 def unpadded_run(strategy: str, steps: int, folder: str, log: Callable[..., None]) -> None:

@@ -41,7 +41,7 @@ from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import SGD
 from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import NO_PREDICTIONS, Order, Step
+from gearshift.parameters.shard import NO_PREDICTIONS, ApplyStep, Order
 
 ROWS, WIDTH, TABLE, DENSE, SETS = 40_000, 16, 1_000_000, 16, 8
 LIMITS = Limits((WIDTH,), (DENSE,), ids=ROWS, batch=1)
@@ -94,7 +94,7 @@ class ObedientRole(ShardRole):
     def handle(self, message: ToShard) -> None:
         super().handle(message)
         if isinstance(message, Give) and self.shard is not None and message.lease in self.shard.waiting:
-            step = Step(self.shard.step + 1, ((message.lease, 1.0),))
+            step = ApplyStep(self.shard.step + 1, ((message.lease, 1.0),))
             self.shard.tell(Order(self.shard.done + 1, step))
 
 

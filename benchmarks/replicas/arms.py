@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Network, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Network, Slow
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
-from gearshift.engine.simulation.simulator import Switch
+from gearshift.engine.simulation.simulator import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.experiments.paired_runs import Interval, interval
 from gearshift.parameters.server import RowSettings, Server
@@ -90,7 +90,7 @@ def run(arm: Arm, rates: Rates, seed: int, examples: int, held_out: int = 40_000
     )
     if arm.rows_per_push:
         _push_rows_one_by_one(on.server)
-    cluster = Cluster(
+    cluster = ClusterModel(
         arm.workers,
         Compute(per_batch=SECONDS),
         slow=arm.slow,
@@ -102,7 +102,7 @@ def run(arm: Arm, rates: Rates, seed: int, examples: int, held_out: int = 40_000
     if arm.strategy == "backup_workers":
         sizes["global_batch"] -= BATCH
     switches = [
-        Switch(name, {**sizes, **settings}, examples=int(share * train.count()))  # type: ignore[operator]
+        SimulatedSwitch(name, {**sizes, **settings}, examples=int(share * train.count()))  # type: ignore[operator]
         for share, name, settings in arm.switches
     ]
     strategy = resolve(arm.strategy, {**sizes, **arm.settings}, sizes["global_batch"], arm.workers)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Slow
 from gearshift.engine.simulation.learning import VirtualRun
-from gearshift.engine.simulation.simulator import Switch
+from gearshift.engine.simulation.simulator import SimulatedSwitch
 from gearshift.metrics import Measures
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
@@ -83,8 +83,8 @@ class Base:
         on.restore(checkpoint.Checkpoint.open(self.folder))
         return on
 
-    def cluster(self, workers: int = 8, epoch: int = 0) -> Cluster:
-        return Cluster(
+    def cluster(self, workers: int = 8, epoch: int = 0) -> ClusterModel:
+        return ClusterModel(
             workers,
             Compute(per_batch=0.1),
             slow=(Slow(2.0, (3,)), Slow(8.0, (STRAGGLER,))),
@@ -97,8 +97,8 @@ def strategy_of(arm: Arm) -> Strategy:
     return make_strategy(arm.strategy, {**SYNC, **arm.settings})
 
 
-def to_itself(arm: Arm) -> list[Switch]:
-    return [Switch("sync", SYNC, examples=20 * GLOBAL)] if arm.itself else []
+def to_itself(arm: Arm) -> list[SimulatedSwitch]:
+    return [SimulatedSwitch("sync", SYNC, examples=20 * GLOBAL)] if arm.itself else []
 
 
 def scored(

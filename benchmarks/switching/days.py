@@ -17,7 +17,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
-from gearshift.engine.simulation.simulator import Switch, simulate
+from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
@@ -44,7 +44,7 @@ class Days:
             self.ordered(arm),
             self.base.cluster(arm.workers),
             strategy_of(arm),
-            switches=[*to_itself(arm), Switch("sync", SYNC, examples=before)],
+            switches=[*to_itself(arm), SimulatedSwitch("sync", SYNC, examples=before)],
             lr_scale=lambda examples: arm.rate if examples < before else 1.0,
             piece=before // 10,
         )

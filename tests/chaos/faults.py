@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute
+from gearshift.cluster_model.cluster import ClusterModel, Compute
 from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.run.replay import replay
 from tests.chaos.hosts import Hosts
@@ -198,7 +198,7 @@ class Chaos:
     ) -> Outcome:
         """A run of `seconds`, if nobody harmed it; of `kinds`, those for which it lasts are done."""
         data = gs.read(gs.ClickLog(examples=examples_in(seconds), days=2))
-        slowly = Cluster(WORKERS, Compute(per_batch=PACE))
+        slowly = ClusterModel(WORKERS, Compute(per_batch=PACE))
         began, harms = time.monotonic(), list[Harm]()
         there = trainer(self.path, strategy, self.batch, inject=slowly, cluster=self.cluster)
         run = there.start(fresh_model(data), data)

@@ -11,7 +11,7 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.cluster_model.cluster import Cluster, Compute, Lognormal
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal
 from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.parameters.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def threads(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settin
 
 def virtual(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
     """Workers of uneven pace: none of the equalities may depend on it."""
-    cluster = Cluster(workers, Compute(per_batch=0.1), lognormal=(Lognormal(0.3),), seed=2)
+    cluster = ClusterModel(workers, Compute(per_batch=0.1), lognormal=(Lognormal(0.3),), seed=2)
     run = train_in_virtual_time(on, data, cluster, resolve(strategy, settings, GLOBAL, workers))
     outcome = run.outcome
     assert outcome is not None

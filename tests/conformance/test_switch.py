@@ -10,7 +10,7 @@ import pytest
 
 import gearshift as gs
 from examples import PLAIN
-from gearshift.cluster_model.cluster import Cluster, Compute, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow
 from gearshift.parameters.server import Server
 from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
@@ -50,7 +50,7 @@ def live_run(path: Path, monkeypatch: pytest.MonkeyPatch, start: str, to: str) -
         strategy={"name": start, "batch": GLOBAL // WORKERS},
         optimizer=gs.Adam(),
         embeddings=gs.RowAdam(),
-        inject=Cluster(WORKERS, Compute(per_batch=0.002), slow=(Slow(5.0, (3,)),)),
+        inject=ClusterModel(WORKERS, Compute(per_batch=0.002), slow=(Slow(5.0, (3,)),)),
         checkpoint=gs.CheckpointPolicy(None, path=path),
         callbacks=[seen],
     )

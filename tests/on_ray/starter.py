@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import gearshift as gs
-from gearshift.cluster_model.cluster import Cluster, Compute
+from gearshift.cluster_model.cluster import ClusterModel, Compute
 from tests.on_ray.modules import Normed
 
 
@@ -19,7 +19,7 @@ def main(path: Path, examples: int) -> None:
     trainer = gs.Trainer(
         global_batch=256,
         workers=1,
-        inject=Cluster(1, Compute(per_batch=0.05)),
+        inject=ClusterModel(1, Compute(per_batch=0.05)),
         cluster=gs.ClusterSettings(coordinator_cpus=0.5, shard_cpus=0.5, worker_cpus=0.5),
         checkpoint=gs.CheckpointPolicy(None, path=path),
     )

@@ -237,9 +237,9 @@ def test_a_worker_that_always_fails_ends_the_run(tmp_path: Path, cluster: gs.Clu
 
 
 def test_a_folder_of_sockets_is_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gearshift.engine.ray.actors import Plan, start
+    from gearshift.engine.ray.actors import ProcessPlacement, start
 
-    plan = Plan("far", {}, 1, 1)
+    plan = ProcessPlacement("far", {}, 1, 1)
     nodes = [{"NodeID": name, "NodeManagerAddress": f"10.0.0.{name}"} for name in "1234"]
     monkeypatch.setattr(start.ray, "nodes", lambda: nodes)
     placed = {"bundles_to_node_id": {0: "1", 1: "3"}}

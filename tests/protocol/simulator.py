@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gearshift.engine.protocol.all_reduce import Rings
+from gearshift.engine.protocol.all_reduce import AllReduceGroups
 from gearshift.engine.protocol.coordinator import CoordinatorRole
 from gearshift.engine.protocol.messages import COORDINATOR, Give, Message, To
 from gearshift.engine.protocol.replica_exchange import Exchanger
@@ -34,7 +34,7 @@ from gearshift.engine.protocol.replica_messages import Meet
 from gearshift.engine.protocol.requests import carry_out_requests
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
-from gearshift.engine.ray.dense_copy import Mirror, state_of
+from gearshift.engine.ray.dense_copy import DenseCopy, state_of
 from gearshift.engine.wire.codec import Codec, said_by
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import Adam
@@ -104,7 +104,7 @@ class Process:
     frozen_until: float = 0.0
     job: Job | None = None  # that it computes
     alarm: float | None = None  # that is set
-    mirror: Mirror | None = None  # of a worker: its dense state,
+    mirror: DenseCopy | None = None  # of a worker: its dense state,
     server: Server | None = None  # where it lies,
     total: torch.Tensor | None = None  # and the sum that its last ring has made
 
@@ -322,14 +322,14 @@ class Simulation:
                 workers=self.workers,
                 cut_every=self.cut_every,
                 log=self._log,
-                rings=Rings(self.transport, turn=1),
+                rings=AllReduceGroups(self.transport, turn=1),
             )
             process.role.now = self.now
         elif at.role == "shard":
             process.role = self._shard(at)
         else:
             process.server = whole_server(self.shards, self.optimizer)
-            process.mirror = Mirror(process.server, self.layout)
+            process.mirror = DenseCopy(process.server, self.layout)
             exchanger = Exchanger(at.number, process.server, self.layout, lambda: self.now)
             process.alarm = None
             process.role = WorkerRole(at.number, self.shards, self._boot, self._ids, exchanger)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gearshift.engine.protocol import shard as shard_role
-from gearshift.engine.protocol.all_reduce import Rings
+from gearshift.engine.protocol.all_reduce import AllReduceGroups
 from gearshift.engine.protocol.coordinator import CoordinatorRole
 from gearshift.engine.protocol.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
 from gearshift.engine.protocol.orders import Orders
@@ -333,7 +333,7 @@ def a_ring_counts_without_the_member_that_fell_out(patch: pytest.MonkeyPatch) ->
 
 
 def a_report_of_a_ring_counts_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rings, "hold", lambda self, report: [report])
+    patch.setattr(AllReduceGroups, "hold", lambda self, report: [report])
 
 
 def a_lagging_worker_takes_the_weights_alone(patch: pytest.MonkeyPatch) -> None:

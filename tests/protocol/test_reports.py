@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Hello, Loaded, Report, Tell, To, Work
-from gearshift.parameters.shard import Drop, Step
+from gearshift.engine.protocol.messages import Assignment, Hello, Loaded, Report, Tell, To
+from gearshift.parameters.shard import ApplyStep, Drop
 from tests.protocol.world import Account, Disk
 
 
@@ -16,7 +16,7 @@ def begun() -> tuple[CoordinatorRole, dict[int, int]]:
     for worker in (0, 1):
         role.handle(Hello(worker, 1), 0.0)
         role.handle(Report(role.incarnation, worker, 1, 1), 0.0)
-    leases = {to.number: m.begin.lease.number for to, m in role.out if isinstance(m, Work)}
+    leases = {to.number: m.begin.lease.number for to, m in role.out if isinstance(m, Assignment)}
     role.out.clear()
     return role, leases
 
@@ -39,5 +39,5 @@ def test_another_worker_cannot_end_a_lease() -> None:
     role.handle(Report(role.incarnation, 0, 1, 3, leases[1], refused="I say so"), 0.0)
     assert Drop(leases[1]) not in orders(role)
     role.handle(Report(role.incarnation, 1, 1, 2, leases[1]), 0.0)
-    steps = [order for order in orders(role) if isinstance(order, Step)]
+    steps = [order for order in orders(role) if isinstance(order, ApplyStep)]
     assert [part for step in steps for part in step.parts] == [(leases[1], 1.0)]

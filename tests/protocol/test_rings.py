@@ -9,17 +9,17 @@ import pytest
 
 from gearshift.engine.protocol.all_reduce import (
     FAILURES,
-    NO_PLACE,
+    NO_GROUP,
     TURN,
     TURNS,
     UNFIT,
-    Place,
-    Rings,
+    AllReduceGroups,
+    GroupRank,
     Transport,
 )
 from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Done, Hello, Loaded, Report, Tell, Work
-from gearshift.parameters.shard import Drop, Step
+from gearshift.engine.protocol.messages import Assignment, Done, Hello, Loaded, Report, Tell
+from gearshift.parameters.shard import ApplyStep, Drop
 from tests.protocol.world import Account, Disk
 
 
@@ -30,7 +30,7 @@ class Workers:
         self, workers: int, examples: int = 100, transport: Transport = "all_reduce", **sync: int
     ) -> None:
         self.said: list[str] = []
-        self.work: dict[int, Work] = {}
+        self.work: dict[int, Assignment] = {}
         self.orders: list[Any] = []
         self.now = 0.0
         sizes = {"global_batch": workers, "batch": 1} | sync
@@ -40,7 +40,7 @@ class Workers:
             shards=1,
             examples=examples,
             patience=5.0,
-            rings=Rings(transport, self.said.append),
+            rings=AllReduceGroups(transport, self.said.append),
         )
         self.role.handle(Loaded(self.role.incarnation, 0, 1), 0.0)
         for worker in range(workers):
@@ -55,7 +55,7 @@ class Workers:
     def hear(self) -> None:
         out, self.role.out = self.role.out, []
         for to, message in out:
-            if isinstance(message, Work):
+            if isinstance(message, Assignment):
                 self.work[to.number] = message
             elif isinstance(message, Tell):
                 self.orders.append(message.order.what)
@@ -71,11 +71,11 @@ class Workers:
         else:
             self.say(Report(*head, refused="connection closed", ring=ring))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[GroupRank]:
         return [self.work[worker].place for worker in sorted(self.work)]
 
-    def steps(self) -> list[Step]:
-        return [order for order in self.orders if isinstance(order, Step)]
+    def steps(self) -> list[ApplyStep]:
+        return [order for order in self.orders if isinstance(order, ApplyStep)]
 
     def a_round(self) -> None:
         for worker in sorted(self.work):
@@ -91,7 +91,7 @@ def test_a_ring_serves_round_after_round() -> None:
     workers = Workers(3)
     workers.until_ringed()
     for _ in range(3):
-        assert workers.places() == [Place(1, rank, 3) for rank in range(3)]
+        assert workers.places() == [GroupRank(1, rank, 3) for rank in range(3)]
         before = len(workers.steps())
         workers.report(2)
         workers.report(0)
@@ -131,7 +131,7 @@ def test_what_a_broken_ring_has_reported_is_done_again(harm: Callable[[Workers],
     workers.hear()
     again = workers.work[0]
     assert len(workers.steps()) == steps and Drop(leases[0].number) in workers.orders
-    assert again.place == NO_PLACE and again.begin.lease.attempt > 0
+    assert again.place == NO_GROUP and again.begin.lease.attempt > 0
     assert again.begin.lease.number not in [lease.number for lease in leases]
     workers.report(1)  # its sum comes too late, and does not count
     assert Drop(leases[1].number) in workers.orders
@@ -147,7 +147,7 @@ def test_who_leaves_ends_its_round_first() -> None:
     workers.report(1)
     workers.report(2)
     assert workers.role.rings.rounds == 1 and workers.role.rings.broken == 0
-    assert workers.work[0].place == workers.work[1].place == NO_PLACE
+    assert workers.work[0].place == workers.work[1].place == NO_GROUP
 
 
 def test_who_is_given_notice_ends_its_batch_and_is_not_begun_again() -> None:
@@ -172,7 +172,7 @@ def test_who_has_reported_and_leaves_breaks_the_ring() -> None:
     workers.report(0)
     workers.role.resize(2)
     workers.hear()
-    assert workers.role.rings.broken == 1 and workers.work[0].place == NO_PLACE
+    assert workers.role.rings.broken == 1 and workers.work[0].place == NO_GROUP
 
 
 def test_all_that_have_reported_and_are_too_many_leave_together() -> None:
@@ -194,7 +194,7 @@ def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:
     lease = workers.work[2].begin.lease
     workers.role._workers[3].heard = 6.0
     lost(workers)
-    assert workers.work[3].place == NO_PLACE and workers.work[3].begin.lease.first == lease.first
+    assert workers.work[3].place == NO_GROUP and workers.work[3].begin.lease.first == lease.first
 
 
 def test_a_meeting_does_not_wait_for_the_sum_of_a_ring() -> None:
@@ -206,9 +206,9 @@ def test_a_meeting_does_not_wait_for_the_sum_of_a_ring() -> None:
     workers.role.meetings.want()
     workers.role.proceed()
     workers.hear()
-    assert Drop(lease.number) in workers.orders and workers.work[0].place == NO_PLACE
+    assert Drop(lease.number) in workers.orders and workers.work[0].place == NO_GROUP
     workers.report(1)
-    assert workers.places() == [NO_PLACE, NO_PLACE], "no ring is made while workers are called together"
+    assert workers.places() == [NO_GROUP, NO_GROUP], "no ring is made while workers are called together"
 
 
 def test_the_next_round_has_a_new_ring() -> None:
@@ -216,9 +216,9 @@ def test_the_next_round_has_a_new_ring() -> None:
     workers.until_ringed()
     workers.report(0)
     workers.report(1, sum_=False)
-    assert workers.places() == [NO_PLACE, NO_PLACE]
+    assert workers.places() == [NO_GROUP, NO_GROUP]
     workers.a_round()
-    assert workers.places() == [Place(2, 0, 2), Place(2, 1, 2)]
+    assert workers.places() == [GroupRank(2, 0, 2), GroupRank(2, 1, 2)]
 
 
 def test_a_ring_that_breaks_again_and_again_is_given_up() -> None:
@@ -230,7 +230,7 @@ def test_a_ring_that_breaks_again_and_again_is_given_up() -> None:
         workers.report(1, sum_=False)
         workers.a_round()
     for _ in range(3):
-        assert workers.places() == [NO_PLACE, NO_PLACE]
+        assert workers.places() == [NO_GROUP, NO_GROUP]
         workers.a_round()
     assert len(workers.said) == 1
     assert "failed 3 times" in workers.said[0] and "connection closed" in workers.said[0]
@@ -244,7 +244,7 @@ def test_a_round_that_is_not_a_lease_for_each_has_no_ring() -> None:
         Workers(2, transport="servers"),
     ):
         for _ in range(3):
-            assert all(place == NO_PLACE for place in workers.places())
+            assert all(place == NO_GROUP for place in workers.places())
             workers.a_round()
 
 
@@ -260,7 +260,7 @@ def test_the_last_round_of_a_pass_may_be_too_small_for_a_ring() -> None:
     workers.until_ringed()
     workers.a_round()
     last = next(work for work in workers.work.values() if work.begin.lease.first == 4)
-    assert last.place == NO_PLACE
+    assert last.place == NO_GROUP
 
 
 @pytest.mark.parametrize("faster", [True, False])

@@ -18,12 +18,12 @@ import torch
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
-from gearshift.embedding.store import Cut, RowAdagrad, RowBlock, RowPart
+from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart, StoreSnapshot
 from gearshift.optim.first_order import DenseOptimizer, Momentum
 from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Layout, shard_server
+from gearshift.parameters.shard import ShardLayout, shard_server
 from gearshift.sync.messages import Lease
 from gearshift.training.ended import Ended
 
@@ -62,8 +62,8 @@ def whole_server(shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
     )
 
 
-def layout_of(shards: int) -> Layout:
-    return Layout.of(shards, SIZE, TENSORS)
+def layout_of(shards: int) -> ShardLayout:
+    return ShardLayout.of(shards, SIZE, TENSORS)
 
 
 def fresh_shard(number: int, shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
@@ -89,7 +89,7 @@ class CutUnderWay:
     step: int
     flat: torch.Tensor
     optimizer: dict[str, torch.Tensor]
-    rows: Cut
+    rows: StoreSnapshot
 
     @classmethod
     def of(cls, server: Server) -> CutUnderWay:

@@ -30,13 +30,13 @@ from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.address import ipc_address
-from gearshift.engine.wire.driver import Computed, Driver, Unusable
+from gearshift.engine.wire.driver import Computed, ComputeFailed, Driver
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.parameters.server import Server
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
-from gearshift.training.ended import Ended, Measured
+from gearshift.training.ended import BatchMeasures, Ended
 from tests.protocol.world import (
     IDS,
     Account,
@@ -161,12 +161,12 @@ def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     def ids(begin: Begin, epoch: int) -> list[tuple[np.ndarray, ...]]:
         return layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
 
-    def compute(job: Job) -> Computed | Unusable:
+    def compute(job: Job) -> Computed | ComputeFailed:
         lease = job.begin.lease
         assert all(answer.step >= job.begin.version for answer in job.answers), "a pull saw too little"
         time.sleep(PACE)
         if lease.first % 101 == 100:
-            return Unusable("not finite")
+            return ComputeFailed("not finite")
         return Computed(layout.split(gradient(lease.first, lease.count)), measured(lease))
 
     exchanger = Exchanger(me.number, whole_server(1), layout_of(SHARDS), time.monotonic)
@@ -174,9 +174,9 @@ def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     place.driver(endpoint).run(role, compute)
 
 
-def measured(lease: Lease) -> Measured:
+def measured(lease: Lease) -> BatchMeasures:
     labels_BT = np.arange(lease.first, lease.first + lease.count, dtype=np.float32)[:, None]
-    return Measured(1.5, float(lease.count), labels_BT, labels_BT / 2)
+    return BatchMeasures(1.5, float(lease.count), labels_BT, labels_BT / 2)
 
 
 # ---- what outlives them ----

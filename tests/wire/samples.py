@@ -12,12 +12,12 @@ from hypothesis.extra import numpy as hnp
 
 from gearshift.engine.protocol import messages as m
 from gearshift.engine.protocol import replica_messages as r
-from gearshift.engine.protocol.all_reduce import Place
+from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
-from gearshift.parameters.shard import NO_PREDICTIONS, Assemble, Drop, Held, Made, Order, Step, TakeCut
+from gearshift.parameters.shard import NO_PREDICTIONS, ApplyStep, Assemble, Drop, Held, Made, Order, TakeCut
 from gearshift.sync.messages import Begin, Lease
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
@@ -54,9 +54,9 @@ def floats_of(*shape: int) -> st.SearchStrategy[np.ndarray]:
 ids = st.integers(0, LIMITS.ids).flatmap(
     lambda count: array(np.int64, count, elements=st.integers(0, 2**63 - 1))
 )
-plans = st.builds(r.Plan, numbers, numbers, names)
+plans = st.builds(r.ExchangePlan, numbers, numbers, names)
 works = st.builds(
-    m.Work,
+    m.Assignment,
     numbers,
     numbers,
     numbers,
@@ -64,11 +64,11 @@ works = st.builds(
     numbers,
     plans,
     reals,
-    st.builds(Place, numbers, numbers, numbers),
+    st.builds(GroupRank, numbers, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
-    st.builds(Step, numbers, parts, reals, st.booleans())
+    st.builds(ApplyStep, numbers, parts, reals, st.booleans())
     | st.builds(Drop, numbers)
     | st.builds(TakeCut, names)
     | st.builds(
@@ -91,12 +91,12 @@ pulls = st.builds(
 
 
 @st.composite
-def measured(draw: st.DrawFn) -> m.Measured:
+def measured(draw: st.DrawFn) -> m.BatchMeasures:
     batch, tasks = draw(st.integers(0, LIMITS.batch)), draw(st.integers(1, LIMITS.tasks))
     labels, probabilities = draw(floats_of(batch, tasks)), draw(floats_of(batch, tasks))
     weights = draw(st.none() | floats_of(batch))
     times = draw(st.none() | array(np.int64, batch))
-    return m.Measured(draw(reals), draw(reals), labels, probabilities, weights, times)
+    return m.BatchMeasures(draw(reals), draw(reals), labels, probabilities, weights, times)
 
 
 @st.composite
@@ -217,7 +217,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
             numbers,
             worker,
             *[numbers] * 5,
-            st.sampled_from(r.Kind),
+            st.sampled_from(r.OfferKind),
             st.booleans(),
             reals,
             dense_part(),

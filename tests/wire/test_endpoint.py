@@ -21,7 +21,7 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.address import check_bind, ipc_address
 from gearshift.engine.wire.codec import Codec
 from gearshift.engine.wire.endpoint import Endpoint
-from gearshift.engine.wire.keys import Contact, Keys, Register
+from gearshift.engine.wire.keys import Contact, ContactRegister, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.errors import UserError
 from gearshift.parameters.push import Push, RowPush
@@ -415,7 +415,7 @@ def test_a_secret_is_never_shown() -> None:
 
 
 def test_a_register_knows_the_newest_key_of_each() -> None:
-    register, who = Register(), To("shard", 0)
+    register, who = ContactRegister(), To("shard", 0)
     assert register.learn(Contact(who, 1, key="a")) and not register.learn(Contact(who, 1, key="b"))
     assert register.learn(Contact(who, 2, key="c"))
     assert (register.whose("a"), register.whose("b"), register.whose("c")) == (None, None, who)

@@ -12,15 +12,15 @@ import pytest
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.wire.limits import Limits, WireError
-from gearshift.engine.wire.shared_memory import LARGE, MAGIC, START, Neighbours, Peer, Ring
+from gearshift.engine.wire.shared_memory import LARGE, MAGIC, START, LocalPeers, PeerBuffer, RingBuffer
 
 LIMITS = Limits((4,), (3,), ids=20_000, batch=8)
 SIZE = 5 * LARGE
 
 
-def pair(folder: Path) -> tuple[Ring, Peer]:
-    ring = Ring(folder / "ring", SIZE)
-    return ring, Peer(ring.file)
+def pair(folder: Path) -> tuple[RingBuffer, PeerBuffer]:
+    ring = RingBuffer(folder / "ring", SIZE)
+    return ring, PeerBuffer(ring.file)
 
 
 def frame(number: int, length: int = LARGE) -> bytes:
@@ -73,9 +73,9 @@ def test_a_ring_that_is_not_there(tmp_path: Path) -> None:
     for content in (b"", bytes(START)):
         (tmp_path / "other").write_bytes(content)
         with pytest.raises(WireError, match="not there"):
-            Peer(tmp_path / "other")
+            PeerBuffer(tmp_path / "other")
     with pytest.raises(WireError, match="not there"):
-        Peer(tmp_path / "nothing")
+        PeerBuffer(tmp_path / "nothing")
 
 
 def test_what_is_read_is_the_readers_own(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_killed_starts_left_behind_is_removed(tmp_path: Path) -> None:
     ]
     for file in left + others:
         file.touch()
-    neighbours = Neighbours(To("shard", 1), 40, LIMITS)
+    neighbours = LocalPeers(To("shard", 1), 40, LIMITS)
     neighbours.meet(f"ipc://{tmp_path}/shard-1-40")
     assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "shard-1-40.ring"])
     neighbours.close()

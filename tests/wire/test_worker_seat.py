@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from gearshift.engine.protocol.all_reduce import Place
-from gearshift.engine.protocol.messages import Report, Rows, Taken, Welcome, Work
+from gearshift.engine.protocol.all_reduce import GroupRank
+from gearshift.engine.protocol.messages import Assignment, Report, Rows, Taken, Welcome
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import WorkerRole
-from gearshift.engine.wire.driver import Computed, WorkerSeat
+from gearshift.engine.wire.driver import Computed, WorkerRunner
 from gearshift.sync.messages import Begin, Lease
 from tests.protocol.world import gradient, ids_of, layout_of, whole_server
 
@@ -21,9 +21,9 @@ def test_waiting_for_others_in_a_ring_is_not_counted() -> None:
     replicas = Exchanger(0, whole_server(1), layout_of(1), time.monotonic)
     role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [(ids_of(0, 2),)], replicas)
     push = gradient(0, 2)
-    seat = WorkerSeat(role, lambda job: Computed([push], None, ring=4, waited=1000.0), posted.put, 300.0)
+    seat = WorkerRunner(role, lambda job: Computed([push], None, ring=4, waited=1000.0), posted.put, 300.0)
     seat.handle(Welcome(1, 1))
-    seat.handle(Work(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), place=Place(4, 0, 2)))
+    seat.handle(Assignment(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), place=GroupRank(4, 0, 2)))
     seat.handle(Rows(1, 0, 1, 1, 0, (), push.dense))
     posted.get(timeout=30)()
     seat.handle(Taken(1, 0, 7))

@@ -362,12 +362,12 @@ def sweep_batch(
 ) -> None:
     """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
     from gearshift.cli.sweep_batch import factor, parsed_share, sweep_batch_command
-    from gearshift.experiments.batch_sweep import Asked
+    from gearshift.experiments.batch_sweep import SweepRequest
 
     factors = tuple(factor(word) for word in _listed(batches))
     names = tuple(_listed(optimizers))
     share = None if tune_share is None else parsed_share("--tune-share", tune_share)
-    asked = Asked(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
+    asked = SweepRequest(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
     sweep_batch_command(asked, out)
 
 

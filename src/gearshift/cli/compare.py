@@ -13,7 +13,7 @@ from gearshift.cli import terminal
 from gearshift.config import Config, check_files, load_config
 from gearshift.config.strategy_argument import parse_strategy
 from gearshift.errors import UserError
-from gearshift.experiments.paired_runs import Arm, Interval, compare
+from gearshift.experiments.paired_runs import Interval, StrategyRuns, compare
 from gearshift.run import folder as run_folder
 
 _HEADS = ("strategy", "AUC (95 %)", "vs {}, paired", "verdict", "ex/s", "x {}", "of possible", "staleness", "lag",
@@ -99,13 +99,13 @@ def _opening(asked: Asked, config: Config) -> str:
     return said
 
 
-def table(arms: Sequence[Arm], asked: Asked) -> str:
+def table(arms: Sequence[StrategyRuns], asked: Asked) -> str:
     heads, rows = _lines(arms, asked, "$ / 1 B examples")
     under = [*_UNDER, *[""] * (len(heads) - len(_UNDER))]
     return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
 
 
-def _lines(arms: Sequence[Arm], asked: Asked, price: str) -> tuple[list[str], list[list[str]]]:
+def _lines(arms: Sequence[StrategyRuns], asked: Asked, price: str) -> tuple[list[str], list[list[str]]]:
     """Heads and rows; with a column for what only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
     if any(arm.sync_gap is not None for arm in arms):
@@ -119,7 +119,7 @@ def _lines(arms: Sequence[Arm], asked: Asked, price: str) -> tuple[list[str], li
     return heads, rows
 
 
-def _row(arm: Arm) -> list[str]:
+def _row(arm: StrategyRuns) -> list[str]:
     lost = f"{arm.discarded:,}" + (f" ({terminal.percent(arm.discarded_share)})" if arm.discarded else "")
     return [
         arm.strategy,
@@ -147,7 +147,7 @@ def difference_text(found: Interval) -> str:
     return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
 
 
-def notes(arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]], asked: Asked) -> list[str]:
+def notes(arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: Asked) -> list[str]:
     said = [
         f'"same" = the whole interval lies within +-{terminal.figure(asked.margin, 3)} (--margin); '
         '"worse"/"better" = all of it lies outside, on that side; otherwise "unclear".'
@@ -177,7 +177,7 @@ def _keep(asked: Asked, reports: dict[str, list[dict[str, Any]]]) -> None:
     run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
 
 
-def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, Any]]]) -> None:
+def _write(asked: Asked, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
     run_folder.write_json(asked.out / "compare.json", found)
@@ -185,7 +185,7 @@ def _write(asked: Asked, arms: Sequence[Arm], reports: dict[str, list[dict[str, 
     terminal.say(f"Wrote {asked.out / 'compare.json'}, {asked.out / 'compare.md'}.")
 
 
-def markdown(arms: Sequence[Arm], asked: Asked) -> str:
+def markdown(arms: Sequence[StrategyRuns], asked: Asked) -> str:
     heads, rows = _lines(arms, asked, "$ / 1 B")
     return markdown_table(heads, rows)
 

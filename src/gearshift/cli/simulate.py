@@ -12,7 +12,7 @@ from typing import Any
 from gearshift.cli import terminal
 from gearshift.cli.simulate_options import Arm, Asked, arms_of, cluster_of, read_count
 from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.run import folder as run_folder
@@ -47,7 +47,7 @@ def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
         run_folder.write_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
 
 
-def _simulated(cluster: Cluster, arm: Arm, examples: int) -> Outcome:
+def _simulated(cluster: ClusterModel, arm: Arm, examples: int) -> Outcome:
     automatic = Automatic(arm.auto, arm.strategy.global_batch) if arm.auto else None
     return simulate(cluster, arm.strategy, examples, switches=arm.switches, automatic=automatic)
 
@@ -65,7 +65,7 @@ def told_changes(arm: Arm, outcome: Outcome) -> list[str]:
     return [*told, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else told
 
 
-def _opening(asked: Asked, cluster: Cluster, examples: int, first: Strategy) -> str:
+def _opening(asked: Asked, cluster: ClusterModel, examples: int, first: Strategy) -> str:
     cut = f"{first.global_batch:,} = {first.global_batch / first.batch:g} x {first.batch:,}"
     disturbed = [
         f"{name} {' '.join(words)}"
@@ -87,7 +87,7 @@ def _opening(asked: Asked, cluster: Cluster, examples: int, first: Strategy) -> 
     )
 
 
-def _sync_rate(cluster: Cluster, strategy: Strategy) -> float | None:
+def _sync_rate(cluster: ClusterModel, strategy: Strategy) -> float | None:
     """By arithmetic; None where it says nothing: shared cores, absences, several leases per worker and round."""
     away = cluster.crashes or cluster.failures or cluster.preemptions or cluster.slow_periods
     if away or cluster.cores is not None or strategy.batch * cluster.workers != strategy.global_batch:
@@ -156,7 +156,7 @@ def _several(losers: list[tuple[int, float]]) -> str:
 
 def _figures(
     asked: Asked,
-    cluster: Cluster,
+    cluster: ClusterModel,
     examples: int,
     arms: list[Arm],
     outcomes: list[Outcome],

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from gearshift.cluster_model.cluster import Cluster, Compute, Crash, Failures, Network, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Crash, Failures, Network, Slow, SlowPeriod
 from gearshift.config.disturbances import (
     MOST_WORKERS,
     parse_bursts,
@@ -19,7 +19,7 @@ from gearshift.config.disturbances import (
 )
 from gearshift.config.strategy_argument import parse_strategy
 from gearshift.config.units import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
-from gearshift.engine.simulation.simulator import Switch
+from gearshift.engine.simulation.simulator import SimulatedSwitch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto
 from gearshift.sync.registry import (
@@ -71,18 +71,18 @@ class Arm:
 
     name: str
     strategy: Strategy
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[SimulatedSwitch, ...] = ()
     auto: Auto | None = None  # whether it changes by itself
 
 
-def cluster_of(asked: Asked) -> Cluster:
+def cluster_of(asked: Asked) -> ClusterModel:
     workers = read_count("--workers", asked.workers)
     if workers > MOST_WORKERS:
         raise UserError(f"--workers is `{asked.workers}`; at most {MOST_WORKERS:,} are simulated")
     usual = _usual_batch(asked, workers)  # what --step-seconds and --cpu-seconds are about
     slow = [parse_slow(word) for word in asked.slow]
     fail = [parse_failure(word) for word in asked.fail]
-    return Cluster(
+    return ClusterModel(
         workers,
         Compute(per_example=_some_seconds("--step-seconds", asked.step_seconds) / usual),
         slow=tuple(s for s in slow if isinstance(s, Slow)),
@@ -172,16 +172,18 @@ def _usual_batch(asked: Asked, workers: int) -> float:
     return read_count("--global-batch", asked.global_batch) / workers
 
 
-def _switch(word: str, asked: Asked, workers: int, examples: int) -> Switch:
+def _switch(word: str, asked: Asked, workers: int, examples: int) -> SimulatedSwitch:
     when, equals, to = word.partition("=")
     if not equals or not to:
         raise UserError(f"--switch `{word}` is not understood; write it like 50%=gba, 500k=gba or 60s=gba")
     name, settings = _named(to, asked, workers)
     if when.endswith("%"):
-        return Switch(name, settings, examples=round(_read("--switch", when, parse_share) * examples))
+        return SimulatedSwitch(
+            name, settings, examples=round(_read("--switch", when, parse_share) * examples)
+        )
     if when[-1:].isdigit() or when[-1:] in "kKMGB":
-        return Switch(name, settings, examples=read_count("--switch", when))
-    return Switch(name, settings, seconds=_read("--switch", when, parse_seconds))
+        return SimulatedSwitch(name, settings, examples=read_count("--switch", when))
+    return SimulatedSwitch(name, settings, seconds=_read("--switch", when, parse_seconds))
 
 
 def _read(option: str, text: str, parse: Callable[[Any], T]) -> T:

@@ -14,21 +14,21 @@ from gearshift.cli.compare import difference_text, interval_text, markdown_table
 from gearshift.config import check_files, load_config
 from gearshift.config.units import parse_share
 from gearshift.errors import UserError
-from gearshift.experiments.largest_batch import FIRST_SEEDS, STEPS, Line, Sweep
+from gearshift.experiments.largest_batch import FIRST_SEEDS, STEPS, Sweep, SweepRow
 from gearshift.experiments.paired_runs import interval
 from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
-    from gearshift.experiments.batch_sweep import Asked, BatchSweep
+    from gearshift.experiments.batch_sweep import BatchSweep, SweepRequest
 
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
           "gap", "steps", "time")  # fmt: skip
 FILES = ("sweep.json", "sweep.md", "sweep.svg")
 COIN = 0.52  # an AUC up to here is hardly more than chance
-RatesOf = Callable[[Line], tuple[float, float]]
+RatesOf = Callable[[SweepRow], tuple[float, float]]
 
 
-def sweep_batch_command(asked: Asked, out: Path) -> None:
+def sweep_batch_command(asked: SweepRequest, out: Path) -> None:
     check_files(load_config(asked.config, asked.settings))
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder, which is made if need be")
@@ -84,7 +84,7 @@ def parsed_share(option: str, word: str) -> float:
         raise UserError(f"{option} is `{word}`: {error}") from None
 
 
-def _sentence(found: Sweep, line: Line, seeds: int) -> str:
+def _sentence(found: Sweep, line: SweepRow, seeds: int) -> str:
     """Whether the smallest batch is within is not known before all optimizers had it."""
     place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
     place += f" after {len(line.scores)} of {seeds} seeds" if found.is_open(line, seeds) else ""
@@ -107,7 +107,7 @@ def _heads(found: Sweep) -> list[str]:
     return [head.format(found.reference.batch) for head in _HEADS]
 
 
-def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
+def _row(found: Sweep, line: SweepRow, dense_lr: float, row_lr: float) -> list[str]:
     diverged = line.scores.count(None)
     return [
         line.optimizer,
@@ -124,7 +124,7 @@ def _row(found: Sweep, line: Line, dense_lr: float, row_lr: float) -> list[str]:
     ]
 
 
-def _within(found: Sweep, line: Line) -> str:
+def _within(found: Sweep, line: SweepRow) -> str:
     if diverged := line.scores.count(None):
         return f"no, {diverged} diverged"
     return "yes" if found.within(line) else "no" if found.without(line) else "not shown"

@@ -13,7 +13,7 @@ from collections import Counter
 from math import exp, log, prod
 from statistics import NormalDist
 
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.cluster_model.durations import WorkerTimes, worker_times
 
 _phi = NormalDist().cdf
@@ -21,7 +21,7 @@ _Branch = tuple[float, float, float]  # probability, seconds, sigma
 _GRID = 4000
 
 
-def possible_rate(cluster: Cluster, batch: int, until: float = 0.0) -> float:
+def possible_rate(cluster: ClusterModel, batch: int, until: float = 0.0) -> float:
     """Examples per second if nobody ever waits; absences and slow periods averaged over [0, until]."""
     everyone = worker_times(cluster)
     total = sum(_rate(times, cluster, batch, until) for times in everyone)
@@ -32,14 +32,14 @@ def possible_rate(cluster: Cluster, batch: int, until: float = 0.0) -> float:
     return min(total, alone * cluster.cores / wanted) if wanted else total
 
 
-def _cores_wanted(times: WorkerTimes, cluster: Cluster, batch: int) -> float:
+def _cores_wanted(times: WorkerTimes, cluster: ClusterModel, batch: int) -> float:
     """The share of its time for which a worker that never waits wants a core."""
     compute = times.mean_seconds(batch)
     cpu = cluster.cpu.seconds(batch) if cluster.cpu else compute
     return cpu / max(cpu, compute + cluster.network.pull + cluster.network.push)
 
 
-def _rate(times: WorkerTimes, cluster: Cluster, batch: int, until: float) -> float:
+def _rate(times: WorkerTimes, cluster: ClusterModel, batch: int, until: float) -> float:
     compute, network = times.mean_seconds(batch), cluster.network.pull + cluster.network.push
     if not until or not (times.periods or times.planned or times.failures):
         return batch / (compute + network)
@@ -66,14 +66,14 @@ def _present(times: WorkerTimes, until: float) -> list[tuple[float, float]]:
     return [(a, b) for a, b in stretches if not any(start <= a < end for start, end in away)]
 
 
-def sync_rate(cluster: Cluster, batch: int) -> float:
+def sync_rate(cluster: ClusterModel, batch: int) -> float:
     """Examples per second of sync with one lease of `batch` per worker and round; stragglers, not absences."""
     network = cluster.network
     overhead = network.pull + network.push + network.sync_step(cluster.workers)
     return cluster.workers * batch / (expected_slowest(cluster, batch) + overhead)
 
 
-def expected_slowest(cluster: Cluster, batch: int) -> float:
+def expected_slowest(cluster: ClusterModel, batch: int) -> float:
     """E[max over workers of the seconds of a batch] = integral of 1 - product of the distribution functions."""
     kinds = Counter(tuple(_branches(times, batch)) for times in worker_times(cluster))
     if all(sigma == 0 for kind in kinds for _, _, sigma in kind):

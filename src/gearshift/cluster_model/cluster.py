@@ -128,7 +128,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterModel:
     workers: int
     compute: Compute = Compute(per_batch=0.1)
     slow: tuple[Slow, ...] = ()
@@ -173,7 +173,7 @@ class Cluster:
         return found
 
     @classmethod
-    def from_json(cls, line: dict[str, Any]) -> Cluster:
+    def from_json(cls, line: dict[str, Any]) -> ClusterModel:
         known = {field.name for field in fields(cls)}
         for key in line:
             if key not in known:

@@ -13,7 +13,7 @@ from heapq import merge
 from math import exp, inf, log
 from statistics import NormalDist
 
-from gearshift.cluster_model.cluster import Bursts, Cluster, Failures, SlowPeriod
+from gearshift.cluster_model.cluster import Bursts, ClusterModel, Failures, SlowPeriod
 
 _MASK, _GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 _JITTER, _BURST, _FAILURE = 1, 1001, 2001  # streams of one worker, with room for a thousand of each
@@ -62,7 +62,7 @@ class WorkerTimes:
         "worker",
     )
 
-    def __init__(self, cluster: Cluster, worker: int) -> None:
+    def __init__(self, cluster: ClusterModel, worker: int) -> None:
         self.worker, self.compute, self.factor = worker, cluster.compute, 1.0
         self._seed, self._notice = cluster.seed, cluster.notice
         self.sigmas: list[tuple[float, int]] = []  # with the key of its stream
@@ -120,7 +120,7 @@ class WorkerTimes:
             yield Absence(start, back, self._notice, "it died")
 
 
-def worker_times(cluster: Cluster) -> list[WorkerTimes]:
+def worker_times(cluster: ClusterModel) -> list[WorkerTimes]:
     """For each worker, what concerns it."""
     times = [WorkerTimes(cluster, worker) for worker in range(cluster.workers)]
     everyone, seed = range(cluster.workers), cluster.seed
@@ -140,7 +140,7 @@ def worker_times(cluster: Cluster) -> list[WorkerTimes]:
     return times
 
 
-def _add_absences(cluster: Cluster, times: list[WorkerTimes]) -> None:
+def _add_absences(cluster: ClusterModel, times: list[WorkerTimes]) -> None:
     everyone = range(cluster.workers)
     for crash in cluster.crashes:
         absence = Absence(crash.at, crash.at + crash.restart, cluster.notice, "it died")

@@ -10,14 +10,14 @@ import threading
 import time
 
 from gearshift.cluster_model.closed_forms import possible_rate
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.cluster_model.durations import worker_times
 
 
 class Pacer:
     """Called from each worker's own thread."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterModel) -> None:
         self.cluster = cluster
         self._times = worker_times(cluster)
         self._batches = [0] * cluster.workers

@@ -17,7 +17,7 @@ from math import inf, isfinite
 
 from gearshift.cluster_model.cluster import (
     Bursts,
-    Cluster,
+    ClusterModel,
     Compute,
     Crash,
     Failures,
@@ -48,10 +48,10 @@ def cluster(
     lognormal: Sequence[str] = (),
     bursts: Sequence[str] = (),
     seed: int = 0,
-) -> Cluster:
+) -> ClusterModel:
     """A cluster whose undisturbed batches take `step` seconds, with these stragglers."""
     slowed = [parse_slow(text) for text in slow]
-    return Cluster(
+    return ClusterModel(
         workers,
         Compute(per_batch=step),
         slow=tuple(one for one in slowed if isinstance(one, Slow)),

@@ -141,7 +141,7 @@ class Inject(Section):
     bursts: Texts = Field(default=(), description="A share of the batches takes longer: 10%=10x.")
     seed: Count = Field(default=0, ge=0, description="Of the draws.")
 
-    def cluster(self, workers: int) -> cluster_model.Cluster:
+    def cluster(self, workers: int) -> cluster_model.ClusterModel:
         return disturbances.cluster(
             workers, self.step, slow=self.slow, lognormal=self.lognormal, bursts=self.bursts, seed=self.seed
         )

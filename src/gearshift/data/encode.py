@@ -20,7 +20,7 @@ from gearshift.data.batch import Batch, Floats, Ids, Ragged
 from gearshift.data.columns import RawColumn
 from gearshift.data.label_advice import label_advice
 from gearshift.data.label_rule import threshold_of
-from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, Place
+from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, SourcePlace
 from gearshift.data.readers.nested import check_nesting
 from gearshift.data.readers.number_marks import is_grouped
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
@@ -36,7 +36,7 @@ class RawBlock:
 
     size: int
     columns: Mapping[str, RawColumn]
-    place: Callable[[int], Place]
+    place: Callable[[int], SourcePlace]
 
 
 class Encoder:

@@ -90,7 +90,7 @@ class RawSource(Protocol):
         """Some from the ends of these files."""
 
 
-class Marks:
+class ReadMarks:
     """(position, mark) pairs in order: what is known about where reading can start."""
 
     def __init__(self, start: Any) -> None:
@@ -98,9 +98,9 @@ class Marks:
         self._marks = [start]
         self._lock = Lock()
 
-    def __reduce__(self) -> tuple[type[Marks], tuple[Any]]:
+    def __reduce__(self) -> tuple[type[ReadMarks], tuple[Any]]:
         """To another process, which finds out for itself."""
-        return Marks, (self._marks[0],)
+        return ReadMarks, (self._marks[0],)
 
     def add(self, position: int, mark: Any) -> None:
         with self._lock:
@@ -142,7 +142,7 @@ class RawExamples:
             self.absent = absent_features(schema, source.columns, self.where)
         check_columns(schema, (*source.columns, *self.absent), self.where, labelled=labelled)
         self.seekable = source.seekable
-        self._marks = Marks(None)
+        self._marks = ReadMarks(None)
         self.wanted = wanted_columns(schema, labelled=labelled)
 
     def count(self) -> int | None:
@@ -402,7 +402,7 @@ class FilteredExamples:
         extra = [column] if column is not None and wanted else []
         self._read = inner.with_schema(replace(schema, keep=(*schema.keep, *extra))) if extra else inner
         self.seekable = inner.seekable
-        self._marks = Marks(0)
+        self._marks = ReadMarks(0)
 
     @property
     def bad_lines(self) -> BadLines | None:

@@ -41,7 +41,7 @@ TIME_OR_VISIT = re.compile(
 
 
 @dataclass(frozen=True)
-class Grouping:
+class ColumnGrouping:
     """A column whose values stand together."""
 
     column: str
@@ -54,7 +54,7 @@ class Grouping:
         return f"examples are grouped by {self.column}"
 
 
-def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
+def find_grouping(profiles: list[Profile], schema: Schema) -> ColumnGrouping | None:
     """What the examples of a sample are grouped by; for `init`, which sees the raw values."""
     by_name = {profile.name: profile for profile in profiles}
     times = None if schema.time is None else by_name[schema.time].times
@@ -65,7 +65,7 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
             by_name[label.column].column, label.positive, lambda _i, _text: None, label.missing
         )
         if label_is_sorted(clicks):
-            return Grouping(label.column, is_label=True)
+            return ColumnGrouping(label.column, is_label=True)
     features = {f.name for f in schema.features if isinstance(f, Categorical)}
     names = [p.name for p in profiles if p.name in features or is_entity(p.name)]
     for name in sorted(names, key=lambda name: (name != schema.group, not is_entity(name))):
@@ -76,11 +76,11 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> Grouping | None:
         raw.write_ids(profile.column, 0, ids)
         known = is_entity(name) or name == schema.group
         if stands_together(_known(ids, 0)) and (known or _is_sorted(profile)):
-            return Grouping(name)
+            return ColumnGrouping(name)
     return None
 
 
-def grouping_of_end(train: Dataset, valid: Dataset | None) -> Grouping | None:
+def grouping_of_end(train: Dataset, valid: Dataset | None) -> ColumnGrouping | None:
     """The same for a run whose validation data are the end of its files; None where the end is the latest time."""
     if (
         valid is None
@@ -94,14 +94,14 @@ def grouping_of_end(train: Dataset, valid: Dataset | None) -> Grouping | None:
     schema = train.schema
     for task, label in enumerate(schema.labels):
         if label_is_sorted(batch.labels_BT[:, task]):
-            return Grouping(label.column, is_label=True)
+            return ColumnGrouping(label.column, is_label=True)
     group, groups_B = schema.group, batch.groups_B
     if group and groups_B is not None and stands_together(_known(groups_B, _core.table_seed(group))):
-        return Grouping(group)
+        return ColumnGrouping(group)
     for i, field in enumerate(schema.single_fields):
         seed = _core.table_seed(schema.table(field))
         if is_entity(field.name) and stands_together(_known(batch.ids_BF[:, i], seed)):
-            return Grouping(field.name)
+            return ColumnGrouping(field.name)
     return None
 
 

@@ -5,7 +5,7 @@ beside missing values), or have True where there was 1. The two samples are comp
 (`value_forms.py`): one that training had is gone, and one that training did not have is there. Integers with other
 numbers of digits are no sign by themselves: ids grow.
 
-A model that is called again and again does not compare for ever: a `Watch` stops when it has seen enough of a column.
+A `SkewWatch` stops comparing a column once it has seen enough examples of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def remarks(examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
     return found | differences(trained, observed_forms(examples), source.where) if trained else found
 
 
-class Watch:
+class SkewWatch:
     """The remarks on all that one model is given. A column is compared until enough of its examples were seen.
 
     Tables are small parts of one stream, so their columns are judged together, by the kind of their values: integers

@@ -41,7 +41,7 @@ NUMERICS = tuple(f"n{i}" for i in range(1, _core.CLICK_NUMERICS + 1))
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SampleEstimate:
     """A figure measured on a sample, and its standard error."""
 
     value: float
@@ -140,7 +140,7 @@ class ClickLog:
             groups_B=columns.ids_BF[:, 0],
         )
 
-    def teacher_auc(self, sample: int = 200_000) -> Estimate:
+    def teacher_auc(self, sample: int = 200_000) -> SampleEstimate:
         """The AUC of the true probabilities: no model can be expected to do better.
 
         Averaged over all clicks that could have been drawn; the standard error is that of the sample.
@@ -151,7 +151,7 @@ class ClickLog:
         truths = [self._columns(start, size, raw=False).truth_B for start in starts]
         each = [auc(truth, truth) for truth in truths]  # clicks in proportion to the truth
         whole = np.concatenate(truths)
-        return Estimate(auc(whole, whole), float(np.std(each, ddof=1)) / parts**0.5)
+        return SampleEstimate(auc(whole, whole), float(np.std(each, ddof=1)) / parts**0.5)
 
     def reachable_auc(self) -> str:
         """What models reached on logs of this kind, where that was measured: the teacher is out of reach."""

@@ -57,7 +57,7 @@ def _assemble_ragged(
     sequences: dict[str, SequenceRows] = {}
     linear: list[Tensor] = []
 
-    def pooled(field: Field, part: Tensor, place: Place) -> Tensor:
+    def pooled(field: Field, part: Tensor, place: FieldPosition) -> Tensor:
         if place.kind == "single":
             return part
         return pool_rows(part, offsets[place.number], field.pool if isinstance(field, Bag) else "mean")
@@ -77,34 +77,37 @@ def _assemble_ragged(
     )
 
 
-class Place(NamedTuple):
+class FieldPosition(NamedTuple):
     """Where a field's ids are in a batch: a column of `ids_BF`, or an entry of `ragged`."""
 
     kind: Literal["single", "ragged"]
     number: int
 
 
-def _places(schema: Schema) -> Iterator[tuple[Field, Place]]:
+def _places(schema: Schema) -> Iterator[tuple[Field, FieldPosition]]:
     """The fields in schema order."""
     single, ragged = itertools.count(), itertools.count()
     for field in schema.fields:
         is_ragged = isinstance(field, Bag | Sequence)
-        yield field, Place("ragged", next(ragged)) if is_ragged else Place("single", next(single))
+        yield (
+            field,
+            FieldPosition("ragged", next(ragged)) if is_ragged else FieldPosition("single", next(single)),
+        )
 
 
 def _segments(
     groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
-) -> dict[Place, Tensor]:
+) -> dict[FieldPosition, Tensor]:
     """Each field's own occurrences, cut out of its store's: [B, D] of a single field, [nnz, D] of a ragged one."""
-    found: dict[Place, Tensor] = {}
+    found: dict[FieldPosition, Tensor] = {}
     for group, part in zip(groups, parts, strict=True):
         if part is None:
             continue
         end = len(batch) * len(group.singles)
         table = part[:end].view(len(batch), len(group.singles), *part.shape[1:])
         for column, single in enumerate(group.singles):
-            found[Place("single", single)] = table[:, column]
+            found[FieldPosition("single", single)] = table[:, column]
         for ragged in group.ragged:
             begin, end = end, end + len(batch.ragged[ragged].ids)
-            found[Place("ragged", ragged)] = part[begin:end]
+            found[FieldPosition("ragged", ragged)] = part[begin:end]
     return found

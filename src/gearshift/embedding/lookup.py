@@ -48,7 +48,7 @@ def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
 
 
 @dataclass(frozen=True)
-class Found:
+class IndexedBatch:
     """A batch and, for each store, its distinct ids with their occurrences."""
 
     batch: Batch
@@ -59,8 +59,8 @@ class Found:
         return tuple(index.unique_U for index in self.indices)
 
 
-def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> Found:
-    return Found(batch, tuple(_core.Occurrences(group.occurrences(batch)) for group in groups))
+def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> IndexedBatch:
+    return IndexedBatch(batch, tuple(_core.Occurrences(group.occurrences(batch)) for group in groups))
 
 
 class Buffers:

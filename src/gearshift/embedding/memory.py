@@ -103,8 +103,8 @@ class MemoryStore:
             block.updates_U,
         )
 
-    def cut(self) -> MemoryCut:
-        return MemoryCut(self._table)
+    def cut(self) -> MemorySnapshot:
+        return MemorySnapshot(self._table)
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
@@ -119,8 +119,8 @@ class MemoryStore:
         return out_UW
 
 
-class MemoryCut:
-    """A `Cut` of a table; it holds the old values of rows that are moved before it is read."""
+class MemorySnapshot:
+    """A `StoreSnapshot` of a table; it holds the old values of rows that are moved before it is read."""
 
     def __init__(self, table: RowTable) -> None:
         self._open = False
@@ -145,7 +145,7 @@ class MemoryCut:
             self._open = False
             self._table.end_cut()
 
-    def __enter__(self) -> MemoryCut:
+    def __enter__(self) -> MemorySnapshot:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import _core
-from gearshift.embedding.store import Cut, Floats, Ids, RowBlock, RowStore
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowStore, StoreSnapshot
 
 
-class Placement:
+class IdPlacement:
     """Where each of these ids lives: `groups[s]` are the positions of those on shard s, in input order."""
 
     def __init__(self, ids_U: Ids, shards: int) -> None:
@@ -53,7 +53,7 @@ class ShardedStore:
         threads: int = 1,
     ) -> None:
         """Shard by shard: one that refuses leaves those before it pushed, so push what is finite."""
-        for shard, at in zip(self.shards, Placement(ids_U, len(self.shards)).groups, strict=True):
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
             shard.push(
                 ids_U[at],
                 sums_UW[at],
@@ -66,12 +66,12 @@ class ShardedStore:
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         out_U = np.empty(len(ids_U), np.bool_)
-        for shard, at in zip(self.shards, Placement(ids_U, len(self.shards)).groups, strict=True):
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
             out_U[at] = shard.contains(ids_U[at])
         return out_U
 
     def erase(self, ids_U: Ids) -> int:
-        groups = Placement(ids_U, len(self.shards)).groups
+        groups = IdPlacement(ids_U, len(self.shards)).groups
         return sum(shard.erase(ids_U[at]) for shard, at in zip(self.shards, groups, strict=True))
 
     def blocks(self) -> Iterator[RowBlock]:
@@ -79,12 +79,12 @@ class ShardedStore:
             yield from shard.blocks()
 
     def load(self, block: RowBlock) -> None:
-        for shard, at in zip(self.shards, Placement(block.ids_U, len(self.shards)).groups, strict=True):
+        for shard, at in zip(self.shards, IdPlacement(block.ids_U, len(self.shards)).groups, strict=True):
             if len(at):
                 shard.load(RowBlock(*(getattr(block, field.name)[at] for field in fields(block))))
 
-    def cut(self) -> ShardedCut:
-        return ShardedCut([shard.cut() for shard in self.shards])
+    def cut(self) -> ShardedSnapshot:
+        return ShardedSnapshot([shard.cut() for shard in self.shards])
 
     def memory_bytes(self) -> int:
         return sum(shard.memory_bytes() for shard in self.shards)
@@ -94,15 +94,15 @@ class ShardedStore:
     ) -> Floats:
         if out_UW is None:
             out_UW = np.empty((len(ids_U), self.width), np.float32)
-        for read, at in zip(reads, Placement(ids_U, len(reads)).groups, strict=True):
+        for read, at in zip(reads, IdPlacement(ids_U, len(reads)).groups, strict=True):
             out_UW[at] = read(ids_U[at], threads=threads)
         return out_UW
 
 
-class ShardedCut:
+class ShardedSnapshot:
     """The cuts of all shards, in the order of their partitions."""
 
-    def __init__(self, cuts: Sequence[Cut]) -> None:
+    def __init__(self, cuts: Sequence[StoreSnapshot]) -> None:
         self._cuts = tuple(cuts)
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class ShardedCut:
         for cut in self._cuts:
             cut.close()
 
-    def __enter__(self) -> ShardedCut:
+    def __enter__(self) -> ShardedSnapshot:
         return self
 
     def __exit__(self, *_: object) -> None:

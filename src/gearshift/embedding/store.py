@@ -138,7 +138,7 @@ class RowBlock:
     updates_U: NDArray[np.uint32]  # pushes that moved the row (Adam's bias correction)
 
 
-class Cut(Protocol):
+class StoreSnapshot(Protocol):
     """The store as it was when `cut()` returned, while training goes on. Read once, then closed."""
 
     def __len__(self) -> int: ...  # rows in the cut
@@ -184,5 +184,5 @@ class RowStore(Protocol):
     def erase(self, ids_U: Ids) -> int: ...  # how many were there
     def blocks(self) -> Iterator[RowBlock]: ...  # as they are when read; `cut` for one moment in time
     def load(self, block: RowBlock) -> None: ...  # whole rows, new or in place of those with these ids
-    def cut(self) -> Cut: ...  # falls between two pushes, never inside one; one cut at a time
+    def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...

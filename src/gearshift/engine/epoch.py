@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from gearshift.errors import UserError
-from gearshift.parameters.shard import Drop, Step
+from gearshift.parameters.shard import ApplyStep, Drop
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,
@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Unusable:
+class UnusableGradient:
     """What a worker has instead of a gradient."""
 
     reason: str
@@ -64,7 +64,7 @@ class Host(Protocol[R]):
         """After every step; False asks the engine to stop here."""
 
 
-class Meets(Protocol):
+class ReplicaHost(Protocol):
     """A host whose workers have replicas of their own."""
 
     def meet(self, number: int) -> bool:
@@ -72,7 +72,7 @@ class Meets(Protocol):
 
 
 class Shards(Protocol):
-    def carry_out(self, what: Step | Drop, open_from: int) -> bool:
+    def carry_out(self, what: ApplyStep | Drop, open_from: int) -> bool:
         """An order to all of them. True: it is done; else `Epoch.carried_out` is called when it is."""
 
 
@@ -224,7 +224,7 @@ class Epoch(Generic[R]):
                     self.host.ended([self._end(Part(number, 0.0, reason))])
                     self.shards.carry_out(Drop(number), self._open_from())
                 case Exchange(number):
-                    if cast(Meets, self.host).meet(number):
+                    if cast(ReplicaHost, self.host).meet(number):
                         self.exchanged(number)
                 case Reissue(number):
                     del self._flights[number]
@@ -235,7 +235,9 @@ class Epoch(Generic[R]):
         scale = self.host.rate(sum(self._flights[part.lease][1].count for part in action.parts))
         parts = tuple((part.lease, part.weight) for part in action.parts)
         self._under_way = action
-        done = self.shards.carry_out(Step(action.step, parts, scale, action.over_kept), self._open_from())
+        done = self.shards.carry_out(
+            ApplyStep(action.step, parts, scale, action.over_kept), self._open_from()
+        )
         if done:
             self._under_way = None
         return done

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from gearshift.embedding.lookup import Found
-from gearshift.engine.epoch import Epoch, Unusable
-from gearshift.engine.feed import Feed
+from gearshift.embedding.lookup import IndexedBatch
+from gearshift.engine.epoch import Epoch, UnusableGradient
+from gearshift.engine.feed import LeaseBatches
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import Push
 from gearshift.sync.messages import Begin
 
-Compute = Callable[[Begin, Found], Push | Unusable]
+Compute = Callable[[Begin, IndexedBatch], Push | UnusableGradient]
 
 
 def run(
     epoch: Epoch[Push],
     shards: LocalShards,
-    feed: Feed,
+    feed: LeaseBatches,
     compute: Compute,
     go_on: Callable[[], bool],
 ) -> None:
@@ -39,7 +39,7 @@ def run(
         if begun:
             begin = begun.popleft()
             lease, push = begin.lease.number, compute(begin, feed[begin.lease.first])
-            if isinstance(push, Unusable):
+            if isinstance(push, UnusableGradient):
                 epoch.refused(0, lease, push.reason)
                 continue
             shards.push(lease, push)

@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
-from gearshift.embedding.lookup import Found
+from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine import inline
-from gearshift.engine.epoch import Epoch, Unusable
-from gearshift.engine.feed import Feed
+from gearshift.engine.epoch import Epoch, UnusableGradient
+from gearshift.engine.feed import LeaseBatches
 from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.parameters.local_shards import LocalShards
@@ -28,7 +28,7 @@ from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.learner import Learner, Replica
-from gearshift.training.pass_host import NOT_FINITE, PassHost
+from gearshift.training.pass_host import NOT_FINITE, EpochHost
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
 
@@ -57,7 +57,7 @@ class LocalEngine:
         pass
 
 
-class LocalEpoch(PassHost):
+class LocalEpoch(EpochHost):
     """One epoch under way in this process: the host of its engine."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
@@ -69,7 +69,7 @@ class LocalEpoch(PassHost):
         self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
         training.settle = self.replicas.settle
         self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
-        self.feed = Feed(
+        self.feed = LeaseBatches(
             lambda start, size: training.found(progress.epoch, start, size),
             position=progress.position,
             batch=training.strategy.batch,
@@ -110,10 +110,12 @@ class LocalEpoch(PassHost):
             wake=self._wake,
         )
 
-    def _compute(self, begin: Begin, found: Found) -> Push | Unusable:
+    def _compute(self, begin: Begin, found: IndexedBatch) -> Push | UnusableGradient:
         return self._guarded(0, self.training.learner, begin, found)
 
-    def _guarded(self, worker: int, on: Learner | Replica, begin: Begin, found: Found) -> Push | Unusable:
+    def _guarded(
+        self, worker: int, on: Learner | Replica, begin: Begin, found: IndexedBatch
+    ) -> Push | UnusableGradient:
         stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
         try:
@@ -122,7 +124,7 @@ class LocalEpoch(PassHost):
                 pacer.pad(worker, begin.lease.count, since)
             return self.replicas.step(begin, push)
         except FloatingPointError as error:
-            return Unusable(f"{NOT_FINITE}: {error}")
+            return UnusableGradient(f"{NOT_FINITE}: {error}")
 
     def _observe(self, event: Event, actions: list[Action]) -> None:
         self.training.observe(event, actions)

@@ -2,7 +2,7 @@
 
 A shadow is a thread beside a trainer's workers: copy, exchange, merge, again. Workers and shadows touch a replica
 without locks. What must not overlap with a step (a merge in the training loop, an evaluation of the mean, a switch)
-shuts the `Gate`, and waits until those inside are out. A trainer whose exchange fails is out: its workers are told
+shuts the `PauseGate`, and waits until those inside are out. A trainer whose exchange fails is out: its workers are told
 at their next step, and nobody waits for it. The shadow of a finished trainer goes on with weight 0 until all are done.
 """
 
@@ -99,7 +99,7 @@ class LocalMean:
             self._changed.notify_all()
 
 
-class Gate:
+class PauseGate:
     """Many may be inside, or none: one thread shuts it and opens it again."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class LiveReplicas:
     def __init__(self, replicas: Replicas, parts: tuple[slice, ...], tell: Callable[[str], None]) -> None:
         """`parts`: the sync servers' shares of the dense buffer."""
         self.replicas, self._parts, self._tell = replicas, parts, tell
-        self._gate = Gate()
+        self._gate = PauseGate()
         self._open = True
         self._failed: dict[int, str] = {}
         self._stepped: set[int] = set()  # leases whose step is made and not yet accounted for

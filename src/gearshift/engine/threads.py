@@ -18,39 +18,39 @@ from dataclasses import dataclass
 
 import torch
 
-from gearshift.embedding.lookup import Found
-from gearshift.engine.epoch import Epoch, Unusable
-from gearshift.engine.feed import Feed
+from gearshift.embedding.lookup import IndexedBatch
+from gearshift.engine.epoch import Epoch, UnusableGradient
+from gearshift.engine.feed import LeaseBatches
 from gearshift.errors import brief
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import Push
 from gearshift.sync.messages import Begin
 
-Compute = Callable[[Begin, Found], Push | Unusable]
+Compute = Callable[[Begin, IndexedBatch], Push | UnusableGradient]
 Employ = Callable[[int], Compute]  # what a worker needs, made in its own thread and gone with it
 TICK = 0.2  # seconds between looks at who hangs
 LAST_BATCH = 60.0  # seconds in which workers may end the batch they have when the run ends
 
 
 @dataclass(frozen=True)
-class Report:
+class WorkerReport:
     """What a worker sends: its gradient, or why it has none."""
 
     worker: int
     begin: Begin
-    push: Push | Unusable | None
+    push: Push | UnusableGradient | None
     seconds: float = 0.0
     version: int = 0  # the oldest step that its pull may have seen
     error: BaseException | None = None
 
 
-class Crew:
+class WorkerThreads:
     """The worker threads: `tell` gives one its work, `reports` has what comes back."""
 
     def __init__(self, employ: Employ, shards: LocalShards, threads_each: int) -> None:
-        self.reports: queue.Queue[Report] = queue.Queue()
+        self.reports: queue.Queue[WorkerReport] = queue.Queue()
         self._taken: dict[int, queue.Queue[bool]] = {}
-        self._work: dict[int, queue.Queue[tuple[Begin, Found] | None]] = {}
+        self._work: dict[int, queue.Queue[tuple[Begin, IndexedBatch] | None]] = {}
         self._employ, self._shards, self._threads_each = employ, shards, threads_each
         self._threads: dict[int, threading.Thread] = {}
 
@@ -66,7 +66,7 @@ class Crew:
         self._work.pop(worker).put(None)
         del self._taken[worker]
 
-    def tell(self, begin: Begin, found: Found) -> None:
+    def tell(self, begin: Begin, found: IndexedBatch) -> None:
         self._work[begin.worker].put((begin, found))
 
     def release(self, worker: int) -> None:
@@ -96,9 +96,9 @@ class Crew:
                 push = compute(begin, found)
                 if isinstance(push, Push):
                     self._shards.push(begin.lease.number, push)
-                report = Report(worker, begin, push, time.perf_counter() - since, version)
+                report = WorkerReport(worker, begin, push, time.perf_counter() - since, version)
             except BaseException as error:
-                report = Report(worker, begin, None, error=error)
+                report = WorkerReport(worker, begin, None, error=error)
             self.reports.put(report)
             if not taken.get():
                 return
@@ -120,9 +120,9 @@ class ThreadsEngine:
         self.workers, self.employ, self.shards, self.threads_each = workers, employ, shards, threads_each
         self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
 
-    def run(self, epoch: Epoch[Push], feed: Feed, before_step: Callable[[], None]) -> None:
+    def run(self, epoch: Epoch[Push], feed: LeaseBatches, before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
-        crew = Crew(self.employ, self.shards, self.threads_each)
+        crew = WorkerThreads(self.employ, self.shards, self.threads_each)
         self._busy: dict[int, float] = {}  # since when
         self._fenced: set[int] = set()
         self._here: dict[int, None] = {}  # who works, in the order of coming
@@ -156,7 +156,7 @@ class ThreadsEngine:
         """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
         self.workers, self._missing = workers, 0
 
-    def _staff(self, epoch: Epoch[Push], crew: Crew) -> None:
+    def _staff(self, epoch: Epoch[Push], crew: WorkerThreads) -> None:
         staying = [worker for worker in self._here if worker not in self._leaving]
         for _ in range(len(staying) + self._missing, self.workers):
             worker = next(self._numbers)
@@ -169,13 +169,13 @@ class ThreadsEngine:
             if worker not in self._busy:
                 self._leave(epoch, worker, crew)
 
-    def _leave(self, epoch: Epoch[Push], worker: int, crew: Crew) -> None:
+    def _leave(self, epoch: Epoch[Push], worker: int, crew: WorkerThreads) -> None:
         crew.dismiss(worker)
         self._leaving.remove(worker)
         del self._here[worker]
         epoch.lost(worker, f"worker {worker} left")
 
-    def _feed(self, epoch: Epoch[Push], feed: Feed) -> None:
+    def _feed(self, epoch: Epoch[Push], feed: LeaseBatches) -> None:
         while epoch.hungry:
             found = next(feed, None)
             if found is None:
@@ -183,7 +183,7 @@ class ThreadsEngine:
             else:
                 epoch.supply(found.batch.first, len(found.batch))
 
-    def _receive(self, epoch: Epoch[Push], crew: Crew) -> None:
+    def _receive(self, epoch: Epoch[Push], crew: WorkerThreads) -> None:
         """One report, or a look at who hangs; nothing if nobody works."""
         if not self._busy:
             if not epoch.done:
@@ -200,7 +200,7 @@ class ThreadsEngine:
         if report.worker in self._leaving:
             self._leave(epoch, report.worker, crew)
 
-    def _take(self, epoch: Epoch[Push], report: Report) -> None:
+    def _take(self, epoch: Epoch[Push], report: WorkerReport) -> None:
         worker = report.worker
         if worker in self._fenced:
             return
@@ -212,7 +212,7 @@ class ThreadsEngine:
             self._fence(epoch, worker, f"worker {worker} failed: {brief(report.error)}")
             return
         lease = report.begin.lease.number
-        if isinstance(report.push, Unusable):
+        if isinstance(report.push, UnusableGradient):
             epoch.refused(worker, lease, report.push.reason)
         else:
             epoch.arrived(worker, lease, report.push, report.seconds, report.version)

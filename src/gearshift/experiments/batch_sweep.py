@@ -24,7 +24,7 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
-from gearshift.experiments.largest_batch import TUNING_SEED, Line, Score, Search, Sweep, Trial, sweep
+from gearshift.experiments.largest_batch import TUNING_SEED, Score, Search, Sweep, SweepRow, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.sync.registry import gradients_per_step, resolve
@@ -69,13 +69,13 @@ def sweep_batch(
         if isinstance(optimizers, str)
         else optimizers
     )
-    asked = Asked(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
+    asked = SweepRequest(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
     *_, last = BatchSweep(asked, tell)
     return last
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     config: str | Path
     settings: tuple[str, ...] = ()  # over the file's
     optimizers: tuple[str, ...] = ()  # none: the config's own
@@ -107,7 +107,7 @@ class Asked:
 class BatchSweep:
     """A sweep to be looked at while it goes on: `for found in BatchSweep(...)`, one line more each time."""
 
-    def __init__(self, asked: Asked, tell: Told) -> None:
+    def __init__(self, asked: SweepRequest, tell: Told) -> None:
         self.asked, self.tell = asked, tell
         self.config = load_config(asked.config, asked.settings)
         self._head: tuple[float, Dataset] | None = None  # the last share that was searched on
@@ -139,12 +139,12 @@ class BatchSweep:
         )
         return (replace(one, lines=tuple(map(self.with_settings, one.lines))) for one in found)
 
-    def with_settings(self, line: Line) -> Line:
+    def with_settings(self, line: SweepRow) -> SweepRow:
         """And how to train so."""
         own = Trial(line.optimizer, line.batch, line.dense, line.rows, 1)
         return replace(line, settings=(*self.asked.settings, *self._words(own)))
 
-    def rates(self, line: Line) -> tuple[float, float]:
+    def rates(self, line: SweepRow) -> tuple[float, float]:
         """Of the dense parameters and the rows."""
         arm = self.arms[line.optimizer]
         return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
@@ -260,7 +260,7 @@ class _Arm:
     warmup: float
 
 
-def _arm(asked: Asked, config: Config, word: str) -> _Arm:
+def _arm(asked: SweepRequest, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
     if "base_batch" in written:
         raise UserError(

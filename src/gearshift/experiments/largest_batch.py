@@ -22,7 +22,7 @@ from gearshift.experiments.svg_plot import Point, curves
 from gearshift.optim.batch_scaling import Rates, scaled
 
 TUNING_SEED = 1000
-Each = Callable[[Callable[[Any], "Line"], Iterable[Any]], Iterable["Line"]]
+Each = Callable[[Callable[[Any], "SweepRow"], Iterable[Any]], Iterable["SweepRow"]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepRow:
     """An optimizer at a batch: its best rates, and what came of each seed."""
 
     optimizer: str
@@ -105,48 +105,48 @@ class Sweep:
     """What is known so far."""
 
     tolerance: float
-    lines: tuple[Line, ...] = ()
+    lines: tuple[SweepRow, ...] = ()
 
-    def at(self, batch: int) -> list[Line]:
+    def at(self, batch: int) -> list[SweepRow]:
         return [line for line in self.lines if line.batch == batch]
 
     @property
-    def reference(self) -> Line:
+    def reference(self) -> SweepRow:
         """The best of the smallest batch; of those that had all the seeds, each of which is another log."""
         smallest = min(line.batch for line in self.lines)
         return max(self.at(smallest), key=lambda line: (len(line.scores), mean(line.aucs)))
 
-    def difference(self, line: Line) -> Interval:
+    def difference(self, line: SweepRow) -> Interval:
         return interval(self._differences(line))
 
-    def _differences(self, line: Line) -> list[float]:
+    def _differences(self, line: SweepRow) -> list[float]:
         """Over the seeds that both had."""
         return [own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)]
 
-    def within(self, line: Line) -> bool:
+    def within(self, line: SweepRow) -> bool:
         """By the lower bound; one seed has none, and then it is the difference itself. What diverged never is."""
         found = self.difference(line)
         low = found.mean if math.isnan(found.half) else found.low
         return None not in line.scores and low >= -self.tolerance
 
-    def without(self, line: Line) -> bool:
+    def without(self, line: SweepRow) -> bool:
         """By the upper bound: it is worse, and no seeds would bring it within."""
         found = self.difference(line)
         high = found.mean if math.isnan(found.half) else found.high
         return None in line.scores or high < -self.tolerance
 
-    def is_open(self, line: Line, seeds: int) -> bool:
+    def is_open(self, line: SweepRow, seeds: int) -> bool:
         """Whether it had fewer than these seeds, and more might bring it within."""
         return len(line.scores) < seeds and not self.without(line)
 
-    def more_seeds(self, line: Line) -> int | None:
+    def more_seeds(self, line: SweepRow) -> int | None:
         """How many would likely tell whether it is within, where its own leave that open; None if none would."""
         if self.within(line) or self.without(line):
             return None
         low = -self.tolerance
         return seeds_to_settle(self._differences(line), lambda found: found.low >= low or found.high < low)
 
-    def having(self, line: Line) -> Sweep:
+    def having(self, line: SweepRow) -> Sweep:
         """With it as the last line, in the place of an earlier one of its optimizer and batch."""
         same = (line.optimizer, line.batch)
         others = (x for x in self.lines if (x.optimizer, x.batch) != same)
@@ -164,7 +164,7 @@ class Sweep:
         return found
 
     @property
-    def recommended(self) -> Line | None:
+    def recommended(self) -> SweepRow | None:
         """The largest batch within the tolerance; of several optimizers the one with the best AUC there."""
         largest = self.largest_batch()
         able = [line for line in self.lines if line.batch == largest[line.optimizer]]
@@ -190,7 +190,7 @@ class Sweep:
         up = f"AUC minus that of {best}, paired by seed, 95 % intervals; dotted: the tolerance"
         return curves(title, "global batch", up, lines, limit=-self.tolerance)
 
-    def _line(self, line: Line) -> dict[str, Any]:
+    def _line(self, line: SweepRow) -> dict[str, Any]:
         figures = {name: _known(line.mean(name)) for name in ("logloss", "gap", "steps")}
         return {
             "optimizer": line.optimizer,
@@ -249,7 +249,7 @@ class _Tries:
         self._run, self._search, self._rules = run, search, rules
         self._points: dict[str, tuple[int, int]] = {}
 
-    def first(self, batch: int, before: int | None, seeds: int, optimizer: str) -> Line:
+    def first(self, batch: int, before: int | None, seeds: int, optimizer: str) -> SweepRow:
         """At the best rates, looked for from those of the batch before, grown by the rule or as they were."""
         starts, strides = [(0, 0)], self._search.strides
         if before is not None:
@@ -259,10 +259,10 @@ class _Tries:
         self._points[optimizer] = _tuned(optimizer, batch, self._run, self._search, starts, strides)
         return self._trained(optimizer, batch, seeds, ())
 
-    def rest(self, seeds: int, line: Line) -> Line:
+    def rest(self, seeds: int, line: SweepRow) -> SweepRow:
         return self._trained(line.optimizer, line.batch, seeds, line.scores)
 
-    def _trained(self, optimizer: str, batch: int, seeds: int, had: tuple[Score | None, ...]) -> Line:
+    def _trained(self, optimizer: str, batch: int, seeds: int, had: tuple[Score | None, ...]) -> SweepRow:
         for attempt in range(RETREATS):
             if attempt:  # what a share of the data could bear, all of them cannot
                 self._points[optimizer], had = _retreated(self._points[optimizer], 1), ()
@@ -271,7 +271,7 @@ class _Tries:
             if None not in had:
                 break
         trial = at(1, 1.0)
-        return Line(optimizer, batch, trial.dense, trial.rows, had)
+        return SweepRow(optimizer, batch, trial.dense, trial.rows, had)
 
 
 def _tuned(

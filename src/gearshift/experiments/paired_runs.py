@@ -67,7 +67,7 @@ def seeds_to_settle(differences: Sequence[float], settled: Callable[[Interval], 
 
 
 @dataclass(frozen=True)
-class Arm:
+class StrategyRuns:
     """One strategy over all seeds."""
 
     strategy: str
@@ -99,7 +99,7 @@ def bounds(value: Interval) -> dict[str, float | None]:
 
 def compare(
     reports: Mapping[str, Sequence[Mapping[str, Any]]], *, margin: float = 0.001, price: float | None = None
-) -> list[Arm]:
+) -> list[StrategyRuns]:
     """One arm per strategy, from its reports by seed; the first is what the others are held against.
 
     `price` is of one worker for an hour.
@@ -114,7 +114,7 @@ def _arm(
     base: Sequence[Mapping[str, Any]],
     margin: float,
     price: float | None,
-) -> Arm:
+) -> StrategyRuns:
     differences = [mine["auc"] - theirs["auc"] for mine, theirs in zip(own, base, strict=True)]
     paired = None if own is base else interval(differences)
     said: Verdict = "-" if paired is None else verdict(paired, margin)
@@ -126,7 +126,7 @@ def _arm(
         for reason, count in report["discarded_by_reason"].items():
             reasons[reason] = reasons.get(reason, 0) + count
     injected = own[0]["injected"]
-    return Arm(
+    return StrategyRuns(
         strategy=name,
         auc=interval([report["auc"] for report in own]),
         difference=paired,

@@ -17,7 +17,7 @@ from gearshift.metrics.calibration import CalibrationTable as CalibrationTable
 from gearshift.metrics.calibration import calibration_table as calibration_table
 from gearshift.metrics.collected import Collected as Collected
 from gearshift.metrics.collected import Measured as Measured
-from gearshift.metrics.exact import Difference as Difference
+from gearshift.metrics.exact import AucDifference as AucDifference
 from gearshift.metrics.exact import Grouped as Grouped
 from gearshift.metrics.exact import auc as auc
 from gearshift.metrics.exact import entropy as entropy

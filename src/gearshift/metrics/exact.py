@@ -88,7 +88,7 @@ def entropy(rate: float) -> float:
 
 
 @dataclass(frozen=True)
-class Difference:
+class AucDifference:
     """Of two AUCs on the same examples, a - b, with its standard error."""
 
     difference: float
@@ -102,18 +102,18 @@ class Difference:
 
 def paired_auc_difference(
     labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, weights: ArrayLike | None = None
-) -> Difference:
+) -> AucDifference:
     """AUC of a minus AUC of b (DeLong, DeLong, Clarke-Pearson 1988): what both find hard cancels."""
     label, a, weight = columns(labels, scores_a, weights)
     _, b, _ = columns(labels, scores_b, None)
     clicked = (label > 0.5) & (weight > 0)
     other = (label <= 0.5) & (weight > 0)
     if clicked.sum() < 2 or other.sum() < 2 or np.isnan(a).any() or np.isnan(b).any():
-        return Difference(math.nan, math.nan)
+        return AucDifference(math.nan, math.nan)
     of_clicks = _shares_below(a, clicked, other, weight) - _shares_below(b, clicked, other, weight)
     of_others = _shares_below(b, other, clicked, weight) - _shares_below(a, other, clicked, weight)
     difference, variance = _mean_and_variance(of_clicks, weight[clicked])
-    return Difference(difference, math.sqrt(variance + _mean_and_variance(of_others, weight[other])[1]))
+    return AucDifference(difference, math.sqrt(variance + _mean_and_variance(of_others, weight[other])[1]))
 
 
 def _shares_below(

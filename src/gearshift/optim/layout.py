@@ -1,7 +1,7 @@
 """Which elements of a flat buffer belong to which layer: what rules with a norm or a mean per layer must know.
 
-A layer is one parameter tensor. `Layout.of(dense.names, dense.shapes, dense.offsets)` describes Gearshift's flat
-buffer, whose gaps belong to no layer; `Layout.whole(name, shape)` one tensor by itself, in its own shape.
+A layer is one parameter tensor. `ShardLayout.of(dense.names, dense.shapes, dense.offsets)` describes Gearshift's flat
+buffer, whose gaps belong to no layer; `ShardLayout.whole(name, shape)` one tensor by itself, in its own shape.
 """
 
 from __future__ import annotations

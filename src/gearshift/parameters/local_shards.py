@@ -14,11 +14,11 @@ from torch import Tensor
 
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, shard_server
+from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, shard_server
 
 
 class LocalShards:
-    def __init__(self, whole: Server, layout: Layout) -> None:
+    def __init__(self, whole: Server, layout: ShardLayout) -> None:
         self.whole, self.layout = whole, layout
         self.shards = [Shard(shard_server(whole, layout, i)) for i in range(layout.shards)]
         whole.split_into = tuple(shard.server for shard in self.shards if shard.server is not whole)
@@ -59,7 +59,7 @@ class LocalShards:
         if not self._threads:
             self.shards[0].keep(lease)
 
-    def carry_out(self, what: Step | Drop, open_from: int) -> bool:
+    def carry_out(self, what: ApplyStep | Drop, open_from: int) -> bool:
         """On all shards; returns when the last has done it."""
         before = self.whole.flat.clone() if self.moved is not None and self._has_gradient(what) else None
         self._given += 1
@@ -79,10 +79,10 @@ class LocalShards:
             self.moved(self.whole.flat - before)
         return True
 
-    def _has_gradient(self, what: Step | Drop) -> bool:
+    def _has_gradient(self, what: ApplyStep | Drop) -> bool:
         """Whether the servers make this step; else the workers have, on replicas of their own."""
         waiting = self.shards[0].waiting
-        return isinstance(what, Step) and any(
+        return isinstance(what, ApplyStep) and any(
             lease in waiting and not waiting[lease].applied for lease, _ in what.parts
         )
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids
-from gearshift.embedding.lookup import Buffers, FieldGroup, Found
+from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import CowClip, RowOptimizer, RowPart, RowStore
@@ -106,14 +106,14 @@ class Server:
         self.dense_lock = threading.Lock()  # held while dense values are read or written
         self.buffers: dict[str, Tensor] = {}  # running statistics, moved by the mean of a step's pushes
 
-    def pull(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
+    def pull(self, found: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
         """The rows of each store, in the caller's buffers; new ids are born."""
         return tuple(
             store.pull(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
             for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
         )
 
-    def peek(self, found: Found, buffers: Buffers) -> tuple[Floats, ...]:
+    def peek(self, found: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
         """The same, but nothing is born."""
         return tuple(
             store.peek(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
-from gearshift.embedding.sharded import Placement, ShardedStore
+from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore
 from gearshift.optim.spread import effective_number
 from gearshift.parameters.push import Push, RowPush
@@ -27,7 +27,7 @@ NO_PREDICTIONS = np.empty((0, 1), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ApplyStep:
     """Apply step number `step`, from these leases with these weights."""
 
     step: int
@@ -63,7 +63,7 @@ class Assemble:
 @dataclass(frozen=True, slots=True)
 class Order:
     number: int  # from 1, without a gap
-    what: Step | Drop | TakeCut | Assemble
+    what: ApplyStep | Drop | TakeCut | Assemble
     open_from: int = 0  # every lease with a lower number has ended
 
 
@@ -156,7 +156,7 @@ class Shard:
             self._early[order.number] = order
         while (due := self._early.pop(self.done + 1, None)) is not None:
             match due.what:
-                case Step() as step:
+                case ApplyStep() as step:
                     self._apply(step)
                 case Drop(lease):
                     self._end([lease])
@@ -167,7 +167,7 @@ class Shard:
             self._forget_below(due.open_from)
             self.done += 1
 
-    def _apply(self, order: Step) -> None:
+    def _apply(self, order: ApplyStep) -> None:
         assert order.step == self.step + 1, f"step {order.step} after step {self.step}"
         pushes = self._end([lease for lease, _ in order.parts])
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
@@ -194,13 +194,13 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """How parameters lie on shards: rows by the hash of their id, dense parameters in whole tensors."""
 
     dense: tuple[slice, ...]  # of the flat buffer, one per shard
 
     @classmethod
-    def of(cls, shards: int, size: int, starts: tuple[int, ...], together: bool = False) -> Layout:
+    def of(cls, shards: int, size: int, starts: tuple[int, ...], together: bool = False) -> ShardLayout:
         """`starts` are the places where a tensor begins; `together` keeps all of them on the first shard."""
         ends = [min((s for s in starts if s >= size * i / shards), default=size) for i in range(1, shards)]
         cuts = [size] * (shards - 1) if together else ends
@@ -212,7 +212,7 @@ class Layout:
 
     def split_ids(self, ids: tuple[Ids, ...]) -> list[tuple[Ids, ...]]:
         """The ids of each store, by shard."""
-        by_store = [[own[at] for at in Placement(own, self.shards).groups] for own in ids]
+        by_store = [[own[at] for at in IdPlacement(own, self.shards).groups] for own in ids]
         return [tuple(of_store[s] for of_store in by_store) for s in range(self.shards)]
 
     def split(self, push: Push) -> list[Push]:
@@ -232,11 +232,11 @@ class Layout:
 
 
 def split_rows(rows: RowPush, shards: int) -> list[RowPush]:
-    groups = Placement(rows.ids_U, shards).groups
+    groups = IdPlacement(rows.ids_U, shards).groups
     return [RowPush(rows.ids_U[at], rows.sums_UW[at], rows.counts_U[at]) for at in groups]
 
 
-def shard_server(whole: Server, layout: Layout, number: int) -> Server:
+def shard_server(whole: Server, layout: ShardLayout, number: int) -> Server:
     """The server of one shard, in the memory of `whole`: both see what either does to rows and dense values."""
     if layout.shards == 1:
         return whole

@@ -86,7 +86,7 @@ class Controlled(Protocol):
 # ---- in the run ----
 
 
-class Server:
+class ControlServer:
     """Answers requests in threads of its own, until `close`."""
 
     def __init__(self, folder: Path, run: Controlled) -> None:
@@ -189,7 +189,7 @@ def _news(run: Controlled, seen: int) -> dict[str, Any]:
 def serve(folder: Path, run: Controlled) -> Callable[[], None]:
     """Makes a run controllable as far as the machine lets it; returns what ends it."""
     try:
-        return Server(folder, run).close
+        return ControlServer(folder, run).close
     except OSError as error:
         run.tell(f"`switch` and `stop` from other processes will not reach this run: {error}")
         return lambda: None

@@ -55,12 +55,12 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Torn:
+class TornLine:
     """The last line of a file has no end: the process was killed while it wrote."""
 
 
 @dataclass(frozen=True)
-class Place:
+class LogPosition:
     file: Path
     line: int
 
@@ -205,15 +205,15 @@ def _number(path: Path) -> int:
     return int(path.stem.removeprefix("events-"))
 
 
-def read(paths: list[Path]) -> Iterator[tuple[Place, Head | Decision | Torn]]:
+def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | TornLine]]:
     """Everything that these files say, in order; each must begin an epoch or go on where the one before ended."""
     before = None
     for path in paths:
         with path.open("rb") as file:
             for number, text in enumerate(file, 1):
-                place = Place(path, number)
+                place = LogPosition(path, number)
                 if not text.endswith(b"\n"):
-                    yield place, Torn()
+                    yield place, TornLine()
                     continue
                 said = _parsed(place, text)
                 if "goes_on" not in said:
@@ -244,7 +244,7 @@ _APPLIED, _HEAD = (
 )  # of no reason: there quotes are escaped
 
 
-def _parsed(place: Place, text: bytes) -> dict[str, Any]:
+def _parsed(place: LogPosition, text: bytes) -> dict[str, Any]:
     try:
         said = json.loads(text)
     except ValueError:
@@ -254,7 +254,7 @@ def _parsed(place: Place, text: bytes) -> dict[str, Any]:
     return said
 
 
-def _message(place: Place, said: dict[str, Any]) -> Head | Decision:
+def _message(place: LogPosition, said: dict[str, Any]) -> Head | Decision:
     try:
         if "log" in said:
             return _head(said)

@@ -36,7 +36,7 @@ from gearshift.errors import UserError, brief, naming
 from gearshift.run import log as run_log
 from gearshift.run import ownership, process_identity
 from gearshift.run import state as run_state
-from gearshift.run.state import Ending, Standing, State
+from gearshift.run.state import Ending, RunState, State
 
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
 CHECKPOINTS = "checkpoints"
@@ -53,7 +53,7 @@ class RunRecord:
     started: float  # epoch seconds
     ended: float | None = None
     reason: str = ""  # why it stopped or failed, or where it is
-    standing: Standing = run_state.NOT_KNOWN
+    standing: RunState = run_state.NOT_KNOWN
 
     @property
     def name(self) -> str:
@@ -118,7 +118,7 @@ def claim(
     command: str = "",
     session: str | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> ownership.Lease:
+) -> ownership.OwnershipLease:
     """Makes this process the owner of the run until `finish` (a new run, or one that is resumed), or says who is.
 
     A restarted process of the owning `session` takes over at once. `tell` hears why it may take half a minute.
@@ -202,7 +202,7 @@ def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
     _record_end(folder, mine, how, reason)
 
 
-def _record_end(folder: Path, mine: ownership.Lease | None, how: Ending, reason: str | None) -> None:
+def _record_end(folder: Path, mine: ownership.OwnershipLease | None, how: Ending, reason: str | None) -> None:
     record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
     with contextlib.suppress(OSError, ValueError):  # a full disk is no reason to keep the lease
         write_json(folder / RUN, {**_recorded(folder), **record})

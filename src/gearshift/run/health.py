@@ -30,7 +30,7 @@ AFTER_TRAINING = ("saving", "evaluating")  # phases in which no step is made
 class Health:
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._lease: ownership.Lease | None = None
+        self._lease: ownership.OwnershipLease | None = None
         self._phase = "starting"
         self._stepped_at = time.monotonic()
         self._saved_at: float | None = None

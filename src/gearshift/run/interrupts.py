@@ -32,24 +32,24 @@ POLL_SECONDS = 0.2
 QUIT = 130  # as a shell reports a process that Ctrl-C ended
 
 
-class Standing(Protocol):
+class SavedProgress(Protocol):
     @property
     def step(self) -> int: ...
     @property
     def save_retried(self) -> bool: ...
 
 
-class Asked(Protocol):
+class SignalTarget(Protocol):
     """A run, as far as a signal needs it."""
 
     @property
     def folder(self) -> Path: ...
     def stop(self) -> None: ...
-    def status(self) -> Standing:
+    def status(self) -> SavedProgress:
         """Called in a signal handler."""
 
 
-class Stoppable(Asked, Protocol):
+class Stoppable(SignalTarget, Protocol):
     def over(self, seconds: float) -> bool:
         """Waits so long at most; whether the run has ended."""
 
@@ -64,7 +64,7 @@ class Interrupts:
     that its save fails, so that takes a signal of its own, and the one after it quits.
     """
 
-    def __init__(self, run: Asked, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
+    def __init__(self, run: SignalTarget, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
         self._run, self._say, self._leave = run, say, leave
         self.came: list[int] = []
         self._gave_up = False
@@ -109,7 +109,7 @@ _abandoned: list[Stoppable] = []  # runs that a second Ctrl-C left behind
 
 
 @contextmanager
-def heard(run: Asked, say: Callable[[str], None]) -> Iterator[list[int]]:
+def heard(run: SignalTarget, say: Callable[[str], None]) -> Iterator[list[int]]:
     """On the command line: SIGINT and SIGTERM stop the run, the next one this process. Gives the signals that came."""
     handler = Interrupts(run, say, lambda: os._exit(QUIT))  # no thread is waited for, nothing more is written
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -29,7 +29,7 @@ from gearshift.errors import UserError
 from gearshift.run import control, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
 from gearshift.run.ownership_files import FOLDER
-from gearshift.run.temporary_folders import Mark
+from gearshift.run.temporary_folders import OwnerMark
 from gearshift.run.watch import seen
 
 PREFIXES = (temporary_folders.SOCKETS, temporary_folders.CONTROL)
@@ -90,7 +90,7 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
             yield Leftover(path, "a file that was being written", path.unlink)
 
 
-def _of_marked(place: Path, marked: Mark, end_session: EndSession, watch: float) -> Iterator[Leftover]:
+def _of_marked(place: Path, marked: OwnerMark, end_session: EndSession, watch: float) -> Iterator[Leftover]:
     if process_identity.lives(marked.process) is not False:
         return
     is_over = _is_over(marked.run, watch, marked.session)
@@ -100,12 +100,12 @@ def _of_marked(place: Path, marked: Mark, end_session: EndSession, watch: float)
         yield _of_dead(place, marked, end_session)
 
 
-def _not_judged(marked: Mark) -> str:
+def _not_judged(marked: OwnerMark) -> str:
     who = "sockets" if marked.leader is None else f"Ray cluster (process {marked.leader['pid']})"
     return f"{who} of run {marked.run.name}: processes use it, and {marked.run} cannot be read"
 
 
-def _of_dead(place: Path, marked: Mark, end_session: EndSession) -> Leftover:
+def _of_dead(place: Path, marked: OwnerMark, end_session: EndSession) -> Leftover:
     what = f"of run {marked.run.name}, which is over"
     if marked.leader is not None and process_identity.lives(marked.leader):
         pid = int(marked.leader["pid"])

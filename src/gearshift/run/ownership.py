@@ -58,7 +58,7 @@ class Fenced(UserError):
 
 def claim(
     folder: Path, *, session: str | None = None, tell: Callable[[str], None] = lambda sentence: None
-) -> Lease:
+) -> OwnershipLease:
     """Makes this process the owner, or raises a `UserError` that says who is.
 
     A member of the owning `session` takes over at once. `tell` hears why it may take a while.
@@ -78,12 +78,12 @@ def claim(
         if link_claim(place, number, new, before):
             remove_older(place, number, new)
             (folder / OLD_LOCK).unlink(missing_ok=True)
-            mine = _held[_key(folder)] = Lease(folder, number, new, before)
+            mine = _held[_key(folder)] = OwnershipLease(folder, number, new, before)
             mine.gap = max(0.0, time.time() - owner.beat / 1e9) if owner else 0.0
             return mine
 
 
-def held(folder: Path) -> Lease | None:
+def held(folder: Path) -> OwnershipLease | None:
     """The lease that this process claimed, whether or not it was fenced since."""
     return _held.get(_key(folder))
 
@@ -95,14 +95,14 @@ def check(folder: Path) -> None:
         lease.check()
 
 
-_held: dict[str, Lease] = {}
+_held: dict[str, OwnershipLease] = {}
 
 
 def _key(folder: Path) -> str:
     return os.path.realpath(folder)
 
 
-class Lease:
+class OwnershipLease:
     """This process's claim. A thread renews it until it is released or fenced."""
 
     def __init__(self, folder: Path, fence: int, session: str, seconds_before: float) -> None:
@@ -111,7 +111,7 @@ class Lease:
         self._since = time.monotonic()
         self.lost = ""  # the sentence that says who took over
         self.gap = 0.0  # seconds between the last heartbeat of the owner before and this claim; a figure
-        self._heart = Heart(self._claim, self._look)
+        self._heart = HeartbeatThread(self._claim, self._look)
 
     @property
     def seconds(self) -> float:
@@ -131,7 +131,7 @@ class Lease:
         if self.lost:
             raise Fenced(self.lost)
 
-    def regain(self) -> Lease:
+    def regain(self) -> OwnershipLease:
         """The lease of this process as the owner, also if another one of its session is; else raises `Fenced`."""
         owner = current(self.folder)
         if owner is None or owner.fence == self.fence:
@@ -179,7 +179,7 @@ class Lease:
         )
 
 
-class Heart(threading.Thread):
+class HeartbeatThread(threading.Thread):
     """Changes the mtime of a file every two seconds, as long as `look` says so."""
 
     def __init__(self, path: Path, look: Callable[[], bool] = lambda: True) -> None:
@@ -215,7 +215,7 @@ class Keeper:
         }
         owner = current(folder)
         write_whole(self.path, {**said, "fence": owner.fence if owner else 0})
-        self._heart = Heart(self.path) if own else None
+        self._heart = HeartbeatThread(self.path) if own else None
 
     def close(self) -> None:
         if self._heart is not None:
@@ -223,7 +223,7 @@ class Keeper:
         self.path.unlink(missing_ok=True)
 
 
-class Pulse:
+class HeartbeatWatcher:
     """Watches heartbeats from outside: how long ago did one of these files change, on this process's own clock?"""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ def _refuse_if_alive(folder: Path, owner: Holder, tell: Callable[[str], None]) -
 def _beats_on(folder: Path, owner: Holder, tell: Callable[[str], None]) -> bool:
     """Watches for as long as a live owner cannot be silent. Ends early if the lease changes hands."""
     tell(f"watching for {LAPSE_SECONDS:g} s whether {folder.name} still runs on {owner.host} ...")
-    pulse = Pulse()
+    pulse = HeartbeatWatcher()
     while True:
         now = current(folder)
         if now is None or now.fence != owner.fence or now.released:

@@ -13,7 +13,7 @@ from pathlib import Path
 from gearshift.errors import UserError
 from gearshift.run import event_log
 from gearshift.run import folder as run_folder
-from gearshift.run.event_log import Decision, Head, Place, Torn, action_text
+from gearshift.run.event_log import Decision, Head, LogPosition, TornLine, action_text
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,
@@ -29,10 +29,10 @@ from gearshift.sync.registry import make_strategy
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayDifference:
     """The first place where other actions come out than were logged."""
 
-    place: Place
+    place: LogPosition
     logged: list[Action]
     replayed: list[Action]
     written_by: str  # the version
@@ -56,8 +56,8 @@ class Replayed:
     events: int
     steps: int
     switches: int
-    torn: tuple[Place, ...]  # lines that a crash cut short
-    difference: Difference | None
+    torn: tuple[LogPosition, ...]  # lines that a crash cut short
+    difference: ReplayDifference | None
 
     def __str__(self) -> str:
         figures = {"event": self.events, "step": self.steps, "switch": self.switches, "epoch": self.epochs}
@@ -85,7 +85,7 @@ def replay(log_or_run: str | Path) -> Replayed:
     files = find(log_or_run)
     coordinator, version = None, ""
     epochs = events = steps = switches = 0
-    torn: list[Place] = []
+    torn: list[LogPosition] = []
     difference = None
     for place, said in event_log.read(files):
         match said:
@@ -95,14 +95,14 @@ def replay(log_or_run: str | Path) -> Replayed:
                     strategy, make_strategy, step=said.step, first_lease=said.first_lease
                 )
                 epochs, version = epochs + 1, said.version
-            case Torn():
+            case TornLine():
                 torn.append(place)
             case Decision(event, actions):
                 if coordinator is None:
                     raise UserError(f"{place}: an event before any head; this is not the beginning of a log")
                 replayed = _handle(coordinator, place, said)
                 if list(map(_decision, replayed)) != list(map(_decision, actions)):
-                    difference = Difference(place, actions, replayed, version)
+                    difference = ReplayDifference(place, actions, replayed, version)
                     break
                 events += 1
                 steps += sum(isinstance(action, Apply) for action in actions)
@@ -124,7 +124,7 @@ def _decision(action: Action) -> Action:
     return action
 
 
-def _handle(coordinator: Coordinator, place: Place, said: Decision) -> list[Action]:
+def _handle(coordinator: Coordinator, place: LogPosition, said: Decision) -> list[Action]:
     """An event that cannot have happened here (a worker that joins twice, say) means a log that was changed."""
     try:
         return coordinator.handle(said.event)
@@ -142,7 +142,7 @@ def story(log_or_run: str | Path) -> Iterator[str]:
                 settings = " ".join(f"{key}={value}" for key, value in said.settings.items())
                 who = f"{said.strategy}, {counted(said.workers, 'worker')}"
                 yield f"epoch {said.epoch + 1} from step {said.step:,}: {who}, {settings}"
-            case Torn():
+            case TornLine():
                 yield f"{place} is cut short"
             case Decision(event, actions):
                 at = f"{event.at:10.3f} s  "

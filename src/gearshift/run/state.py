@@ -33,7 +33,7 @@ GONE = "its process is gone (killed, or the machine restarted)"
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """The state of a run, and what is known about it."""
 
     state: State
@@ -44,14 +44,14 @@ class Standing:
     recorded: State = "unknown"  # by its owner, if only heartbeats can tell whether that still holds
 
 
-NOT_KNOWN = Standing("unknown")
+NOT_KNOWN = RunState("unknown")
 
 
-def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
+def standing(folder: Path, recorded: Mapping[str, Any]) -> RunState:
     """`recorded` is the content of run.json."""
     said: State = OLD_NAMES.get(recorded["state"], recorded["state"])
     if said not in LIVE:
-        return Standing(said, recorded.get("reason", ""))
+        return RunState(said, recorded.get("reason", ""))
     owner = ownership.current(folder)
     if owner is None or not owner.beats:  # a run of a version without heartbeats
         return _by_process_alone(recorded)
@@ -59,39 +59,39 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> Standing:
     lives = process_identity.lives(owner.process)
     alive = not owner.released and ownership.is_alive(folder, owner)
     if lives and alive:
-        return Standing(said, "", what, since, answers=True)
+        return RunState(said, "", what, since, answers=True)
     if alive is False:
-        return Standing("failed", GONE)
+        return RunState("failed", GONE)
     if lives is None and alive:  # the owner is elsewhere, and others of the run are here
-        return Standing(said, f"its coordinator is on {owner.host}", what, since)
+        return RunState(said, f"its coordinator is on {owner.host}", what, since)
     if lives is None:
-        return Standing("unknown", f"started on {owner.host}", what, since, recorded=said)
+        return RunState("unknown", f"started on {owner.host}", what, since, recorded=said)
     restarted = f"its owner, process {owner.pid}, died and is being restarted"
     doubt: State = "unknown" if alive else "recovering"
-    return Standing("recovering", "", restarted, owner.beat / 1e9, recorded=doubt)
+    return RunState("recovering", "", restarted, owner.beat / 1e9, recorded=doubt)
 
 
-def _by_process_alone(recorded: Mapping[str, Any]) -> Standing:
+def _by_process_alone(recorded: Mapping[str, Any]) -> RunState:
     alive = process_identity.lives(recorded)
     if alive is None:
-        return Standing("unknown", f"started on {recorded.get('host', 'another machine')}")
-    return Standing("running", answers=True) if alive else Standing("failed", GONE)
+        return RunState("unknown", f"started on {recorded.get('host', 'another machine')}")
+    return RunState("running", answers=True) if alive else RunState("failed", GONE)
 
 
 class Watcher:
     """Judges a run of other machines by its heartbeats, seen over time on this process's own clock."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._pulse = folder, ownership.Pulse()
+        self._folder, self._pulse = folder, ownership.HeartbeatWatcher()
 
-    def look(self, now: Standing) -> Standing:
+    def look(self, now: RunState) -> RunState:
         """The state with what the heartbeats have shown so far; call it every second or so."""
         owner = ownership.current(self._folder)
         if now.recorded == "unknown" or owner is None:
             return now
         quiet = self._pulse.look([owner, *ownership.keepers(self._folder, owner.session)])
         if quiet > ownership.LAPSE_SECONDS:
-            return Standing("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
+            return RunState("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
         if self._pulse.heard:
             return replace(now, state=now.recorded, recorded="unknown", reason=f"on {owner.host}")
         return now

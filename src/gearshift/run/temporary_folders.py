@@ -21,7 +21,7 @@ SOCKETS, CONTROL = "gs-", "gearshift-control-"  # their names begin so
 
 
 @dataclass(frozen=True)
-class Mark:
+class OwnerMark:
     """Whose a temporary folder is."""
 
     run: Path
@@ -51,8 +51,8 @@ def mark(place: str | Path, run: Path, *, leader: int | None = None) -> None:
     run_folder.write_json(Path(place) / MARK, said)
 
 
-def mark_of(place: Path) -> Mark | None:
+def mark_of(place: Path) -> OwnerMark | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         said = json.loads((place / MARK).read_text())
-        return Mark(Path(said["run"]), said["session"], said["process"], said["leader"])
+        return OwnerMark(Path(said["run"]), said["session"], said["process"], said["leader"])
     return None

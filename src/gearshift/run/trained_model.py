@@ -18,7 +18,7 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.missing_columns import MissingColumnsMode
 from gearshift.data.schema import Schema
-from gearshift.data.skew import Watch
+from gearshift.data.skew import SkewWatch
 from gearshift.embedding.store import RowSGD
 from gearshift.errors import MissingColumns, UserError, warn
 from gearshift.models import first_weights
@@ -35,7 +35,7 @@ class TrainedModel:
     def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
         """A `learner` to be loaded is loaded when somebody wants something of it."""
         self._learner, self.facts = learner, facts
-        self._watch, self._warned = Watch(), set[str]()
+        self._watch, self._warned = SkewWatch(), set[str]()
 
     @property
     def learner(self) -> Learner:

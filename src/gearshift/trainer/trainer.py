@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gearshift import models
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Schema
 from gearshift.data.skew import differences
@@ -110,7 +110,7 @@ class Trainer:
         strategy: str | Mapping[str, Any] = "sync",
         batch: int | None = None,
         micro_batches: int = 1,
-        inject: Cluster | None = None,
+        inject: ClusterModel | None = None,
         embedding_reduce: EmbeddingReduce = "mean",
         row_trust: RowTrust = "dense_only",
         epochs: int = 1,
@@ -246,7 +246,9 @@ class Trainer:
         init_from: str | Path | None,
     ) -> Run | LaunchedRun:
         if self.cluster is not None:
-            launched = self._launch(Objects(self, model, train, valid, test, init_from), saved, self.cluster)
+            launched = self._launch(
+                ObjectRecipe(self, model, train, valid, test, init_from), saved, self.cluster
+            )
             first_weights.written(model)  # other processes train copies of it
             return launched
         run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
@@ -315,7 +317,7 @@ class Trainer:
             training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
         return run
 
-    def _launch(self, recipe: Objects, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
+    def _launch(self, recipe: ObjectRecipe, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
         from gearshift.engine.ray import launch
 
         folder = self._open_folder(saved)
@@ -373,8 +375,8 @@ def _remarks(known: Schema, parts: Sequence[Dataset | None], init_from: str | Pa
 
 
 @dataclass(frozen=True)
-class Objects:
-    """How the processes of a cluster build a run that was started from Python (`cluster.site.Recipe`)."""
+class ObjectRecipe:
+    """How the processes of a cluster build a run that was started from Python (`process_context.Recipe`)."""
 
     trainer: Trainer
     model: nn.Module

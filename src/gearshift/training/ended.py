@@ -26,7 +26,7 @@ class Ended(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BatchMeasures:
     """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
 
     loss: float  # summed
@@ -37,7 +37,7 @@ class Measured:
     times_B: NDArray[np.int64] | None = None  # epoch seconds
 
 
-def measured_of(batch: Batch, push: Push) -> Measured:
-    return Measured(
+def measured_of(batch: Batch, push: Push) -> BatchMeasures:
+    return BatchMeasures(
         push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
     )

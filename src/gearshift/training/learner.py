@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
-from gearshift.embedding.lookup import Found, find
-from gearshift.embedding.store import Cut, RowBlock, RowFTRL, RowPart, RowStore
+from gearshift.embedding.lookup import IndexedBatch, find
+from gearshift.embedding.store import RowBlock, RowFTRL, RowPart, RowStore, StoreSnapshot
 from gearshift.errors import UserError
 from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
-from gearshift.optim.layout import Layout as DenseLayout
+from gearshift.optim.layout import Layout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
-from gearshift.parameters.shard import Layout
+from gearshift.parameters.shard import ShardLayout
 from gearshift.training.worker import Worker, compute_lease
 
 
@@ -41,7 +41,7 @@ class Snapshot:
     """What a learner puts into a checkpoint: files of arrays, and a cut of each store."""
 
     arrays: dict[str, Arrays]
-    rows: dict[str, Cut]
+    rows: dict[str, StoreSnapshot]
 
     def close(self) -> None:
         for cut in self.rows.values():
@@ -76,22 +76,22 @@ class Learner:
             max_norm=max_norm,
             embedding_reduce=embedding_reduce,
             row_trust=row_trust,
-            layout=DenseLayout.of(dense.names, dense.shapes, dense.offsets),
+            layout=Layout.of(dense.names, dense.shapes, dense.offsets),
             threads=threads,
         )
         self.server.buffers = dict(model.named_buffers())
-        self.layout = Layout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
+        self.layout = ShardLayout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
 
-    def find(self, batch: Batch) -> Found:
+    def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
 
-    def step(self, found: Found, *, lr_scale: float = 1.0) -> Push:
+    def step(self, found: IndexedBatch, *, lr_scale: float = 1.0) -> Push:
         """Pull, compute, apply. The push comes back for its loss and its predictions."""
         push = self.compute(found, self.server.step)
         self.server.apply(push, lr_scale=lr_scale)
         return push
 
-    def compute(self, found: Found, draw: int) -> Push:
+    def compute(self, found: IndexedBatch, draw: int) -> Push:
         """Pull and compute on the server's own parameters; `draw` fixes what dropout drops."""
         before = {name: values.clone() for name, values in self.server.buffers.items()}
         rows = self.server.pull(found, self.worker.buffers)
@@ -105,7 +105,7 @@ class Learner:
     def replica(self, threads: int = 1) -> Replica:
         return Replica(self, threads)
 
-    def predict(self, found: Found) -> Floats:
+    def predict(self, found: IndexedBatch) -> Floats:
         return self.worker.predict(found, self.server.peek(found, self.worker.buffers))
 
     @property
@@ -213,7 +213,7 @@ class Replica:
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
 
-    def compute(self, found: Found, draw: int, flat: Tensor | None = None) -> Push:
+    def compute(self, found: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
         """On the server's parameters as of now, or on those that `flat` has while it computes."""
         self.worker.dense.live_in(self._own if flat is None else flat)
         with torch.no_grad(), self.server.dense_lock:

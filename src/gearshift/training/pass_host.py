@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gearshift.sync.strategy import Strategy
-from gearshift.training.ended import Ended, Measured
+from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer
-from gearshift.training.requests import ResizeAsked, SwitchAsked
+from gearshift.training.requests import ResizeRequest, SwitchRequest
 
 if TYPE_CHECKING:
     from gearshift.training.training import Training
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NOT_FINITE = "not finite"  # why a gradient is refused
 
 
-class PassHost(ABC):
+class EpochHost(ABC):
     """What every engine's host does between two steps."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
@@ -57,7 +57,7 @@ class PassHost(ABC):
         self.training.progress.seconds += now - self.mark
         self.mark = now
 
-    def _account(self, leases: Sequence[Ended[Measured]]) -> None:
+    def _account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         for ended in leases:
             if ended.part.reason.startswith(NOT_FINITE):
                 self.observer.tell(self.training.bad_batch(ended))
@@ -72,7 +72,7 @@ class PassHost(ABC):
             asked = self.training.asked.get()
             asked.carry_out(self)
 
-    def resize(self, asked: ResizeAsked) -> None:
+    def resize(self, asked: ResizeRequest) -> None:
         training = self.training
         strategy = asked.strategy_after(training)
         before, training.workers = training.workers, asked.workers
@@ -86,7 +86,7 @@ class PassHost(ABC):
         )
         asked.answered.set()
 
-    def switch(self, asked: SwitchAsked) -> None:
+    def switch(self, asked: SwitchRequest) -> None:
         training = self.training
         if asked.by == "auto" and training.automatic is not asked.automatic:
             return  # somebody was faster, and knows better

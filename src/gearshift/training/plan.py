@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal
 
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.errors import UserError
 from gearshift.optim.schedule import Schedule
 from gearshift.training.timing import Every, When
@@ -50,7 +50,7 @@ class Plan:
     local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch,
     micro_batches: int = 1  # cut into so many
     switches: tuple[PlannedSwitch, ...] = ()
-    injected: Cluster | None = None  # slowness on purpose
+    injected: ClusterModel | None = None  # slowness on purpose
     epochs: int = 1
     seed: int = 1
     shuffle: bool = False

@@ -16,7 +16,7 @@ from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy
 
 if TYPE_CHECKING:
-    from gearshift.training.pass_host import PassHost
+    from gearshift.training.pass_host import EpochHost
     from gearshift.training.training import Training
 
 
@@ -34,7 +34,7 @@ class Switch:
 
 
 @dataclass
-class SwitchAsked:
+class SwitchRequest:
     """A switch on its way to the run's own thread, which alone carries it out."""
 
     name: str  # by which the strategy is made: `gba`, or `module:Class`
@@ -55,7 +55,7 @@ class SwitchAsked:
                 return training.make(self.name, {**self.settings, "batch": batch})
         return self.strategy
 
-    def carry_out(self, run: PassHost) -> None:
+    def carry_out(self, run: EpochHost) -> None:
         run.switch(self)
 
     def answer(self, before: str, step: int, adopted: int) -> Switch:
@@ -66,7 +66,7 @@ class SwitchAsked:
 
 
 @dataclass
-class ResizeAsked:
+class ResizeRequest:
     """Another number of workers, on its way to the run's own thread."""
 
     workers: int
@@ -78,5 +78,5 @@ class ResizeAsked:
             return training.recut(self.workers)
         return training.strategy
 
-    def carry_out(self, run: PassHost) -> None:
+    def carry_out(self, run: EpochHost) -> None:
         run.resize(self)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
-from gearshift.embedding.lookup import Found
+from gearshift.embedding.lookup import IndexedBatch
 from gearshift.errors import UserError
 from gearshift.optim.spread import effective_number
 from gearshift.optim.variance_reduced import VarianceReduced
@@ -29,13 +29,13 @@ from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import make_auto, resolve
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training.ended import Ended, Measured
+from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Engine, Log, NotFinite, Observer
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
 from gearshift.training.plan import Plan, check_whole
 from gearshift.training.progress import Progress, add_to
-from gearshift.training.requests import ResizeAsked, SwitchAsked
+from gearshift.training.requests import ResizeRequest, SwitchRequest
 from gearshift.training.timing import Moment
 
 DAY = 86_400  # seconds
@@ -75,7 +75,7 @@ class Training:
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.first_lease = 0  # the number with which leases of this epoch begin
-        self.asked: queue.SimpleQueue[SwitchAsked | ResizeAsked] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[SwitchRequest | ResizeRequest] = queue.SimpleQueue()
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
@@ -111,7 +111,7 @@ class Training:
         if automatic is not None and proposal:
             self._ask(proposal.strategy, proposal.settings, automatic, "auto", proposal.reason)
 
-    def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchAsked:
+    def ask_switch(self, name: str, settings: dict[str, Any], reason: str = "") -> SwitchRequest:
         """From any thread: the run changes over before its next lease. What cannot be is refused here.
 
         Workers go on with batches of the size they have, unless `batch` is among the settings. Asking for a
@@ -126,12 +126,12 @@ class Training:
         automatic: Automatic | None,
         by: Literal["user", "plan", "auto"],
         reason: str,
-    ) -> SwitchAsked:
+    ) -> SwitchRequest:
         if name == "auto":
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
-        asked = SwitchAsked(name, settings, strategy, automatic, by, reason)
+        asked = SwitchRequest(name, settings, strategy, automatic, by, reason)
         self.asked.put(asked)
         return asked
 
@@ -142,7 +142,7 @@ class Training:
                 "leave global_batch out (batch, what a worker takes at a time, may change)"
             )
 
-    def ask_resize(self, workers: int) -> ResizeAsked:
+    def ask_resize(self, workers: int) -> ResizeRequest:
         """From any thread: so many workers from the next step on. The global batch stays what it was."""
         check_whole(workers=workers)
         if not 1 <= workers <= MOST_WORKERS:
@@ -152,7 +152,7 @@ class Training:
                 "slowness is injected into the workers of this run (cluster.inject): their number stays"
             )
         self.recut(workers)  # refused here if the global batch does not divide among them
-        asked = ResizeAsked(workers)
+        asked = ResizeRequest(workers)
         self.asked.put(asked)
         return asked
 
@@ -174,7 +174,7 @@ class Training:
             automatic = self._automatic(planned.strategy, planned.settings)
             self._ask(planned.strategy, planned.settings, automatic, "plan", "as planned")
 
-    def take(self, asked: SwitchAsked) -> None:
+    def take(self, asked: SwitchRequest) -> None:
         """The switch was made."""
         self.strategy_name, self.strategy, self.automatic = asked.name, asked.strategy, asked.automatic
         self.strategy_settings = asked.settings
@@ -232,18 +232,18 @@ class Training:
         stopping = self.plan.early_stopping
         return stopping is not None and self.progress.without_gain >= stopping.patience
 
-    def found(self, epoch: int, start: int, size: int) -> Generator[Found]:
+    def found(self, epoch: int, start: int, size: int) -> Generator[IndexedBatch]:
         """Deduplicated batches, read and found ahead of the training step."""
         shuffle = (self.plan.seed, epoch) if self.plan.shuffle else None
 
-        def find() -> Generator[Found]:
+        def find() -> Generator[IndexedBatch]:
             with closing(self.train.batches(size, start=start, shuffle=shuffle)) as batches:
                 for batch in batches:
                     yield self.learner.find(batch)
 
         return prefetched(find(), depth=max(2, self.workers))
 
-    def account(self, leases: Sequence[Ended[Measured]]) -> None:
+    def account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         """Counts what ended, and measures each example once."""
         progress = self.progress
         for ended in leases:
@@ -263,7 +263,7 @@ class Training:
         if reports:
             progress.loss = sum(r.loss for r in reports) / max(sum(r.examples for r in reports), 1e-12)
 
-    def count_plain(self, leases: Sequence[Ended[Measured]]) -> str | None:
+    def count_plain(self, leases: Sequence[Ended[BatchMeasures]]) -> str | None:
         """Whether these formed a step of which vr_* could not tell r; what to say of it, the first time.
 
         By the same numbers as the server's, which may be elsewhere. The rest of a pass is counted, but no news: it is
@@ -295,13 +295,13 @@ class Training:
         share = min(1.0, (self.progress.examples + examples) / self.total)
         return self.plan.schedule.factor(share) * self.progress.rate_factor
 
-    def _measure(self, found: Measured) -> None:
+    def _measure(self, found: BatchMeasures) -> None:
         labels, probabilities = found.labels_BT[:, 0], found.probabilities_BT[:, 0]
         self.progress.measures.update(labels, probabilities, found.weights_B)
         if found.times_B is not None:
             self.progress.days.update(found.times_B // DAY, labels, probabilities, found.weights_B)
 
-    def step_baseline(self, found: Found) -> None:
+    def step_baseline(self, found: IndexedBatch) -> None:
         """In the first pass only, as all that is measured on the way."""
         if self.baseline is None or self.progress.epoch > 0:
             return
@@ -312,7 +312,7 @@ class Training:
         except FloatingPointError:
             self.baseline = None  # a yardstick that broke is no reason to stop
 
-    def bad_batch(self, ended: Ended[Measured]) -> str:
+    def bad_batch(self, ended: Ended[BatchMeasures]) -> str:
         """A batch whose gradient is not finite is left out, and told; one too many ends the run."""
         kind, _, what = ended.part.reason.partition(": ")
         first, count = ended.lease.first, ended.lease.count

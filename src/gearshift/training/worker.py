@@ -16,7 +16,7 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.assembly import Leaves, assemble
-from gearshift.embedding.lookup import Buffers, Found, field_groups
+from gearshift.embedding.lookup import Buffers, IndexedBatch, field_groups
 from gearshift.errors import UserError
 from gearshift.models.inputs import Needs
 from gearshift.models.layers import seed_dropout
@@ -79,7 +79,7 @@ class Worker:
         """Whether both lay out a batch's ids in the same way, so that what one found serves the other."""
         return [(g.singles, g.ragged) for g in self.groups] == [(g.singles, g.ragged) for g in other.groups]
 
-    def compute(self, found: Found, rows: tuple[Floats, ...]) -> Push:
+    def compute(self, found: IndexedBatch, rows: tuple[Floats, ...]) -> Push:
         batch = found.batch
         if not self.model.training:  # said anew on every small batch, it costs 4 % of a step
             self.model.train()
@@ -99,7 +99,7 @@ class Worker:
         )
 
     @torch.no_grad()
-    def predict(self, found: Found, rows: tuple[Floats, ...]) -> Floats:
+    def predict(self, found: IndexedBatch, rows: tuple[Floats, ...]) -> Floats:
         """Probabilities [B, T]; dropout off, running statistics used, nothing changed."""
         if self.model.training:
             self.model.eval()
@@ -117,7 +117,9 @@ class Worker:
             )
         return logits.view(len(batch), -1) if logits.dim() == 2 else logits.unsqueeze(1)
 
-    def _leaves(self, found: Found, rows: tuple[Floats, ...], *, requires_grad: bool) -> tuple[Leaves, ...]:
+    def _leaves(
+        self, found: IndexedBatch, rows: tuple[Floats, ...], *, requires_grad: bool
+    ) -> tuple[Leaves, ...]:
         leaves = []
         for i, (group, index, rows_UW) in enumerate(zip(self.groups, found.indices, rows, strict=True)):
             wide = group.dim if self.needs.embedding else 0

@@ -17,8 +17,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.errors import UserError
 from gearshift.experiments import batch_sweep as sweep_module
-from gearshift.experiments.batch_sweep import Asked, BatchSweep, _Quiet
-from gearshift.experiments.largest_batch import TUNING_SEED, Line, Score, Trial
+from gearshift.experiments.batch_sweep import BatchSweep, SweepRequest, _Quiet
+from gearshift.experiments.largest_batch import TUNING_SEED, Score, SweepRow, Trial
 from gearshift.training.evaluation import Evaluation
 
 CONFIG = """\
@@ -38,7 +38,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def swept(*words: str, optimizers: tuple[str, ...] = (), factors: tuple[int, ...] = (1, 4)) -> BatchSweep:
-    return BatchSweep(Asked("clicks.yaml", words, optimizers, factors, seeds=2), lambda _: None)
+    return BatchSweep(SweepRequest("clicks.yaml", words, optimizers, factors, seeds=2), lambda _: None)
 
 
 def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,7 @@ def test_the_advice_gives_the_run_that_was_measured() -> None:
     sweep = swept("train.epochs=2", optimizers=("vr_adam:row_trust=touched",))
     score = sweep.run(Trial("vr_adam:row_trust=touched", 512, 2.0, 0.5, 1))
     assert score is not None
-    line = Line("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
+    line = SweepRow("vr_adam:row_trust=touched", 512, 2.0, 0.5, (score,))
     dense, rows = sweep.rates(line)
     config = gs.config.load_config("clicks.yaml", [*sweep.with_settings(line).settings, "eval_every=none"])
     assert config.train.epochs == 2, "asked on the command line, not in the file"
@@ -106,7 +106,7 @@ def test_rates_begin_where_the_config_and_its_rule_put_them() -> None:
     assert adam.dense_lr == pytest.approx(0.02) and adam.rows["embeddings"].lr == pytest.approx(0.2)
     assert adam.rule == "linear"
     assert lamb.dense_lr == pytest.approx(4e-3)  # its own 1e-3, as if for the base batch
-    words = ruled.with_settings(Line("adam:batch_rule=cowclip", 512, 1.0, 1.0, ())).settings
+    words = ruled.with_settings(SweepRow("adam:batch_rule=cowclip", 512, 1.0, 1.0, ())).settings
     assert cowclip.dense_lr == pytest.approx(0.01) and cowclip.rows["embeddings"].lr == 0.05
     assert cowclip.rule == "cowclip" and "optimizer.embeddings.l2=1.6e-05" in words
     assert "optimizer.schedule.warmup=0.1" in words and "optimizer.batch_rule=constant" in words
@@ -182,7 +182,9 @@ def test_a_share_too_large_for_memory_is_read_from_the_files(monkeypatch: pytest
 def test_where_examples_come_again_rates_are_searched_on_all(
     words: str, asked: float | None, share: float
 ) -> None:
-    sweep = BatchSweep(Asked("clicks.yaml", (f"train.epochs={words}",), tune_share=asked), lambda _: None)
+    sweep = BatchSweep(
+        SweepRequest("clicks.yaml", (f"train.epochs={words}",), tune_share=asked), lambda _: None
+    )
     assert sweep.tune_share == share
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from gearshift.cluster_model.cluster import (
     Bursts,
-    Cluster,
+    ClusterModel,
     Compute,
     Crash,
     Failures,
@@ -17,7 +17,7 @@ from gearshift.cluster_model.cluster import (
 )
 from gearshift.errors import UserError
 
-EVERYTHING = Cluster(
+EVERYTHING = ClusterModel(
     4,
     Compute(0.01, 1e-5),
     slow=(Slow(5, (3,)),),
@@ -34,24 +34,24 @@ EVERYTHING = Cluster(
 )
 
 
-@pytest.mark.parametrize("cluster", [Cluster(1), EVERYTHING])
-def test_json_and_back(cluster: Cluster) -> None:
+@pytest.mark.parametrize("cluster", [ClusterModel(1), EVERYTHING])
+def test_json_and_back(cluster: ClusterModel) -> None:
     text = json.dumps(cluster.as_json(), allow_nan=False)
-    assert Cluster.from_json(json.loads(text)) == cluster
+    assert ClusterModel.from_json(json.loads(text)) == cluster
 
 
 def test_few_words_are_enough() -> None:
-    cluster = Cluster.from_json({"workers": 2, "slow": [{"factor": 2, "workers": [1]}]})
-    assert cluster == Cluster(2, slow=(Slow(2, (1,)),))
+    cluster = ClusterModel.from_json({"workers": 2, "slow": [{"factor": 2, "workers": [1]}]})
+    assert cluster == ClusterModel(2, slow=(Slow(2, (1,)),))
 
 
 def test_mistakes_are_told() -> None:
     with pytest.raises(UserError, match="no worker 8: the 8 workers are 0 to 7"):
-        Cluster(8, slow=(Slow(5, (8,)),))
+        ClusterModel(8, slow=(Slow(5, (8,)),))
     with pytest.raises(UserError, match="at least 1 worker"):
-        Cluster(0)
+        ClusterModel(0)
     with pytest.raises(UserError, match="a cluster has no `slowness`: it has bursts, compute"):
-        Cluster.from_json({"workers": 2, "slowness": []})
+        ClusterModel.from_json({"workers": 2, "slowness": []})
 
 
 def test_the_way_to_the_servers() -> None:

@@ -14,7 +14,7 @@ from gearshift.config import load_config
 from gearshift.config.build import datasets
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import infer
-from gearshift.data.order import Grouping, grouping_of_end, stands_together
+from gearshift.data.order import ColumnGrouping, grouping_of_end, stands_together
 from gearshift.data.schema import Categorical, Label, Schema
 
 SIZE = 3000
@@ -52,23 +52,23 @@ def sessions() -> Rows:
 @pytest.mark.parametrize("column", ["user_id", "item"])
 def test_examples_that_stand_together(column: str) -> None:
     ordered = sorted(log(), key=lambda row: str(row[column]))
-    assert infer(table(ordered)).grouping == Grouping(column)
+    assert infer(table(ordered)).grouping == ColumnGrouping(column)
     names = sorted({str(row[column]) for row in log()})
     random.Random(4).shuffle(names)
     together = sorted(log(), key=lambda row: names.index(str(row[column])))
-    assert infer(table(together)).grouping == Grouping(column)
+    assert infer(table(together)).grouping == ColumnGrouping(column)
 
 
 def test_a_column_without_a_telling_name_must_be_sorted() -> None:
     rows: Rows = [{"c1": i // 25, "c2": row["item"], "click": row["click"]} for i, row in enumerate(log())]
-    assert infer(table(rows)).grouping == Grouping("c1")
+    assert infer(table(rows)).grouping == ColumnGrouping("c1")
     shuffled = sorted(rows, key=lambda row: int(str(row["c1"])) * 77 % 211)
     assert infer(table(shuffled)).grouping is None
 
 
 def test_examples_sorted_by_the_label() -> None:
     rows = sorted(log(), key=lambda row: str(row["click"]))
-    assert infer(table(rows)).grouping == Grouping("click", is_label=True)
+    assert infer(table(rows)).grouping == ColumnGrouping("click", is_label=True)
 
 
 def test_logs_in_another_order_are_left_alone() -> None:
@@ -95,8 +95,8 @@ def test_missing_values_among_the_others_change_nothing(group: str | None) -> No
     rows = sorted(log(), key=lambda row: str(row["user_id"]))
     gaps = [row | {"user_id": None} if i % 7 == 0 else row for i, row in enumerate(rows)]
     schema = Schema((Categorical("user_id"), Categorical("item")), (Label("click"),), group=group)
-    assert infer(table(gaps)).grouping == Grouping("user_id")
-    assert grouping_of_end(*read(table(gaps), schema).split()) == Grouping("user_id")
+    assert infer(table(gaps)).grouping == ColumnGrouping("user_id")
+    assert grouping_of_end(*read(table(gaps), schema).split()) == ColumnGrouping("user_id")
 
 
 def test_init_then_draws_single_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,11 +120,11 @@ def test_init_then_draws_single_examples(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_run_knows_when_its_validation_data_are_the_end_of_a_grouped_file() -> None:
     schema = Schema((Categorical("user_id"), Categorical("item")), (Label("click"),))
     by_user = read(table(sorted(log(), key=lambda row: str(row["user_id"]))), schema)
-    assert grouping_of_end(*by_user.split()) == Grouping("user_id")
+    assert grouping_of_end(*by_user.split()) == ColumnGrouping("user_id")
     assert grouping_of_end(*by_user.split(hash=True)) is None
     assert grouping_of_end(*by_user.split(hash="user_id")) is None
     assert grouping_of_end(by_user, None) is None
     assert grouping_of_end(*read(table(log()), schema).split()) is None
     assert grouping_of_end(*read(table(sessions()), schema).split()) is None
     by_label = read(table(sorted(log(), key=lambda row: str(row["click"]))), schema)
-    assert grouping_of_end(*by_label.split()) == Grouping("click", is_label=True)
+    assert grouping_of_end(*by_label.split()) == ColumnGrouping("click", is_label=True)

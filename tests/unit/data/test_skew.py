@@ -14,7 +14,7 @@ import gearshift as gs
 from gearshift.data import skew
 from gearshift.data.dataset import Dataset
 from gearshift.data.schema import Form, Schema
-from gearshift.data.skew import ENOUGH_EXAMPLES, Watch, differences
+from gearshift.data.skew import ENOUGH_EXAMPLES, SkewWatch, differences
 from gearshift.data.value_forms import observed_forms
 
 N = 2_000
@@ -141,7 +141,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("size", [1, 7, N])
 def test_a_watch_looks_at_a_column_until_it_is_judged(compared: list[list[str]], size: int) -> None:
-    watch, trained = Watch(), forms(PADDED)
+    watch, trained = SkewWatch(), forms(PADDED)
     for first in range(500):
         rows = [PADDED[(first * size + i) % N] for i in range(size)]
         assert watch.remarks(data(rows).examples, trained) == {}
@@ -150,7 +150,7 @@ def test_a_watch_looks_at_a_column_until_it_is_judged(compared: list[list[str]],
 
 def test_a_watch_judges_small_tables_together() -> None:
     """One example without a leading zero may be chance, many are not."""
-    watch, trained = Watch(), forms(column(lambda d: "00007" if d.random() < 0.3 else "nike"))
+    watch, trained = SkewWatch(), forms(column(lambda d: "00007" if d.random() < 0.3 else "nike"))
     found = [watch.remarks(data(["7"]).examples, trained) for _ in range(50)]
     assert found[0] == {} and "text like 00007 there" in found[-1]["x"]
 
@@ -158,7 +158,7 @@ def test_a_watch_judges_small_tables_together() -> None:
 def test_a_watch_compares_values_of_another_kind_and_another_file(
     compared: list[list[str]], tmp_path: Path
 ) -> None:
-    watch, trained = Watch(), forms(PADDED)
+    watch, trained = SkewWatch(), forms(PADDED)
     assert watch.remarks(data(PADDED).examples, trained) == {}
     assert "integers like" in watch.remarks(data([7]).examples, trained)["x"]
     for name, values in (("good", PADDED), ("bad", [int(v) for v in PADDED])):

@@ -11,7 +11,7 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.shadow_threads import Gate, LiveReplicas, LocalCentre, LocalMean
+from gearshift.engine.shadow_threads import LiveReplicas, LocalCentre, LocalMean, PauseGate
 from gearshift.optim.first_order import SGD
 from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.arithmetic import mean_of
@@ -96,7 +96,7 @@ def test_a_centre_is_the_same_on_one_sync_server_and_on_several(parts: tuple[sli
 
 
 def test_a_gate_waits_for_those_inside_and_holds_the_others() -> None:
-    gate, entered, leave = Gate(), threading.Event(), threading.Event()
+    gate, entered, leave = PauseGate(), threading.Event(), threading.Event()
     order: list[str] = []
 
     def first() -> None:

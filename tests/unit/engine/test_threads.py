@@ -14,7 +14,7 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
-from gearshift.cluster_model.cluster import Cluster, Compute, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow, SlowPeriod
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import Server
@@ -235,7 +235,7 @@ def test_a_hanging_worker_is_fenced_and_its_examples_go_to_others(tmp_path: Path
 
 
 def test_auto_goes_to_gba_for_a_slow_worker_and_back(tmp_path: Path) -> None:
-    cluster = Cluster(
+    cluster = ClusterModel(
         4, Compute(per_batch=0.02), slow_periods=(SlowPeriod(8.0, start=0.2, end=3.0, workers=(2,)),)
     )
     seen = []
@@ -405,7 +405,7 @@ def test_a_strategy_of_ones_own_is_switched_to_and_resumed(tmp_path: Path) -> No
 
 
 def test_a_worker_that_loses_its_data_is_named_at_the_end(tmp_path: Path) -> None:
-    cluster = Cluster(4, Compute(per_batch=0.01), slow=(Slow(40.0, (2,)),))
+    cluster = ClusterModel(4, Compute(per_batch=0.01), slow=(Slow(40.0, (2,)),))
     strategy = {"name": "gba", "max_lag": 2}
     result = trainer(tmp_path, workers=4, strategy=strategy, inject=cluster).fit(model(), data(8000))
     report = result.report
@@ -448,7 +448,7 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
         run.resize(7)
     assert run.wait(120).report["workers"] == 3
     assert "3 workers instead of 2; the global batch stays 60, cut into 20" in run.messages
-    slow = trainer(tmp_path, workers=2, inject=Cluster(2, Compute(per_batch=0.001)))
+    slow = trainer(tmp_path, workers=2, inject=ClusterModel(2, Compute(per_batch=0.001)))
     paced = slow.start(model(), data(400))
     with pytest.raises(UserError, match="slowness is injected"):
         paced.training.ask_resize(3)

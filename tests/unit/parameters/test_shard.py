@@ -14,7 +14,7 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.server import RowSettings
-from gearshift.parameters.shard import Drop, Layout, Order, Shard, Step, TakeCut
+from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, TakeCut
 from gearshift.training.learner import Learner
 
 
@@ -36,9 +36,9 @@ def test_orders_are_carried_out_in_order_and_once(orders: list[int]) -> None:
     for lease, push in enumerate(pushes(on, 4)):
         assert shard.take(lease, push)
     told = {
-        1: Step(1, ((0, 1.0),)),
+        1: ApplyStep(1, ((0, 1.0),)),
         2: Drop(2),
-        3: Step(2, ((3, 0.5), (1, 1.0)), over_kept=True),
+        3: ApplyStep(2, ((3, 0.5), (1, 1.0)), over_kept=True),
         4: Drop(9),
         5: Drop(4),
         6: Drop(5),
@@ -61,7 +61,7 @@ def test_a_gradient_of_an_ended_lease_is_refused_and_forgotten() -> None:
     on = learner()
     shard, (push, *_) = Shard(on.server), pushes(on, 1)
     assert shard.take(3, push) and shard.take(3, push)
-    shard.tell(Order(1, Step(1, ((3, 1.0),)), open_from=2))
+    shard.tell(Order(1, ApplyStep(1, ((3, 1.0),)), open_from=2))
     assert not shard.take(3, push), "it was applied"
     assert not shard.take(1, push), "nobody works on it any more"
     assert shard.take(2, push)
@@ -78,7 +78,7 @@ def test_a_cut_falls_in_its_turn_and_a_step_out_of_order_is_a_fault() -> None:
     shard.tell(Order(1, Drop(0)))
     assert cuts == ["a"]
     with pytest.raises(AssertionError, match="step 2 after step 0"):
-        shard.tell(Order(3, Step(2, ())))
+        shard.tell(Order(3, ApplyStep(2, ())))
 
 
 @pytest.mark.parametrize("shards", [2, 3, 5])
@@ -92,7 +92,7 @@ def test_shards_together_equal_one(shards: int, max_norm: float | None) -> None:
                 for lease in (2 * step, 2 * step + 1):
                     push = on.compute(on.find(make_batch(PLAIN, 20, lease)), lease)
                     where.push(lease, push.kept())
-                where.carry_out(Step(step, ((2 * step, 1.0), (2 * step + 1, 0.5))), 2 * step)
+                where.carry_out(ApplyStep(step, ((2 * step, 1.0), (2 * step + 1, 0.5))), 2 * step)
     finally:
         several.close()
     assert one.server.step == many.server.step == 5
@@ -112,7 +112,7 @@ def test_shards_together_equal_one(shards: int, max_norm: float | None) -> None:
 )
 def test_a_layout_covers_every_tensor_once_and_whole(shards: int, sizes: list[int], together: bool) -> None:
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    layout = Layout.of(shards, sum(sizes), tuple(starts), together)
+    layout = ShardLayout.of(shards, sum(sizes), tuple(starts), together)
     assert layout.shards == shards
     bounds = [(s.start, s.stop) for s in layout.dense]
     assert bounds[0][0] == 0 and bounds[-1][1] == sum(sizes)

@@ -23,7 +23,7 @@ import pytest
 import gearshift as gs
 from gearshift.cli import app as cli
 from gearshift.engine.ray.launch import LaunchedRun
-from gearshift.engine.ray.process_context import Site
+from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.errors import UserError
 from gearshift.run import control
 from gearshift.run import folder as run_folder
@@ -321,7 +321,7 @@ def test_a_second_owner_that_is_refused_leaves_the_socket_of_the_first(owned: Pa
 def test_a_starter_whose_run_was_taken_over_leaves_the_socket_of_the_new_owner(owned: Path) -> None:
     """Its Ray died; somebody has resumed the run before it noticed."""
     nothing: Any = None
-    site = Site(nothing, owned, str(owned), 1, "ipc", "", token="of before")
+    site = ProcessContext(nothing, owned, str(owned), 1, "ipc", "", token="of before")
     ray = SimpleNamespace(Watchdog=lambda *_: None, end=lambda *_: None, leave=lambda: None)
     run = LaunchedRun(site, None, None, ray, None)
     run._fail("the Ray cluster of this run died")

@@ -12,7 +12,7 @@ import pytest
 
 from gearshift.errors import UserError
 from gearshift.run import event_log
-from gearshift.run.event_log import Decision, EventLog, Head, Torn
+from gearshift.run.event_log import Decision, EventLog, Head, TornLine
 from gearshift.sync.messages import (
     Action,
     Apply,
@@ -110,7 +110,7 @@ def test_a_line_cut_short_is_told_and_spoils_nothing(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     write(tmp_path)
     read = messages(tmp_path)
-    assert read[len(EVERYTHING)] == Torn() and read[len(EVERYTHING) + 1] == HEAD
+    assert read[len(EVERYTHING)] == TornLine() and read[len(EVERYTHING) + 1] == HEAD
     assert len(read) == 2 * (1 + len(EVERYTHING))
 
 

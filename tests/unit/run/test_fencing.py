@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.process_context import Recipe, Site, write_state
+from gearshift.engine.ray.process_context import ProcessContext, Recipe, write_state
 from gearshift.engine.ray.saver import ClusterSaver
-from gearshift.engine.ray.snapshots import PartCut
+from gearshift.engine.ray.snapshots import ShardSnapshot
 from gearshift.run import control, ownership, ownership_files
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
@@ -66,8 +66,8 @@ def write_part(folder: Path) -> None:
     """By a shard, which holds no lease: it looks whose session the lease is."""
     recipe, mine = cast(Recipe, None), ownership.held(folder)
     assert mine is not None
-    site = Site(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
-    PartCut(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", site.check_not_taken)
+    site = ProcessContext(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
+    ShardSnapshot(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", site.check_not_taken)
 
 
 def discard_part(folder: Path) -> None:
@@ -85,7 +85,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "run.log": lambda folder: run_log.write(folder, "a late word"),
     "faults.jsonl": lambda folder: run_log.record(folder, run_log.Fault("lost", "shard")),
     "events": log_events,
-    "control.sock": lambda folder: control.Server(folder, Fake()),
+    "control.sock": lambda folder: control.ControlServer(folder, Fake()),
     "checkpoints/step-3": save,
     "checkpoints/last": lambda folder: Saver(folder / "checkpoints", 1, print).link("last", Path("step-3")),
     "checkpoints of another run": take_over,
@@ -97,11 +97,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=WRITERS)
 def write(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], None]]:
-    made: list[control.Server] = []
+    made: list[control.ControlServer] = []
 
     def do(folder: Path) -> None:
         done = WRITERS[request.param](folder)
-        made.extend([done] if isinstance(done, control.Server) else [])
+        made.extend([done] if isinstance(done, control.ControlServer) else [])
 
     yield do
     for server in made:

@@ -434,7 +434,7 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     record = run_folder.read(folder)
     assert record.state == "recovering" and record.needs_heartbeats
     shard = ownership.Keeper(folder, owner.session, "shard-0", {})
-    shard_heart = ownership.Heart(shard.path)
+    shard_heart = ownership.HeartbeatThread(shard.path)
     (seen,) = watch.seen([record], 30.0)
     assert seen.state == "recovering" and not seen.needs_heartbeats
     shard_heart.stop()

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from gearshift.cluster_model.cluster import Cluster, Failures, Lognormal, Slow
+from gearshift.cluster_model.cluster import ClusterModel, Failures, Lognormal, Slow
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.sync.messages import Action, Apply, Event
 from gearshift.sync.registry import make_strategy
@@ -23,7 +23,7 @@ OWN = {
     f"{MODULE}:StalenessCut": {"max_staleness": st.integers(0, 3)},
 }
 FEW = settings(max_examples=20, stateful_step_count=40, deadline=None)
-JITTER = Cluster(8, slow=(Slow(8.0, (5,)),), lognormal=(Lognormal(0.3),), seed=1)
+JITTER = ClusterModel(8, slow=(Slow(8.0, (5,)),), lognormal=(Lognormal(0.3),), seed=1)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
-def steps(name: str, examples: int = 8 * 200, cluster: Cluster = JITTER, **own: object) -> list[Apply]:
+def steps(name: str, examples: int = 8 * 200, cluster: ClusterModel = JITTER, **own: object) -> list[Apply]:
     found: list[Apply] = []
 
     def log(_: Event, actions: list[Action]) -> None:
@@ -58,7 +58,7 @@ def test_delayed_sync_is_one_step_late_always_and_in_the_order_of_the_data() -> 
 
 def test_delayed_sync_comes_to_an_end_when_workers_die() -> None:
     """The schedules are not for it: it lets two rounds wait, where they allow one."""
-    dying = Cluster(3, lognormal=(Lognormal(0.5),), failures=(Failures(1.0, 0.3),), seed=2)
+    dying = ClusterModel(3, lognormal=(Lognormal(0.5),), failures=(Failures(1.0, 0.3),), seed=2)
     counted = sum(len(step.parts) for step in steps("DelayedSync", 333, dying))
     assert counted == 333
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gearshift.cluster_model.cluster import Bursts, Cluster, Compute, Crash, Slow, SlowPeriod
-from gearshift.engine.simulation.simulator import Switch, simulate
+from gearshift.cluster_model.cluster import Bursts, ClusterModel, Compute, Crash, Slow, SlowPeriod
+from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto, Automatic, Proposal
 from gearshift.sync.messages import (
@@ -24,7 +24,9 @@ from gearshift.sync.registry import make_auto, resolve
 WORKERS, BATCH = 8, 100
 
 
-def watch(cluster: Cluster, strategy: str, steps: int = 200, **settings) -> tuple[Automatic, list[Proposal]]:
+def watch(
+    cluster: ClusterModel, strategy: str, steps: int = 200, **settings
+) -> tuple[Automatic, list[Proposal]]:
     """What auto would say of a cluster that stays with `strategy`."""
     auto, proposals = Automatic(Auto(**settings), WORKERS * BATCH), []
 
@@ -38,8 +40,8 @@ def watch(cluster: Cluster, strategy: str, steps: int = 200, **settings) -> tupl
     return auto, proposals
 
 
-def cluster(**more) -> Cluster:
-    return Cluster(WORKERS, Compute(per_batch=0.1), **more)
+def cluster(**more) -> ClusterModel:
+    return ClusterModel(WORKERS, Compute(per_batch=0.1), **more)
 
 
 def test_equal_workers_stay_in_sync() -> None:
@@ -251,7 +253,7 @@ def test_auto_goes_there_and_back_on_a_simulated_cluster() -> None:
 def test_a_planned_switch_ends_auto() -> None:
     slow = cluster(slow=(Slow(5.0, (3,)),))
     sizes = {"global_batch": WORKERS * BATCH, "batch": BATCH}
-    planned = [Switch("sync", sizes, examples=100 * WORKERS * BATCH)]
+    planned = [SimulatedSwitch("sync", sizes, examples=100 * WORKERS * BATCH)]
     auto = Automatic(Auto(), WORKERS * BATCH)
     chosen = resolve("auto", {}, WORKERS * BATCH, WORKERS)
     outcome = simulate(slow, chosen, 200 * WORKERS * BATCH, switches=planned, automatic=auto)

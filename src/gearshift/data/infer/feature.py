@@ -67,7 +67,7 @@ SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
 
 
 @dataclass(frozen=True)
-class Guess:
+class ColumnGuess:
     """What a column seems to be, and why; `feature` if it is one."""
 
     column: str
@@ -79,7 +79,7 @@ class Guess:
     suspicion: str | None = None  # a sentence that warns of it
 
 
-def guess_column(profile: Profile) -> Guess:
+def guess_column(profile: Profile) -> ColumnGuess:
     """A column that is neither label nor time."""
     for rule in RULES:
         guess = rule(profile)
@@ -121,16 +121,16 @@ def _share(profile: Profile, values: set[str]) -> float:
     return float(sum(count for value, count in counts if value in values) / max(int(profile.counts.sum()), 1))
 
 
-def ignored(profile: Profile, why: str) -> Guess:
-    return Guess(profile.name, "ignored", why, "ignored")
+def ignored(profile: Profile, why: str) -> ColumnGuess:
+    return ColumnGuess(profile.name, "ignored", why, "ignored")
 
 
-def _category(profile: Profile, why: str) -> Guess:
+def _category(profile: Profile, why: str) -> ColumnGuess:
     missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
-    return Guess(profile.name, "categorical", why + missing, "feature", Categorical(profile.name))
+    return ColumnGuess(profile.name, "categorical", why + missing, "feature", Categorical(profile.name))
 
 
-def _useless(profile: Profile) -> Guess | None:
+def _useless(profile: Profile) -> ColumnGuess | None:
     if profile.missing == profile.examples:
         return ignored(profile, "no value in the sample")
     if profile.distinct == 1 and not profile.missing and profile.examples > 1:
@@ -138,28 +138,28 @@ def _useless(profile: Profile) -> Guess | None:
     return None
 
 
-def _weight(profile: Profile) -> Guess | None:
+def _weight(profile: Profile) -> ColumnGuess | None:
     if not WEIGHT_NAME.search(profile.name) or profile.numbers is None or profile.missing:
         return None
     low, high = profile.quantity.min(), profile.quantity.max()
     if low < 0 or (profile.name.lower() == "weight" and high > 100):
         return None
     why = f"by its name, {low:g}..{high:g}; if it is a quantity, make it numeric"
-    return Guess(profile.name, "weight of the example", why, "weight")
+    return ColumnGuess(profile.name, "weight of the example", why, "weight")
 
 
-def _nested(profile: Profile) -> Guess | None:
+def _nested(profile: Profile) -> ColumnGuess | None:
     if profile.nesting in (None, "lists"):
         return None
     return ignored(profile, f"holds {profile.nesting}, which no feature reads")
 
 
-def _list_column(profile: Profile) -> Guess | None:
+def _list_column(profile: Profile) -> ColumnGuess | None:
     if not profile.is_list:
         return None
     size = profile.list_of_floats
     if size is not None:
-        return Guess(
+        return ColumnGuess(
             profile.name,
             f"vector of {size}",
             "lists of as many floats",
@@ -167,14 +167,16 @@ def _list_column(profile: Profile) -> Guess | None:
             Vector(profile.name, size),
         )
     kind = Sequence if SEQUENCE_NAME.search(profile.name) else Bag
-    return Guess(profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name))
+    return ColumnGuess(
+        profile.name, kind.__name__.lower(), "a column of lists", "feature", kind(profile.name)
+    )
 
 
 def _all_match(pattern: re.Pattern[str], profile: Profile) -> bool:
     return bool(profile.values) and all(pattern.match(value) for value in profile.values[:SHOWN_VALUES])
 
 
-def _foreign_date(profile: Profile) -> Guess | None:
+def _foreign_date(profile: Profile) -> ColumnGuess | None:
     """11/02/2026, 1-Nov-2026, Nov 1, 2026: which part is the day is for the user to say."""
     if not _all_match(FOREIGN_DATE, profile):
         return None
@@ -183,7 +185,7 @@ def _foreign_date(profile: Profile) -> Guess | None:
     return ignored(profile, why)
 
 
-def _amount_in_words(profile: Profile) -> Guess | None:
+def _amount_in_words(profile: Profile) -> ColumnGuess | None:
     """$1,533.41: a quantity, but not one that is read."""
     if profile.numbers is not None or not _all_match(AMOUNT, profile):
         return None
@@ -192,7 +194,7 @@ def _amount_in_words(profile: Profile) -> Guess | None:
     return ignored(profile, why) if many else _category(profile, f"{profile.distinct:,} distinct; {why}")
 
 
-def _vector(profile: Profile) -> Guess | None:
+def _vector(profile: Profile) -> ColumnGuess | None:
     """As many numbers in each value, most of them with a fraction."""
     start = profile.values[:SHOWN_VALUES]
     if profile.numbers is not None or profile.times is not None or not start:
@@ -204,11 +206,11 @@ def _vector(profile: Profile) -> Guess | None:
         if numbers and sum("." in part for part in flat) > 0.5 * len(flat):
             vector = Vector(profile.name, size, separator)
             kind = f"vector of {size}, separator {separator!r}"
-            return Guess(profile.name, kind, "as many numbers in each value", "feature", vector)
+            return ColumnGuess(profile.name, kind, "as many numbers in each value", "feature", vector)
     return None
 
 
-def _separated(profile: Profile) -> Guess | None:
+def _separated(profile: Profile) -> ColumnGuess | None:
     """Several values in one, joined by a separator."""
     if profile.numbers is not None or profile.times is not None:
         return None
@@ -220,7 +222,7 @@ def _separated(profile: Profile) -> Guess | None:
     why = f"{span} parts, {len(parts.counts):,} distinct parts"
     if SEQUENCE_NAME.search(profile.name):
         sequence = Sequence(profile.name, parts.separator)
-        return Guess(
+        return ColumnGuess(
             profile.name,
             f"sequence, separator {parts.separator!r}",
             f"{why}, named like a history",
@@ -228,7 +230,7 @@ def _separated(profile: Profile) -> Guess | None:
             sequence,
         )
     bag = Bag(profile.name, parts.separator)
-    return Guess(profile.name, f"bag, separator {parts.separator!r}", why, "feature", bag)
+    return ColumnGuess(profile.name, f"bag, separator {parts.separator!r}", why, "feature", bag)
 
 
 def _is_list_of(profile: Profile, parts: Parts) -> bool:
@@ -247,7 +249,7 @@ def _is_list_of(profile: Profile, parts: Parts) -> bool:
     return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
 
 
-def _unique(profile: Profile) -> Guess | None:
+def _unique(profile: Profile) -> ColumnGuess | None:
     """One value per example tells nothing about other examples."""
     if profile.distinct < profile.examples - profile.missing or profile.examples < 20:
         return None
@@ -260,7 +262,7 @@ def _unique(profile: Profile) -> Guess | None:
     return ignored(profile, "one value per example")
 
 
-def _number(profile: Profile) -> Guess | None:
+def _number(profile: Profile) -> ColumnGuess | None:
     if profile.numbers is None or any(map(LEADING_ZERO.match, profile.values)):
         return None
     if profile.is_whole:
@@ -291,7 +293,7 @@ def _why_no_quantity(profile: Profile) -> str | None:
     return None
 
 
-def _quantity(profile: Profile) -> Guess:
+def _quantity(profile: Profile) -> ColumnGuess:
     values = profile.quantity
     missing = f", {_percent(profile.missing_share)} missing" if profile.missing else ""
     if profile.endless:
@@ -300,16 +302,18 @@ def _quantity(profile: Profile) -> Guess:
     low, high = float(values.min()), float(values.max())
     if abs(profile.skew) > 2 and high - low > 10:
         feature = Numeric(profile.name, "log1p", fill)
-        return Guess(profile.name, "numeric, log1p", f"skew {profile.skew:.1f}{missing}", "feature", feature)
+        return ColumnGuess(
+            profile.name, "numeric, log1p", f"skew {profile.skew:.1f}{missing}", "feature", feature
+        )
     why = f"{low:g}..{high:g}{missing}"
     if max(abs(low), abs(high)) <= 3:
-        return Guess(profile.name, "numeric", why, "feature", Numeric(profile.name, "none", fill))
-    return Guess(
+        return ColumnGuess(profile.name, "numeric", why, "feature", Numeric(profile.name, "none", fill))
+    return ColumnGuess(
         profile.name, "numeric, standardize", why, "feature", Numeric(profile.name, "standardize", fill)
     )
 
 
-def _free_text(profile: Profile) -> Guess | None:
+def _free_text(profile: Profile) -> ColumnGuess | None:
     sizes = np.array([len(value) for value in profile.values])
     if profile.distinct > 0.5 * profile.examples and sizes.mean() > 60:
         return ignored(profile, f"free text, {sizes.mean():.0f} characters on average")
@@ -322,11 +326,11 @@ RULES = (
 )
 
 
-def without_nearly_unique(guesses: list[Guess], profiles: list[Profile]) -> list[Guess]:
+def without_nearly_unique(guesses: list[ColumnGuess], profiles: list[Profile]) -> list[ColumnGuess]:
     """Categories that hardly ever recur are left out, but for ids and what a history shares its rows with."""
     shared = {g.feature.share_embedding for g in guesses if isinstance(g.feature, Bag | Sequence)}
 
-    def checked(guess: Guess, profile: Profile) -> Guess:
+    def checked(guess: ColumnGuess, profile: Profile) -> ColumnGuess:
         present = profile.examples - profile.missing
         rare = profile.distinct > 0.9 * present and present >= 200
         is_id = ID_NAME.search(guess.column) is not None or guess.column in shared
@@ -339,7 +343,7 @@ def without_nearly_unique(guesses: list[Guess], profiles: list[Profile]) -> list
     return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 
 
-def share_embedding(guess: Guess, guesses: list[Guess], profiles: list[Profile]) -> Guess:
+def share_embedding(guess: ColumnGuess, guesses: list[ColumnGuess], profiles: list[Profile]) -> ColumnGuess:
     """A bag or sequence whose parts are the values of an id column is its history: they share rows."""
     feature = guess.feature
     by_name = {profile.name: profile for profile in profiles}

@@ -23,7 +23,7 @@ from gearshift.data import columns as raw
 from gearshift.data.columns import TextColumn
 from gearshift.data.encode import RawBlock
 from gearshift.data.examples import RawSource
-from gearshift.data.readers.bad_lines import BadLine, BadLines, Place
+from gearshift.data.readers.bad_lines import BadLine, BadLines, SourcePlace
 from gearshift.data.readers.nested import nesting
 
 SAMPLE_EXAMPLES = 100_000
@@ -68,7 +68,7 @@ class Profile:
     values: list[str]  # distinct, most frequent first
     counts: NDArray[np.int64]
     column: raw.RawColumn
-    place: Callable[[int], Place]  # where an example of the sample came from
+    place: Callable[[int], SourcePlace]  # where an example of the sample came from
 
     @property
     def missing(self) -> int:
@@ -174,7 +174,7 @@ class Profile:
         values: list[str | None] = _as_text(raw.as_arrow(self.column)).to_pylist()
         return values
 
-    def first_other(self, values: list[str]) -> tuple[Place, str]:
+    def first_other(self, values: list[str]) -> tuple[SourcePlace, str]:
         """Where the first example has another value than these, and which; "" if it has none."""
         texts = self.texts()
         i = next(i for i, text in enumerate(texts) if text not in values)
@@ -236,18 +236,20 @@ def _first_blocks(source: RawSource, columns: tuple[str, ...], bad_lines: BadLin
             return
 
 
-def _places(blocks: list[RawBlock]) -> Callable[[int], Place]:
+def _places(blocks: list[RawBlock]) -> Callable[[int], SourcePlace]:
     places = [block.place for block in blocks]
     starts = [0, *np.cumsum([block.size for block in blocks]).tolist()]
 
-    def place(i: int) -> Place:
+    def place(i: int) -> SourcePlace:
         number = bisect_right(starts, i) - 1
         return places[number](i - starts[number])
 
     return place
 
 
-def _profile(name: str, blocks: list[RawBlock], examples: int, place: Callable[[int], Place]) -> Profile:
+def _profile(
+    name: str, blocks: list[RawBlock], examples: int, place: Callable[[int], SourcePlace]
+) -> Profile:
     parts = [block.columns[name] for block in blocks]
     texts = [part for part in parts if isinstance(part, TextColumn)]
     arrays = [raw.as_arrow(part) for part in parts]

@@ -14,7 +14,7 @@ from pathlib import Path
 from gearshift.data.examples import RawSource
 from gearshift.data.id_spellings import spelling_remarks
 from gearshift.data.infer.feature import (
-    Guess,
+    ColumnGuess,
     Role,
     guess_column,
     ignored,
@@ -27,7 +27,7 @@ from gearshift.data.infer.missing_values import find_missing_markers
 from gearshift.data.infer.profile import Profile, sample_profiles
 from gearshift.data.infer.time import FoundTime, find_time, is_time, missed_times
 from gearshift.data.label_rule import Positive
-from gearshift.data.order import Grouping, find_grouping
+from gearshift.data.order import ColumnGrouping, find_grouping
 from gearshift.data.readers.bad_lines import BadLine, lines_lost
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.files import hive_keys
@@ -46,17 +46,17 @@ GROUP_NAMES = (
 
 
 @dataclass(frozen=True)
-class Inferred:
+class InferredSchema:
     """Everything `init` needs to print and to write."""
 
     source: str
     format: str
     csv: CsvFormat
     sample: str  # "1,204,331 examples in a 50 MB sample of 2.1 GB, header found, delimiter ','"
-    guesses: tuple[Guess, ...]
+    guesses: tuple[ColumnGuess, ...]
     schema: Schema
     warnings: tuple[str, ...] = ()
-    grouping: Grouping | None = None  # by what the examples are grouped, if they are
+    grouping: ColumnGrouping | None = None  # by what the examples are grouped, if they are
 
 
 def infer_schema(
@@ -105,7 +105,7 @@ def infer(
     positive: str | Sequence[str] | None = None,
     csv: CsvFormat = CsvFormat(),
     format: str = "auto",
-) -> Inferred:
+) -> InferredSchema:
     rule = _stated_rule(label, positive)
     source = as_table(source)
     expected = frozenset(n for n in (label, time) if n)
@@ -143,7 +143,7 @@ def infer(
     warnings += spelling_remarks(raw, schema.features)
     schema = replace(schema, null=csv.null)
     grouping = find_grouping(profiles, schema)
-    return Inferred(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings, grouping)
+    return InferredSchema(name, format, _csv_format(raw, csv), sample, guesses, schema, warnings, grouping)
 
 
 def _stated_rule(label: str | None, positive: str | Sequence[str] | None) -> Positive:
@@ -197,13 +197,13 @@ def _folder_names(raw: RawSource) -> dict[str, list[str]]:
 
 def _guess_all(
     profiles: list[Profile], found_label: FoundLabel, found_time: FoundTime | None
-) -> tuple[tuple[Guess, ...], Schema]:
-    guesses: list[Guess] = []
+) -> tuple[tuple[ColumnGuess, ...], Schema]:
+    guesses: list[ColumnGuess] = []
     for profile in profiles:
         if profile.name == found_label.label.column:
-            guesses.append(Guess(profile.name, "label", found_label.why, "label"))
+            guesses.append(ColumnGuess(profile.name, "label", found_label.why, "label"))
         elif found_time is not None and profile.name == found_time.column:
-            guesses.append(Guess(profile.name, "time", found_time.why, "time"))
+            guesses.append(ColumnGuess(profile.name, "time", found_time.why, "time"))
         elif found_time is not None and is_time(profile):
             why = f"a time too, but {found_time.column} is the time of the example; tomorrow's values are all new"
             guesses.append(ignored(profile, why))
@@ -222,10 +222,10 @@ def _guess_all(
     return tuple(guesses), schema
 
 
-def _without_leaks(guesses: list[Guess], profiles: list[Profile], label: Label) -> list[Guess]:
+def _without_leaks(guesses: list[ColumnGuess], profiles: list[Profile], label: Label) -> list[ColumnGuess]:
     clicked = label_values(next(p for p in profiles if p.name == label.column), label)
 
-    def checked(guess: Guess, profile: Profile) -> Guess:
+    def checked(guess: ColumnGuess, profile: Profile) -> ColumnGuess:
         leak = find_leak(profile, clicked) if guess.role == "feature" else None
         if leak is None:
             return guess
@@ -236,7 +236,7 @@ def _without_leaks(guesses: list[Guess], profiles: list[Profile], label: Label) 
     return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]
 
 
-def _group(guesses: list[Guess], profiles: list[Profile]) -> str | None:
+def _group(guesses: list[ColumnGuess], profiles: list[Profile]) -> str | None:
     """Whose examples are ranked against each other: a user column with several examples each.
 
     Of `User` and `user` the one that is spelled like the name, else the first.
@@ -255,7 +255,7 @@ def _spelled_alike(name: str, columns: Sequence[str]) -> list[str]:
     return [column for column in columns if column.lower() == name.lower()]
 
 
-def _other_groups(group: str | None, guesses: Sequence[Guess]) -> tuple[str, ...]:
+def _other_groups(group: str | None, guesses: Sequence[ColumnGuess]) -> tuple[str, ...]:
     """A sentence where another column has the group's name in another spelling."""
     columns = [g.column for g in guesses if isinstance(g.feature, Categorical)]
     others = [column for column in _spelled_alike(group or "", columns) if column != group]
@@ -269,7 +269,7 @@ def _other_groups(group: str | None, guesses: Sequence[Guess]) -> tuple[str, ...
 
 def _builtin_guesses(
     schema: Schema, columns: tuple[str, ...], format: str, label: FoundLabel
-) -> tuple[Guess, ...]:
+) -> tuple[ColumnGuess, ...]:
     features = {f.name: f for f in schema.features}
     roles: dict[str | None, Role] = {schema.labels[0].column: "label", schema.time: "time"}
     guesses = []
@@ -281,7 +281,7 @@ def _builtin_guesses(
             words += f", {feature.transform}"
         why = f"the {format} format"
         why += f": {label.why}" if role == "label" and label.label.positive is not None else ""
-        guesses.append(Guess(name, words, why, role, feature))
+        guesses.append(ColumnGuess(name, words, why, role, feature))
     return tuple(guesses)
 
 

@@ -16,7 +16,7 @@ ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """Where an example came from: line 7 of a text file, lines 7-9 of one, or example 7 of a table."""
 
     file: str
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True)
 class BadLine:
-    place: Place
+    place: SourcePlace
     reason: str
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class BadLines:
 
     allowed: int = 0
     advice: str | None = None
-    _seen: dict[Place, BadLine] = field(default_factory=dict)
+    _seen: dict[SourcePlace, BadLine] = field(default_factory=dict)
     _lost: int = 0
     _lock: Lock = field(default_factory=Lock)
 
@@ -61,7 +61,7 @@ class BadLines:
         """To another process, which counts for itself."""
         return BadLines, (self.allowed, self.advice)
 
-    def refuse(self, place: Place, reason: str, advice: str) -> None:
+    def refuse(self, place: SourcePlace, reason: str, advice: str) -> None:
         """Raises UserError unless one more bad line is allowed."""
         line, advice = BadLine(place, reason), self.advice or advice
         with self._lock:

@@ -28,7 +28,7 @@ class BadText:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TextRecords:
     """The records of a piece of text."""
 
     spans: NDArray[np.uint32]  # [records, wanted, 2]: start and size
@@ -41,7 +41,7 @@ class Cut:
     nested: Mapping[str, str] = field(default_factory=dict)  # column: "lists", "structs"
     headers: Sequence[int] = ()  # records that have the letters of the header
 
-    def without(self, records: Sequence[int]) -> Cut:
+    def without(self, records: Sequence[int]) -> TextRecords:
         """The same without some of its records."""
         gone = np.asarray(records)
         long = {i - int((gone < i).sum()): lines for i, lines in self.long.items() if i not in records}
@@ -50,14 +50,14 @@ class Cut:
 
 
 class Cutter(Protocol):
-    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> Cut:
+    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> TextRecords:
         """At most `room` records of the first `size` bytes; `line` lines of the file lie before them.
 
         With `last` the final record needs no newline; otherwise an unfinished one is left for the next piece.
         """
 
 
-class Layout(Protocol):
+class RecordLayout(Protocol):
     """How a text file is written."""
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from gearshift import _core
 from gearshift.data.columns import Bytes
 from gearshift.data.readers.bad_lines import ALLOW_SOME
-from gearshift.data.readers.cut import BadText, Cut
+from gearshift.data.readers.cut import BadText, TextRecords
 from gearshift.data.readers.sniff import QUOTED_LINES
 
 LIBFM_ADVICE = 'Read such lines as one bag: features: [{name: features, type: bag, separator: " "}]'
@@ -61,7 +61,7 @@ class TextCutter:
         for slot, name in enumerate(wanted):
             self._slots[layout.columns.index(name)] = slot
 
-    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> Cut:
+    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> TextRecords:
         layout = self._layout
         spans = np.empty((room, self._width, 2), np.uint32)
         lines = np.empty(room, np.uint32)
@@ -70,7 +70,7 @@ class TextCutter:
             layout.trim, last, self._most_lines, layout.doubts_quotes, spans, lines, layout.escape,
             layout.header_line.encode(),
         )  # fmt: skip
-        return Cut(
+        return TextRecords(
             spans[:records],
             lines[:records] + line,
             consumed,

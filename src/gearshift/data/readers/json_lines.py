@@ -15,7 +15,7 @@ import numpy as np
 from gearshift import _core
 from gearshift.data.columns import Bytes
 from gearshift.data.readers.bad_lines import ALLOW_SOME
-from gearshift.data.readers.cut import BadText, Cut
+from gearshift.data.readers.cut import BadText, TextRecords
 from gearshift.data.readers.files import ByteStream, DataFile
 from gearshift.errors import UserError
 
@@ -48,13 +48,13 @@ class JsonCutter:
     def __init__(self, wanted: tuple[str, ...]) -> None:
         self._wanted = list(wanted)
 
-    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> Cut:
+    def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> TextRecords:
         spans = np.empty((room, len(self._wanted), 2), np.uint32)
         lines = np.empty(room, np.uint32)
         records, consumed, passed, bad, nesting = _core.split_json(
             text, size, self._wanted, last, spans, lines
         )
-        return Cut(
+        return TextRecords(
             spans[:records],
             lines[:records] + line,
             consumed,

@@ -18,7 +18,7 @@ LONGEST_GROUPS = 4  # 123,456,789,012: more are the parts of a list
 
 
 @dataclass(frozen=True)
-class Marks:
+class NumberMarks:
     decimal: str
     thousands: str = ""  # "" for none
     doubtful: tuple[int, ...] = ()  # columns that could be read either way
@@ -36,7 +36,7 @@ class _Column:
 
 def find_marks(
     records: Sequence[Sequence[str]], delimiter: str, decimal: str | None, thousands: str | None
-) -> Marks:
+) -> NumberMarks:
     """From records without the header; what is stated (not None) is taken."""
     columns = [
         [value.strip() for value in column if value.strip()] for column in zip_longest(*records, fillvalue="")
@@ -45,29 +45,29 @@ def find_marks(
     if decimal is None and thousands is not None and thousands != "none":
         decimal = _other(thousands)
     if decimal is not None:
-        return Marks(decimal, _thousands(seen, decimal) if thousands is None else _stated(thousands))
+        return NumberMarks(decimal, _thousands(seen, decimal) if thousands is None else _stated(thousands))
     commas, points = (sum(column.decimals for column in seen[mark]) for mark in MARKS)
     if delimiter != "," and commas > points:
-        return Marks(",", _thousands(seen, ",") if thousands is None else "")
+        return NumberMarks(",", _thousands(seen, ",") if thousands is None else "")
     if thousands is not None:
-        return Marks(".")
+        return NumberMarks(".")
     return _undecided(seen, delimiter, settled=points > 0)
 
 
-def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) -> Marks:
+def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) -> NumberMarks:
     """No decimal comma was seen; `settled`: a decimal point was."""
     sure = settled or any(column.sure for column in seen[","])
     commas = [i for i, column in enumerate(seen[","]) if column.grouped]
     if commas:
-        return Marks(".", ",", () if sure else tuple(commas))
+        return NumberMarks(".", ",", () if sure else tuple(commas))
     points = [i for i, column in enumerate(seen["."]) if column.grouped]
     if settled or not points:
-        return Marks(".")
+        return NumberMarks(".")
     if any(seen["."][i].sure for i in points):
-        return Marks(",", ".")
+        return NumberMarks(",", ".")
     if any(seen["."][i].beside_small for i in points):
-        return Marks(",", ".", tuple(points))
-    return Marks(
+        return NumberMarks(",", ".", tuple(points))
+    return NumberMarks(
         ".", "", tuple(points) if delimiter == ";" else ()
     )  # `;` is what exports with decimal commas have
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from gearshift.data.readers.files import ByteStream, DataFile
-from gearshift.data.readers.number_marks import Marks, find_marks
+from gearshift.data.readers.number_marks import NumberMarks, find_marks
 from gearshift.data.readers.unsupported import refuse_foreign
 from gearshift.errors import UserError
 
@@ -336,7 +336,7 @@ def _has_padding(records: list[list[str]]) -> bool:
 
 
 def _doubts(
-    file: DataFile, marks: Marks, columns: Sequence[str], records: Sequence[Sequence[str]]
+    file: DataFile, marks: NumberMarks, columns: Sequence[str], records: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
     """A sentence if the numbers of a column could be read in another way."""
     if not marks.doubtful:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gearshift.data.encode import RawBlock
-from gearshift.data.readers.bad_lines import BadLines, Place
+from gearshift.data.readers.bad_lines import BadLines, SourcePlace
 from gearshift.data.readers.files import DataFile, hive_keys, open_raw
 from gearshift.errors import UserError
 
@@ -38,7 +38,7 @@ def table_block(batch: pa.RecordBatch, name: str, before: int, extra: dict[str, 
     columns = {field.name: batch.column(i) for i, field in enumerate(batch.schema)}
     for key, value in extra.items():
         columns[key] = pa.repeat(pa.scalar(value), batch.num_rows)
-    return RawBlock(batch.num_rows, columns, lambda i: Place(name, before + i + 1, "example"))
+    return RawBlock(batch.num_rows, columns, lambda i: SourcePlace(name, before + i + 1, "example"))
 
 
 def _check_unique(names: Sequence[str], where: str) -> None:

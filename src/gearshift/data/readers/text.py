@@ -1,7 +1,7 @@
 """Text files as raw blocks: any CSV or TSV, Criteo, Avazu, libfm and JSON lines, plain or compressed.
 
 Reads a few MiB at a time and cuts them into records in C++, so a file of any size needs the same memory. A
-`Mark` is a place between two records at which reading can start again: plain files seek there, compressed
+`OwnerMark` is a place between two records at which reading can start again: plain files seek there, compressed
 ones are decompressed up to it. Values are not converted here.
 """
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gearshift import _core
 from gearshift.data.columns import Bytes, RawColumn, TextColumn
 from gearshift.data.encode import RawBlock
-from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, Place
-from gearshift.data.readers.cut import PADDING, Cut, Layout
+from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, SourcePlace
+from gearshift.data.readers.cut import PADDING, RecordLayout, TextRecords
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.files import ByteStream, DataFile, hive_keys
 from gearshift.errors import UserError, warn
@@ -33,7 +33,7 @@ LEAST_YIELD = 0.5  # of the examples that the start of a file promises
 BOM = b"\xef\xbb\xbf"
 
 
-class Mark(NamedTuple):
+class TextMark(NamedTuple):
     """The next record to read: `offset` counts decompressed bytes, `line` the lines before it."""
 
     file: int
@@ -41,13 +41,13 @@ class Mark(NamedTuple):
     line: int
 
 
-START = Mark(0, 0, 0)
+START = TextMark(0, 0, 0)
 
 
 class TextSource:
     """Raw blocks of a list of text files."""
 
-    def __init__(self, files: Sequence[DataFile], layout: Layout) -> None:
+    def __init__(self, files: Sequence[DataFile], layout: RecordLayout) -> None:
         self.files = tuple(files)
         self.layout = layout
         self.remarks: tuple[str, ...] = ()
@@ -72,23 +72,23 @@ class TextSource:
 
     def examples_per_line(self, number: int) -> float:
         """At the start of a file; below 1 where quoted values hold line ends."""
-        start = _FilePass(self, self.layout.columns[:1], _lenient(), Mark(number, 0, 0))
+        start = _FilePass(self, self.layout.columns[:1], _lenient(), TextMark(number, 0, 0))
         block = start.edge_block(*self.files[number].head(EDGE_BYTES))
         if block.size < 2:
             return 1.0
         return (block.size - 1) / (block.place(block.size - 1).number - block.place(0).number)
 
     def blocks(
-        self, wanted: Sequence[str], bad_lines: BadLines, start: Mark = START
-    ) -> Iterator[tuple[RawBlock, Mark | None]]:
+        self, wanted: Sequence[str], bad_lines: BadLines, start: TextMark = START
+    ) -> Iterator[tuple[RawBlock, TextMark | None]]:
         """Blocks of up to 64 Ki examples; with a mark where reading can start again behind the block."""
         for number in range(start.file, len(self.files)):
-            at = start if number == start.file else Mark(number, 0, 0)
+            at = start if number == start.file else TextMark(number, 0, 0)
             yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
 
     def start(self, columns: tuple[str, ...], number: int) -> RawBlock:
         """The first examples of a file."""
-        whole = _FilePass(self, columns, _lenient(), Mark(number, 0, 0))
+        whole = _FilePass(self, columns, _lenient(), TextMark(number, 0, 0))
         return whole.edge_block(*self.files[number].head(EDGE_BYTES))
 
     def starts(self, column: str) -> Iterator[RawBlock]:
@@ -97,7 +97,7 @@ class TextSource:
 
     def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
         for number in numbers:
-            rest = _FilePass(self, (column,), _lenient(), Mark(number, 1, 0))
+            rest = _FilePass(self, (column,), _lenient(), TextMark(number, 1, 0))
             yield rest.edge_block(self.files[number].tail(EDGE_BYTES), True)
 
 
@@ -108,7 +108,9 @@ def _lenient() -> BadLines:
 class _FilePass:
     """One pass over one file, from a mark on."""
 
-    def __init__(self, source: TextSource, wanted: tuple[str, ...], bad_lines: BadLines, at: Mark) -> None:
+    def __init__(
+        self, source: TextSource, wanted: tuple[str, ...], bad_lines: BadLines, at: TextMark
+    ) -> None:
         self._source = source
         self._file = source.files[at.file]
         self._layout = source.layout
@@ -121,7 +123,7 @@ class _FilePass:
         self._starts_at_0 = at.offset == 0
         self._yield = _Yield()
 
-    def run(self) -> Iterator[tuple[RawBlock, Mark | None]]:
+    def run(self) -> Iterator[tuple[RawBlock, TextMark | None]]:
         with ByteStream(self._file, self._at.offset) as stream:
             carry: Bytes = np.empty(0, np.uint8)
             capacity = CHUNK_BYTES
@@ -182,7 +184,7 @@ class _FilePass:
 
     def _chunk_blocks(
         self, chunk: Bytes, size: int, last: bool
-    ) -> Generator[tuple[RawBlock, Mark | None], None, int]:
+    ) -> Generator[tuple[RawBlock, TextMark | None], None, int]:
         """The whole records of a chunk; returns how many of its bytes they took."""
         begin = len(BOM) if self._at.offset == 0 and chunk[: len(BOM)].tobytes() == BOM else 0
         header = self._layout.header and self._at.offset == 0
@@ -209,11 +211,11 @@ class _FilePass:
                 break
         if not is_libfm:
             consumed = at
-        self._at = Mark(self._at.file, self._at.offset + begin + consumed, line)
+        self._at = TextMark(self._at.file, self._at.offset + begin + consumed, line)
         yield pending, self._at
         return begin + consumed
 
-    def _without_headers(self, found: Cut, text: Bytes, header: bool) -> Cut:
+    def _without_headers(self, found: TextRecords, text: Bytes, header: bool) -> TextRecords:
         """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error."""
         repeated = []
         for record in found.headers:
@@ -221,7 +223,7 @@ class _FilePass:
             is_first = header and record == 0
             if is_first or len(set(names)) < len(names) or not set(names) <= set(self._layout.columns):
                 continue
-            place = Place(self._file.path, int(found.lines[record]) + 1)
+            place = SourcePlace(self._file.path, int(found.lines[record]) + 1)
             moved = [pair for pair in zip(names, self._wanted, strict=True) if pair[0] != pair[1]]
             if moved:
                 raise UserError(
@@ -233,15 +235,15 @@ class _FilePass:
             repeated.append(record)
         return found.without(repeated) if repeated else found
 
-    def _note(self, found: Cut, header: bool) -> None:
+    def _note(self, found: TextRecords, header: bool) -> None:
         """Refuses the bad lines; a bad header cannot be left out."""
         for bad in found.bad:
             if header and not (len(found.lines) and found.lines[0] < bad.line):
                 raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
-            self._bad_lines.refuse(Place(self._file.path, bad.line + 1), bad.reason, bad.advice)
+            self._bad_lines.refuse(SourcePlace(self._file.path, bad.line + 1), bad.reason, bad.advice)
         self._yield.add(found, header)
 
-    def _block(self, text: Bytes, found: Cut, header: bool) -> RawBlock:
+    def _block(self, text: Bytes, found: TextRecords, header: bool) -> RawBlock:
         file, first = self._file.path, 1 if header and len(found.lines) else 0
         spans, lines, long = found.spans[first:], found.lines[first:], found.long
         missing = [value for value in self._layout.null if value]
@@ -261,8 +263,8 @@ class _FilePass:
         }
         columns |= {k: pa.repeat(pa.scalar(v), len(spans)) for k, v in self._folders.items()}
 
-        def place(i: int) -> Place:
-            return Place(file, int(lines[i]) + 1, lines=long.get(i + first, 1))
+        def place(i: int) -> SourcePlace:
+            return SourcePlace(file, int(lines[i]) + 1, lines=long.get(i + first, 1))
 
         return RawBlock(len(spans), columns, place)
 
@@ -306,7 +308,7 @@ class _Yield:
         self.examples = 0
         self.first = 0  # line of the first example that spans several, from 1
 
-    def add(self, found: Cut, header: bool) -> None:
+    def add(self, found: TextRecords, header: bool) -> None:
         examples = len(found.lines) - (1 if header and len(found.lines) else 0)
         self.examples += examples
         self.lines += examples + sum(found.long.values()) - len(found.long)

@@ -33,7 +33,7 @@ GAIN = 0.97  # of the servers' time, that all-reduce must stay below
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupRank:
     """A worker's place in a ring; ring 0: in none."""
 
     ring: int = 0
@@ -46,10 +46,10 @@ class Place:
         return self.rank == 0
 
 
-NO_PLACE = Place()
+NO_GROUP = GroupRank()
 
 
-class Rings:
+class AllReduceGroups:
     def __init__(
         self,
         transport: Transport = "servers",
@@ -59,10 +59,10 @@ class Rings:
         self.tell, self._turn = tell, turn
         self.rounds, self.broken = 0, 0  # that had a whole sum; rings that had none
         self._on, self._tries = transport != "servers", transport == "auto"
-        self._trials: dict[int, Trial] = {}  # by size
+        self._trials: dict[int, TransportTrial] = {}  # by size
         self._number, self._failures, self._unfit = 0, 0, 0
         self._token, self._began = -1, 0.0  # of the round that was begun last
-        self._trial: Trial | None = None  # that it counts for, unless it is disturbed
+        self._trial: TransportTrial | None = None  # that it counts for, unless it is disturbed
         self._open = False  # it has a ring, and some of its reports are to come
         self.forget()
 
@@ -82,14 +82,14 @@ class Rings:
         asking: Callable[[], Mapping[int, int] | None],
         coordinator: Coordinator,
         now: float,
-    ) -> Place:
+    ) -> GroupRank:
         """For this work. `asking`: the boot of every worker if all have asked for work, else None."""
         if self._on and begin.token != self._token:
             self._begin_round(begin.token, asking() or {}, coordinator, now)
         if not self._open or begin.worker in self._leases:
-            return NO_PLACE
+            return NO_GROUP
         self._leases[begin.worker] = begin.lease.number
-        return Place(self._number, self._ranks[begin.worker], len(self._members))
+        return GroupRank(self._number, self._ranks[begin.worker], len(self._members))
 
     def _begin_round(
         self, token: int, asking: Mapping[int, int], coordinator: Coordinator, now: float
@@ -105,7 +105,9 @@ class Rings:
                     "all-reduce needs rounds in which each worker has one lease (global_batch = workers x batch); "
                     "these have not, and go through the servers"
                 )
-        self._trial = self._trials.setdefault(size, Trial(size, self._turn)) if size and self._tries else None
+        self._trial = (
+            self._trials.setdefault(size, TransportTrial(size, self._turn)) if size and self._tries else None
+        )
         self._open = bool(size) and (self._trial is None or self._trial.ring)
         self._leases, self._held = {}, {}
         if not self._open:
@@ -177,7 +179,7 @@ def leases_of(supply: Supply) -> Iterator[int]:
             yield min(batch, count - at)
 
 
-class Trial:
+class TransportTrial:
     """Which transport takes less time for a round of this many workers: both have their turns, twice."""
 
     def __init__(self, size: int, turn: int) -> None:

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gearshift.engine.epoch import Epoch
-from gearshift.engine.protocol.all_reduce import Rings
-from gearshift.engine.protocol.host import Book, StateLost, Vault
+from gearshift.engine.protocol.all_reduce import AllReduceGroups
+from gearshift.engine.protocol.host import Accounts, SnapshotStore, StateLost
 from gearshift.engine.protocol.messages import (
     Alive,
+    Assignment,
     Done,
     Hello,
     IsSaved,
@@ -32,12 +33,11 @@ from gearshift.engine.protocol.messages import (
     To,
     ToCoordinator,
     Welcome,
-    Work,
 )
 from gearshift.engine.protocol.orders import Orders
 from gearshift.engine.protocol.replica_meetings import Meetings
 from gearshift.engine.protocol.replica_messages import Met
-from gearshift.parameters.shard import Assemble, Drop, Step, TakeCut
+from gearshift.parameters.shard import ApplyStep, Assemble, Drop, TakeCut
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
 from gearshift.sync.registry import make_strategy
@@ -53,15 +53,15 @@ class Session:
     boot: int
     heard: float
     request: int = 0
-    answer: Work | None = None  # to that request
+    answer: Assignment | None = None  # to that request
     dismissed: bool = False  # it leaves when it has ended its batch
 
 
 class CoordinatorRole:
     def __init__(
         self,
-        vault: Vault,
-        book: Book,
+        vault: SnapshotStore,
+        book: Accounts,
         *,
         shards: int,
         examples: int,
@@ -70,7 +70,7 @@ class CoordinatorRole:
         cut_every: int = 0,
         log: Log | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
-        rings: Rings | None = None,
+        rings: AllReduceGroups | None = None,
     ) -> None:
         """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never.
 
@@ -78,7 +78,7 @@ class CoordinatorRole:
         """
         self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
         self.patience, self.workers, self.cut_every, self._log = patience, workers, cut_every, log
-        self.tell, self.rings = tell, rings or Rings()
+        self.tell, self.rings = tell, rings or AllReduceGroups()
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
@@ -124,7 +124,7 @@ class CoordinatorRole:
             self.epoch.supply(first, count, strategy.batch)
 
     def _open_epoch(self, coordinator: Coordinator) -> None:
-        self._looking = _Looking(self)
+        self._looking = _SnapshotWatcher(self)
         self.epoch = Epoch(coordinator, self, self._looking, self._log, now=lambda: self.now)
         self.epoch.tell = self._tell
 
@@ -323,7 +323,7 @@ class CoordinatorRole:
         if len(self._loaded) == self.shards:
             self._begin()
 
-    def carry_out(self, what: Step | Drop | TakeCut | Assemble, open_from: int) -> bool:
+    def carry_out(self, what: ApplyStep | Drop | TakeCut | Assemble, open_from: int) -> bool:
         """For `Epoch`: an order to all shards. Only a step is waited for."""
         self.orders.give(what, open_from)
         return False
@@ -511,7 +511,7 @@ class CoordinatorRole:
         rate = self.book.rate_after(begin.lease.count)
         head = self.incarnation, session.boot, session.request
         place = self.rings.place(begin, self._all_asking, self.the_epoch.coordinator, self.now)
-        session.answer = Work(*head, begin, self.epoch_number, self.meetings.plan, rate, place)
+        session.answer = Assignment(*head, begin, self.epoch_number, self.meetings.plan, rate, place)
         self.out.append((To("worker", begin.worker), session.answer))
 
     def _all_asking(self) -> dict[int, int] | None:
@@ -549,7 +549,7 @@ class CoordinatorRole:
                 self.out.append((To("worker", worker), Over(session.boot)))
 
 
-class _Looking:
+class _SnapshotWatcher:
     """The book, and a look after each step whether a snapshot is due."""
 
     def __init__(self, role: CoordinatorRole) -> None:

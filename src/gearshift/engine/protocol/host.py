@@ -8,7 +8,7 @@ from gearshift.engine.epoch import Host
 from gearshift.parameters.replicas.figures import Counts
 
 
-class Vault(Protocol):
+class SnapshotStore(Protocol):
     """What outlives every process."""
 
     def new_incarnation(self) -> int:
@@ -24,7 +24,7 @@ class Vault(Protocol):
         """A shard could not write its part of this one."""
 
 
-class Book(Host[Any], Protocol):
+class Accounts(Host[Any], Protocol):
     """A host whose accounts can be set back to a snapshot's."""
 
     def facts(self) -> Any: ...

@@ -12,12 +12,20 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
-from gearshift.engine.protocol.all_reduce import NO_PLACE, Place
-from gearshift.engine.protocol.replica_messages import SERVERS_ONLY, Go, Meet, Met, Offer, Plan, Target
+from gearshift.engine.protocol.all_reduce import NO_GROUP, GroupRank
+from gearshift.engine.protocol.replica_messages import (
+    SERVERS_ONLY,
+    ExchangePlan,
+    Go,
+    Meet,
+    Met,
+    Offer,
+    Target,
+)
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held, Made, Order
 from gearshift.sync.messages import Begin
-from gearshift.training.ended import Measured
+from gearshift.training.ended import BatchMeasures
 
 # ---- to the coordinator ----
 
@@ -42,7 +50,7 @@ class Report:
     refused: str = ""  # why there is no gradient to give
     version: int = 0  # the oldest step among the shards it pulled from
     seconds: float = 0.0
-    content: Measured | None = None
+    content: BatchMeasures | None = None
     ring: int = 0  # that has its dense gradient in the sum; without a lease: that broke
 
 
@@ -114,15 +122,15 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Assignment:
     incarnation: int
     boot: int
     request: int
     begin: Begin
     epoch: int = 0  # which pass over the data its examples are of
-    plan: Plan = SERVERS_ONLY
+    plan: ExchangePlan = SERVERS_ONLY
     rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
-    place: Place = NO_PLACE  # in the ring that sums dense gradients
+    place: GroupRank = NO_GROUP  # in the ring that sums dense gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +237,7 @@ class Give:
 
 
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
-ToWorker = Welcome | Work | Rejoin | Over | Rows | Taken | Target | Meet | Go
+ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go
 ToShard = Load | Tell | IsSaved | Pull | Peek | Give | Offer
 Message = ToCoordinator | ToWorker | ToShard
 

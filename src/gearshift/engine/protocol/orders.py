@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gearshift.engine.protocol.messages import Tell, To
-from gearshift.parameters.shard import Assemble, Drop, Order, Step, TakeCut
+from gearshift.parameters.shard import ApplyStep, Assemble, Drop, Order, TakeCut
 
 
 class Orders:
@@ -17,11 +17,11 @@ class Orders:
         self._done = dict.fromkeys(range(shards), 0)  # carried out, by shard
         self._step = 0  # the number of the step under way, 0: none
 
-    def give(self, what: Step | Drop | TakeCut | Assemble, open_from: int) -> None:
+    def give(self, what: ApplyStep | Drop | TakeCut | Assemble, open_from: int) -> None:
         self._given += 1
         order = Order(self._given, what, open_from)
         self.open.append(order)
-        if isinstance(what, Step):
+        if isinstance(what, ApplyStep):
             self._step = order.number
         for shard in self._done:
             self._say(To("shard", shard), Tell(self._incarnation, order))

@@ -16,8 +16,17 @@ import torch
 from torch import Tensor
 
 from gearshift.engine.protocol.messages import COORDINATOR, Out, To
-from gearshift.engine.protocol.replica_messages import Go, Kind, Meet, Met, Offer, Plan, Target, choices_in
-from gearshift.engine.protocol.resend import Again
+from gearshift.engine.protocol.replica_messages import (
+    ExchangePlan,
+    Go,
+    Meet,
+    Met,
+    Offer,
+    OfferKind,
+    Target,
+    choices_in,
+)
+from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.optim.first_order import State
 from gearshift.parameters.push import Push
 from gearshift.parameters.replicas.figures import Counts
@@ -25,7 +34,7 @@ from gearshift.parameters.replicas.group import for_rows, fork, local_gradient, 
 from gearshift.parameters.replicas.moments import phases_before_weights
 from gearshift.parameters.replicas.replica import DenseReplica
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Layout
+from gearshift.parameters.shard import ShardLayout
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
 REST = 0.02  # seconds at least between two exchanges in the background: they must leave time for training
@@ -33,15 +42,15 @@ IDLE_TICKS = 2  # for which it has asked for work in vain, after which a worker 
 
 
 @dataclass
-class Asked:
+class ExchangeInFlight:
     """An exchange under way."""
 
-    kind: Kind
+    kind: OfferKind
     number: int
     meeting: int
     offers: dict[int, Offer]  # by shard, until it has answered
     answers: dict[int, Target] = field(default_factory=dict)
-    again: Again = field(default_factory=Again)
+    again: ResendBackoff = field(default_factory=ResendBackoff)
 
     def take(self, target: Target) -> bool:
         """Whether that was the last answer."""
@@ -52,7 +61,7 @@ class Asked:
 
 
 class Exchanger:
-    def __init__(self, worker: int, server: Server, layout: Layout, clock: Callable[[], float]) -> None:
+    def __init__(self, worker: int, server: Server, layout: ShardLayout, clock: Callable[[], float]) -> None:
         """`server` is the whole one of this process: optimizer and layers are the run's, its values are not."""
         self.worker, self._server, self._layout, self._clock = worker, server, layout, clock
         self._out: Out = []
@@ -61,18 +70,18 @@ class Exchanger:
     def restart(self, boot: int) -> None:
         """The worker starts anew, and knows nothing of what it did."""
         self.boot, self.incarnation = boot, 0
-        self.plan = Plan()
+        self.plan = ExchangePlan()
         self.replica: DenseReplica | None = None
         self.counts = Counts()
         self.due: float | None = None  # when `wake` shall be called
         self.lease: int | None = None  # the last whose step was made, or whose gradient was given
         self._number = 0  # of the last offer
-        self._forking: Asked | None = None
-        self._asked: Asked | None = None
+        self._forking: ExchangeInFlight | None = None
+        self._asked: ExchangeInFlight | None = None
         self._meeting, self._met, self._frozen = 0, 0, 0  # numbers of meetings, 0: none
         self._assembly = 0  # of the meeting
         self._show = False  # is what it is for
-        self._phases: deque[Kind] = deque()  # of the meeting, still to come
+        self._phases: deque[OfferKind] = deque()  # of the meeting, still to come
         self._absent = False  # it had no replica when the meeting began
         self._exchanged_at = 0.0
         self._moved = 0  # bytes of the meeting's moments, which count with its weights
@@ -102,7 +111,7 @@ class Exchanger:
     def _background(self) -> bool:
         return self.replica is not None and isinstance(self.replica.choices.trigger, Background)
 
-    def busy(self, plan: Plan) -> None:
+    def busy(self, plan: ExchangePlan) -> None:
         """There is work to do, under this plan."""
         self._idle = 0
         if self.replica is not None:
@@ -117,7 +126,7 @@ class Exchanger:
         self.replica.step(local_gradient(self._server, dense, parts[0].examples), lr_scale=rate)
         if self._exchange_is_due(self.replica):
             self._exchanged_at = self._clock()
-            self._exchange(Kind.CENTRE)
+            self._exchange(OfferKind.CENTRE)
         return [for_rows(replace(part, dense=part.dense[:0]), self.replica.choices) for part in parts]
 
     def _exchange_is_due(self, replica: DenseReplica) -> bool:
@@ -166,7 +175,7 @@ class Exchanger:
             if self._background and self._asked is None and not self._meeting and not self._frozen:
                 assert self.replica is not None
                 centre = self.replica.choices.exchange == "centre"
-                self._exchange(Kind.CENTRE if centre else Kind.MEAN)
+                self._exchange(OfferKind.CENTRE if centre else OfferKind.MEAN)
 
     def said(self) -> Out:
         """What is to be sent."""
@@ -175,7 +184,7 @@ class Exchanger:
 
     # ---- plans and forks ----
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt(self, plan: ExchangePlan) -> None:
         if plan.generation <= self.plan.generation:
             return
         before, self.plan = self.plan, plan
@@ -195,7 +204,7 @@ class Exchanger:
     def _forked(self, flat: Tensor, state: State, choices: Choices) -> DenseReplica:
         return fork(flat, state, rule_for(self._server, choices), choices, self.counts)
 
-    def _fork(self, asked: Asked) -> None:
+    def _fork(self, asked: ExchangeInFlight) -> None:
         self._forking = None
         flat, state = self._joined(asked.answers)
         self.replica = self._forked(flat, state, choices_in(self.plan.choices))
@@ -207,7 +216,7 @@ class Exchanger:
         if not self.replicated or self._meeting or self._frozen:
             return
         if self.replica is None and self._forking is None:
-            self._forking = self._offer(Kind.FORK, None, 0.0, self._nothing, {})
+            self._forking = self._offer(OfferKind.FORK, None, 0.0, self._nothing, {})
         elif self._background and self._asked is None and self.due is None:
             self.due = self._clock()
 
@@ -217,14 +226,14 @@ class Exchanger:
     def _nothing(self) -> Tensor:
         return self._server.flat[:0].clone()
 
-    def _exchange(self, kind: Kind) -> None:
+    def _exchange(self, kind: OfferKind) -> None:
         """Of one's own accord: it ends when all shards have answered."""
         assert self.replica is not None
         self._asked = self._offer(kind, self.replica, self.replica.weight, self.replica.send(), {})
 
     def _offer(
-        self, kind: Kind, replica: DenseReplica | None, weight: float, flat: Tensor, state: State
-    ) -> Asked:
+        self, kind: OfferKind, replica: DenseReplica | None, weight: float, flat: Tensor, state: State
+    ) -> ExchangeInFlight:
         """To every shard its part."""
         self._number += 1
         generation, meeting = self.plan.generation, self._meeting
@@ -235,15 +244,15 @@ class Exchanger:
             shard: Offer(*head, present, weight, flat[own] if len(flat) else flat, _part(state, own))
             for shard, own in enumerate(self._layout.dense)
         }
-        asked = Asked(kind, self._number, meeting, offers)
+        asked = ExchangeInFlight(kind, self._number, meeting, offers)
         self._send(asked)
         return asked
 
-    def _send(self, asked: Asked) -> None:
+    def _send(self, asked: ExchangeInFlight) -> None:
         for shard, offer in asked.offers.items():
             self._out.append((To("shard", shard), offer))
 
-    def _take(self, asked: Asked) -> None:
+    def _take(self, asked: ExchangeInFlight) -> None:
         """All shards have answered."""
         self._asked = None
         # To one without a replica the shards may have answered differently: another was lost meanwhile.
@@ -254,12 +263,12 @@ class Exchanger:
         elif self.replica is not None and isinstance(trigger := self.replica.choices.trigger, Background):
             self.due = self._clock() + max(REST, trigger.pause)
 
-    def _merge(self, replica: DenseReplica, asked: Asked, flat: Tensor, state: State) -> None:
-        if asked.kind is Kind.MOMENTS:
+    def _merge(self, replica: DenseReplica, asked: ExchangeInFlight, flat: Tensor, state: State) -> None:
+        if asked.kind is OfferKind.MOMENTS:
             for phase in phases_before_weights(replica.choices, replica.rule):
                 phase.take(replica.state, state[phase.name])
                 self._moved += 2 * state[phase.name].nbytes
-        elif asked.kind is not Kind.SHOW:
+        elif asked.kind is not OfferKind.SHOW:
             assert replica.sent is not None
             sent, replica.sent = replica.sent, None
             moved, self._moved = self._moved + 2 * sent.nbytes, 0
@@ -291,17 +300,17 @@ class Exchanger:
 
     def _abandon_mean(self) -> None:
         """In the background: others were called to the meeting before they came to it, and will not come any more."""
-        if self._asked is not None and self._asked.kind is Kind.MEAN and self.replica is not None:
+        if self._asked is not None and self._asked.kind is OfferKind.MEAN and self.replica is not None:
             self._asked = self.replica.sent = None
 
-    def _phases_of(self, meet: Meet) -> list[Kind]:
+    def _phases_of(self, meet: Meet) -> list[OfferKind]:
         """Moments first, then weights, then what is shown."""
         if not meet.plan.choices:
             return []
         choices = choices_in(meet.plan.choices)
         merges = not meet.show or (choices.merge == "overwrite" and not choices.block_momentum)
         moments = merges and phases_before_weights(choices, rule_for(self._server, choices))
-        return [Kind.MOMENTS] * bool(moments) + [Kind.MEAN] * merges + [Kind.SHOW] * meet.show
+        return [OfferKind.MOMENTS] * bool(moments) + [OfferKind.MEAN] * merges + [OfferKind.SHOW] * meet.show
 
     def _next_phase(self) -> None:
         if not self._phases:
@@ -316,14 +325,14 @@ class Exchanger:
         flat, state = self._given(kind, replica)
         self._asked = self._offer(kind, replica, replica.weight, flat, state)
 
-    def _given(self, kind: Kind, replica: DenseReplica) -> tuple[Tensor, State]:
+    def _given(self, kind: OfferKind, replica: DenseReplica) -> tuple[Tensor, State]:
         """To a phase of a meeting."""
         choices = replica.choices
-        if kind is Kind.MOMENTS:
+        if kind is OfferKind.MOMENTS:
             phases = phases_before_weights(choices, replica.rule)
             return self._nothing, {phase.name: phase.give(replica.state).clone() for phase in phases}
         replica.finish_step()
-        if kind is Kind.MEAN:
+        if kind is OfferKind.MEAN:
             return replica.send(), {}
         state = {name: replica.state[name].clone() for name in self._server.optimizer_state}
         on_shards = choices.exchange == "centre" or choices.block_momentum or choices.merge == "overwrite"

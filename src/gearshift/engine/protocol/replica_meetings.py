@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.protocol.replica_messages import Go, Meet, Met, Plan, choices_text
+from gearshift.engine.protocol.replica_messages import ExchangePlan, Go, Meet, Met, choices_text
 from gearshift.parameters.shard import Assemble
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
@@ -35,7 +35,7 @@ class Meetings:
 
     def __init__(self, role: CoordinatorRole, strategy: Strategy) -> None:
         self._role = role
-        self.plan = Plan()
+        self.plan = ExchangePlan()
         self.shown = False  # the shards have what an evaluation sees, and nobody steps
         self._choices = choices_of(strategy)
         self._wanted = False
@@ -60,7 +60,7 @@ class Meetings:
     # ---- what others ask ----
 
     def want(self) -> None:
-        """A show; `Book.shown` is called in it."""
+        """A show; `Accounts.shown` is called in it."""
         self._wanted = True
 
     def concerns(self, strategy: Strategy) -> bool:
@@ -174,10 +174,10 @@ class Meetings:
     def _replan(self, *, keep: bool) -> None:
         generation = self.plan.generation + 1
         if self._choices is None:
-            self.plan = Plan(generation)
+            self.plan = ExchangePlan(generation)
         else:
             lineage = self.plan.lineage if keep else generation
-            self.plan = Plan(generation, lineage, choices_text(self._choices))
+            self.plan = ExchangePlan(generation, lineage, choices_text(self._choices))
 
     def _assemble(self) -> None:
         """Tells the shards who is waited for, if it is news."""

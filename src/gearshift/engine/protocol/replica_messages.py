@@ -19,7 +19,7 @@ TRIGGERS = {kind.__name__: kind for kind in (Background, EverySteps, EverySecond
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExchangePlan:
     """Whether workers have replicas, and how these meet. Of two plans the one of the higher generation counts."""
 
     generation: int = 0
@@ -27,7 +27,7 @@ class Plan:
     choices: str = ""  # `sync.exchange.Choices` as JSON; empty: gradients go to the servers
 
 
-SERVERS_ONLY = Plan()
+SERVERS_ONLY = ExchangePlan()
 
 
 def choices_text(choices: Choices) -> str:
@@ -42,7 +42,7 @@ def choices_in(text: str) -> Choices:
     return Choices(trigger=TRIGGERS[kind](**settings), **values)
 
 
-class Kind(IntEnum):
+class OfferKind(IntEnum):
     """What an offer asks for."""
 
     FORK = 0  # weights and optimizer state, to begin with
@@ -63,7 +63,7 @@ class Offer:
     generation: int
     meeting: int
     assembly: int  # the list of members that a shard must have heard of for this meeting
-    kind: Kind
+    kind: OfferKind
     present: bool  # False: the worker takes part, and has no replica yet
     weight: float
     flat: Tensor
@@ -91,7 +91,7 @@ class Meet:
     number: int
     assembly: int
     show: bool
-    plan: Plan
+    plan: ExchangePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +113,4 @@ class Go:
     incarnation: int
     boot: int
     number: int
-    plan: Plan
+    plan: ExchangePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 SELDOM = 32  # ticks
 
 
-class Again:
+class ResendBackoff:
     def __init__(self) -> None:
         self._ticks = 0  # since it was said first
 

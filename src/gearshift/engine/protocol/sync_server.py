@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from gearshift.engine.protocol.messages import Out, To
-from gearshift.engine.protocol.replica_messages import Kind, Offer, Target, choices_in
+from gearshift.engine.protocol.replica_messages import Offer, OfferKind, Target, choices_in
 from gearshift.optim.first_order import State
 from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
 from gearshift.parameters.replicas.group import mean_state
@@ -53,11 +53,13 @@ class SyncServer:
             self._keep_newest(self._early, offer)
         elif offer.generation < self.generation:
             pass  # it has not heard yet
-        elif offer.kind is Kind.FORK:
+        elif offer.kind is OfferKind.FORK:
             self._answer(offer, self._flat(), {n: v.clone() for n, v in self.server.optimizer_state.items()})
         elif stamp == answered:
-            self._answer(offer, *((self._flat(), {}) if offer.kind is Kind.CENTRE else self._results[worker]))
-        elif stamp > answered and offer.kind is Kind.CENTRE:
+            self._answer(
+                offer, *((self._flat(), {}) if offer.kind is OfferKind.CENTRE else self._results[worker])
+            )
+        elif stamp > answered and offer.kind is OfferKind.CENTRE:
             if self._members.get(worker) == offer.boot:
                 self._answered[worker] = stamp
                 self._answer(offer, self._centre(offer), {})
@@ -103,13 +105,13 @@ class SyncServer:
             self._answer(one, *result)
 
     @torch.no_grad()
-    def _result(self, kind: Kind, offers: list[Offer]) -> Result:
+    def _result(self, kind: OfferKind, offers: list[Offer]) -> Result:
         weights = [one.weight for one in offers]
-        if kind is Kind.MOMENTS:
+        if kind is OfferKind.MOMENTS:
             names = offers[0].state
             return self._nothing, {n: mean_of([one.state[n] for one in offers], weights) for n in names}
         with self.server.dense_lock:
-            if kind is Kind.MEAN:
+            if kind is OfferKind.MEAN:
                 target = self._global.step(mean_of([one.flat for one in offers], weights))
                 self.server.flat.copy_(self._global.position)
                 return target.clone(), {}

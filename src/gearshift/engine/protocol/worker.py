@@ -13,10 +13,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gearshift.data.batch import Ids
-from gearshift.engine.protocol.all_reduce import NO_PLACE, Place
+from gearshift.engine.protocol.all_reduce import NO_GROUP, GroupRank
 from gearshift.engine.protocol.messages import (
     COORDINATOR,
     Alive,
+    Assignment,
     Give,
     Hello,
     Out,
@@ -29,15 +30,14 @@ from gearshift.engine.protocol.messages import (
     To,
     ToWorker,
     Welcome,
-    Work,
 )
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Go, Meet, Target
-from gearshift.engine.protocol.resend import Again
+from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.parameters.push import Push
 from gearshift.parameters.shard import Held
 from gearshift.sync.messages import Begin
-from gearshift.training.ended import Measured
+from gearshift.training.ended import BatchMeasures
 
 State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]
 
@@ -50,16 +50,16 @@ class Job:
     answers: tuple[Rows, ...]  # by shard
     epoch: int = 0
     flat: Tensor | None = None  # the worker's own dense weights, where the shards' are not asked for
-    place: Place = NO_PLACE
+    place: GroupRank = NO_GROUP
 
 
 @dataclass(frozen=True)
-class Result:
+class ComputedGradient:
     """Of a job, until nothing speaks against its step."""
 
     job: Job
     parts: Sequence[Push]  # by shard
-    content: Measured | None
+    content: BatchMeasures | None
     seconds: float
     ring: int
 
@@ -88,10 +88,10 @@ class WorkerRole:
         self.boot, self.incarnation, self.request = self._new_boot(), 0, 0
         self.job = None
         self._begin: Begin | None = None
-        self._epoch, self._rate, self._place = 0, 1.0, NO_PLACE
+        self._epoch, self._rate, self._place = 0, 1.0, NO_GROUP
         self._held = Held()
         self._report: Report | None = None
-        self._result: Result | None = None
+        self._result: ComputedGradient | None = None
         self._answers: dict[int, Rows] = {}
         self._ids: Sequence[tuple[Ids, ...]] = ()
         self._gifts: dict[int, Push] = {}  # by shard, until it has its own
@@ -103,7 +103,7 @@ class WorkerRole:
             case Welcome(incarnation, boot) if self.state == "joining" and boot == self.boot:
                 self.incarnation = self.replicas.incarnation = incarnation
                 self._ask(None)
-            case Work() if (message.boot, message.request) == (self.boot, self.request):
+            case Assignment() if (message.boot, message.request) == (self.boot, self.request):
                 if self.state == "asking":
                     self._begin_work(message)
             case Rows(boot=boot, pull=pull) if (boot, pull) == (self.boot, self._pull):
@@ -123,12 +123,17 @@ class WorkerRole:
         self._go_on()
 
     def computed(
-        self, job: Job, parts: Sequence[Push], content: Measured | None, seconds: float = 0.0, ring: int = 0
+        self,
+        job: Job,
+        parts: Sequence[Push],
+        content: BatchMeasures | None,
+        seconds: float = 0.0,
+        ring: int = 0,
     ) -> None:
         """The gradient of this job, by shard; its dense part is in the sum of `ring`."""
         if job is not self.job:
             return  # it had to start anew meanwhile
-        self._result = Result(job, parts, content, seconds, ring)
+        self._result = ComputedGradient(job, parts, content, seconds, ring)
         self.state, self.job = "held", None
         self._go_on()
 
@@ -208,7 +213,7 @@ class WorkerRole:
         self.state = "asking"
         self._say_first()
 
-    def _begin_work(self, work: Work) -> None:
+    def _begin_work(self, work: Assignment) -> None:
         self.state, self._begin, self._epoch, self._rate = "pulling", work.begin, work.epoch, work.rate
         self._place = work.place
         self._ids = self._ids_of(work.begin, work.epoch)
@@ -217,7 +222,7 @@ class WorkerRole:
 
     def _pull_anew(self) -> None:
         if self.replicas.replicated:
-            self._place = NO_PLACE  # of a ring from before the switch
+            self._place = NO_GROUP  # of a ring from before the switch
         self._pull += 1
         self._answers = {}
         self._say_first()
@@ -236,7 +241,7 @@ class WorkerRole:
         return self.state == "giving" and self._report is not None and self._report.lease == lease
 
     def _say_first(self) -> None:
-        self._again = Again()
+        self._again = ResendBackoff()
         self._say(large=True)
 
     def _say(self, *, large: bool) -> None:

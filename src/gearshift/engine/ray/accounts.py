@@ -14,28 +14,28 @@ from gearshift.parameters.replicas.figures import Counts, as_json, from_json
 from gearshift.run.resume import restore_measures
 from gearshift.run.saver import failure_of
 from gearshift.sync.strategy import Strategy
-from gearshift.training.ended import Ended, Measured
+from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer
-from gearshift.training.pass_host import PassHost
+from gearshift.training.pass_host import EpochHost
 from gearshift.training.progress import Progress
-from gearshift.training.requests import ResizeAsked, SwitchAsked
+from gearshift.training.requests import ResizeRequest, SwitchRequest
 from gearshift.training.training import Training
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray.coordinator_process import Engine
+    from gearshift.engine.ray.coordinator_process import RayEngine
 
 
-class Books(PassHost):
-    """The role's `Book`: accounts of the training, set back to a checkpoint's when a shard was lost."""
+class TrainingAccounts(EpochHost):
+    """The role's `Accounts` of the training, set back to a checkpoint's when a shard was lost."""
 
-    def __init__(self, engine: Engine, training: Training, observer: Observer) -> None:
+    def __init__(self, engine: RayEngine, training: Training, observer: Observer) -> None:
         super().__init__(training, observer)
         self._engine = engine
         self._rewinds = -1
         self._before: dict[int, tuple[int, Counts]] = {}  # boot of a worker, and what was counted before it
         training.settle = self._settle
 
-    def ended(self, leases: Sequence[Ended[Measured]]) -> None:
+    def ended(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         self._account(leases)
 
     def stepped(self) -> bool:
@@ -132,11 +132,11 @@ class Books(PassHost):
     def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
         self._engine.role.switch(name, asdict(strategy), reason)
 
-    def switch(self, asked: SwitchAsked) -> None:
+    def switch(self, asked: SwitchRequest) -> None:
         super().switch(asked)
         self._note(strategy=self.training.strategy_facts())
 
-    def resize(self, asked: ResizeAsked) -> None:
+    def resize(self, asked: ResizeRequest) -> None:
         super().resize(asked)
         self._note(workers=asked.workers, strategy=self.training.strategy_facts())
 

@@ -18,16 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 
-from gearshift.engine.protocol.all_reduce import Place
+from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.optim.spread import SharedSums
 from gearshift.parameters.push import NO_VALUES
 
 
-class RingBroke(Exception):
+class AllReduceError(Exception):
     """There is no sum; why."""
 
 
-class RingEnd:
+class AllReduceMember:
     def __init__(self, folder: Path, host: str, size: int, patience: float, *, spread: bool = False) -> None:
         """Gradients of `size` numbers are summed; members wait for each other for `patience` seconds.
 
@@ -57,7 +57,7 @@ class RingEnd:
             self.close()
             self._of = incarnation, ring
 
-    def reduce(self, place: Place, dense: Tensor, examples: float) -> None:
+    def reduce(self, place: GroupRank, dense: Tensor, examples: float) -> None:
         """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none.
 
         0 examples: this gradient cannot be used.
@@ -72,12 +72,12 @@ class RingEnd:
             self._add_up(self._values)
         except RuntimeError as error:
             self.close()
-            raise RingBroke(str(error).partition("\n")[0].rpartition("] ")[2][:200]) from error
+            raise AllReduceError(str(error).partition("\n")[0].rpartition("] ")[2][:200]) from error
         if self._file is not None:  # all have met
             self._file.unlink(missing_ok=True)
             self._file = None
         if not torch.isfinite(self._values.sum()):
-            raise RingBroke("a gradient that cannot be used")
+            raise AllReduceError("a gradient that cannot be used")
         if self._shared is not None:
             self._shared.settle(place.size)
 
@@ -93,7 +93,7 @@ class RingEnd:
     def _add_up(self, values: Tensor) -> None:
         self._group.allreduce([values]).wait()
 
-    def _connect(self, place: Place) -> None:
+    def _connect(self, place: GroupRank) -> None:
         self._file = self._folder / f"ring-{self._of[0]}-{self._of[1]}"
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()

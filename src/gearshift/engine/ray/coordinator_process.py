@@ -18,27 +18,27 @@ import numpy as np
 import torch
 
 from gearshift.data.batch import Floats, Ids
-from gearshift.embedding.sharded import Placement
-from gearshift.engine.protocol.all_reduce import Rings, Transport
+from gearshift.embedding.sharded import IdPlacement
+from gearshift.engine.protocol.all_reduce import AllReduceGroups, Transport
 from gearshift.engine.protocol.coordinator import CoordinatorRole
 from gearshift.engine.protocol.host import StateLost
 from gearshift.engine.protocol.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
-from gearshift.engine.ray.accounts import Books
+from gearshift.engine.ray.accounts import TrainingAccounts
 from gearshift.engine.ray.dense_copy import unmirrored
 from gearshift.engine.ray.process_context import (
-    Member,
-    Site,
+    Membership,
+    ProcessContext,
     driver_of,
     endpoint_of,
     layout_of,
     read_state,
     write_state,
 )
-from gearshift.engine.ray.remote_rows import Elsewhere
-from gearshift.engine.ray.saver import ClusterSaver, Vault
+from gearshift.engine.ray.remote_rows import RemoteRows
+from gearshift.engine.ray.saver import ClusterSaver, FolderSnapshotStore
 from gearshift.engine.ray.snapshots import Size
 from gearshift.engine.ray.worker_process import STARTS
-from gearshift.engine.wire.driver import CoordinatorSeat
+from gearshift.engine.wire.driver import CoordinatorRunner
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import folder as run_folder
@@ -56,10 +56,10 @@ from gearshift.training.training import Training
 TRIES = 8  # starts of the coordinator without a new checkpoint between them, after which the run ends
 
 
-class Staff(Protocol):
+class ProcessManager(Protocol):
     """Who starts and ends the other processes."""
 
-    def begin(self, site: Site, workers: int) -> None: ...
+    def begin(self, site: ProcessContext, workers: int) -> None: ...
     def resize(self, workers: int) -> None: ...
     def rest(self) -> None:
         """The work is done: who ends now is not started anew."""
@@ -85,7 +85,7 @@ class Staff(Protocol):
     def close(self) -> None: ...
 
 
-def coordinate(member: Member, site: Site, staff: Staff) -> Run:
+def coordinate(member: Membership, site: ProcessContext, staff: ProcessManager) -> Run:
     """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
     site.enter(restarted=member.restarted)
     folder = site.folder
@@ -93,7 +93,7 @@ def coordinate(member: Member, site: Site, staff: Staff) -> Run:
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
     refuse_to_die_again(folder, member.start)
     run = site.build(resume=folder if resumed else origin_of(folder))
-    run.training.engine = Engine(run, member, site, staff)
+    run.training.engine = RayEngine(run, member, site, staff)
     run.make_saver = ClusterSaver
     run.processes = staff.figures
     run.header = site.recipe.header(run, folder)
@@ -146,12 +146,12 @@ def origin_of(folder: Path) -> Path | None:
     return Path(origin) if origin else None
 
 
-class Engine:
+class RayEngine:
     """Runs a training with the processes that its staff keeps."""
 
     name = "ray"
 
-    def __init__(self, run: Run, member: Member, site: Site, staff: Staff) -> None:
+    def __init__(self, run: Run, member: Membership, site: ProcessContext, staff: ProcessManager) -> None:
         self.training = run.training
         self._run, self._member, self.staff = run, member, staff
         self.learner = run.training.learner
@@ -189,9 +189,9 @@ class Engine:
         try:
             with closing(endpoint_of(self._member, self.site, training)) as endpoint:
                 self.driver = driver_of(self._member, self.site, endpoint)
-                self.books = Books(self, training, observer)
+                self.books = TrainingAccounts(self, training, observer)
                 self.role = CoordinatorRole(
-                    Vault(self),
+                    FolderSnapshotStore(self),
                     self.books,
                     shards=self.site.shards,
                     examples=training.train.counted(),
@@ -199,11 +199,11 @@ class Engine:
                     workers=workers,
                     log=training.observe,
                     tell=observer.tell,
-                    rings=Rings(self._transport(), observer.tell),
+                    rings=AllReduceGroups(self._transport(), observer.tell),
                 )
                 self.staff.heeded_by(self._notice)
                 self.staff.replaced_to(self._replaced)
-                self.driver.steer(RunSeat(self))
+                self.driver.steer(TrainingRunner(self))
         except ownership.Fenced:
             if self.site.is_replaced():  # its processes must not be ended
                 self.staff.step_down()
@@ -250,7 +250,7 @@ class Engine:
         assert saver.last is not None
         saver.engine = self
         stores: tuple[Any, ...] = tuple(
-            Elsewhere(store, i, self) for i, store in enumerate(self.learner.server.stores)
+            RemoteRows(store, i, self) for i, store in enumerate(self.learner.server.stores)
         )
         self.learner.server.stores = stores
 
@@ -262,7 +262,7 @@ class Engine:
     def learn_sizes(self, sizes: Sequence[Size]) -> None:
         """Of the stores on the shards, for the report."""
         for store, size in zip(self.learner.server.stores, sizes, strict=True):
-            assert isinstance(store, Elsewhere)
+            assert isinstance(store, RemoteRows)
             store.size = size
 
     def redoes(self, steps: int) -> None:
@@ -352,7 +352,7 @@ class Engine:
 
     def peek(self, ids: tuple[Ids, ...]) -> tuple[Floats, ...]:
         """Rows of each store; the dense values of the learner are brought up to date on the way."""
-        places = [Placement(own, self.site.shards) for own in ids]
+        places = [IdPlacement(own, self.site.shards) for own in ids]
         self._question += 1
         number, answers = self._question, dict[int, Seen]()
 
@@ -386,17 +386,17 @@ class Engine:
             for name, values in self.learner.server.buffers.items():
                 values.copy_(answers[0].statistics[name])
 
-    def _gathered(self, i: int, ids_U: Ids, place: Placement, answers: dict[int, Seen]) -> Floats:
+    def _gathered(self, i: int, ids_U: Ids, place: IdPlacement, answers: dict[int, Seen]) -> Floats:
         rows_UW: Floats = np.empty((len(ids_U), self.learner.server.stores[i].width), np.float32)
         for shard, at in enumerate(place.groups):
             rows_UW[at] = answers[shard].rows[i]
         return rows_UW
 
 
-class RunSeat(CoordinatorSeat):
+class TrainingRunner(CoordinatorRunner):
     """The coordinator's loop: what users ask is done between two messages, and it ends with a checkpoint."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RayEngine) -> None:
         super().__init__(engine.role, engine.site.tick)
         self._engine = engine
 

@@ -17,11 +17,11 @@ from gearshift.engine.wire.limits import StatePart
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.push import NO_VALUES
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Layout, shard_server
+from gearshift.parameters.shard import ShardLayout, shard_server
 
 
-class Mirror:
-    def __init__(self, whole: Server, layout: Layout) -> None:
+class DenseCopy:
+    def __init__(self, whole: Server, layout: ShardLayout) -> None:
         """`whole` is of this worker alone; its values move."""
         self._layout = layout
         self._servers = [shard_server(whole, layout, shard) for shard in range(layout.shards)]

@@ -20,7 +20,13 @@ from torch import nn
 
 from gearshift.engine.ray.coordinator_process import coordinate
 from gearshift.engine.ray.local_cluster import LocalRay
-from gearshift.engine.ray.process_context import FOLDER_SECONDS, Recipe, Site, read_state, write_state
+from gearshift.engine.ray.process_context import (
+    FOLDER_SECONDS,
+    ProcessContext,
+    Recipe,
+    read_state,
+    write_state,
+)
 from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
@@ -80,7 +86,7 @@ def start(
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
             sockets = str(temporary_folders.make(temporary_folders.SOCKETS, folder))
-        site = Site(
+        site = ProcessContext(
             recipe,
             folder.resolve(),
             str(Path.cwd()),
@@ -126,20 +132,24 @@ def _ray() -> Any:
     return actors
 
 
-def _plan(ray: Any, settings: ClusterSettings, folder: Path, workers: int, shards: int) -> actors.Plan:
+def _plan(
+    ray: Any, settings: ClusterSettings, folder: Path, workers: int, shards: int
+) -> actors.ProcessPlacement:
     needs = {
-        "coordinator": ray.Needs(settings.coordinator_cpus),
-        "shard": ray.Needs(settings.shard_cpus),
-        "worker": ray.Needs(settings.worker_cpus, settings.worker_gpus),
+        "coordinator": ray.ProcessResources(settings.coordinator_cpus),
+        "shard": ray.ProcessResources(settings.shard_cpus),
+        "worker": ray.ProcessResources(settings.worker_cpus, settings.worker_gpus),
     }
-    plan: actors.Plan = ray.Plan(f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread)
+    plan: actors.ProcessPlacement = ray.ProcessPlacement(
+        f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread
+    )
     return replace(plan, group=ray.reserve(plan, PLACE_SECONDS))
 
 
 class LaunchedRun(History):
     """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
 
-    def __init__(self, site: Site, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
+    def __init__(self, site: ProcessContext, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
         self.folder, self._site = site.folder, site
         self.messages: list[str] = []
         self.header: tuple[str, ...] = ()
@@ -151,7 +161,7 @@ class LaunchedRun(History):
         self._heard = time.monotonic()
         self._question: Any = None  # to the coordinator, under way
         self._headless_since: float | None = None
-        self._watchdog = ray.Watchdog(hub, site.patience, self.tell)
+        self._watchdog = ray.CoordinatorWatchdog(hub, site.patience, self.tell)
         self._error: BaseException | None = None
         self._over = self._stopping = self._looking = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop

@@ -29,7 +29,7 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits, Statistic
 from gearshift.errors import UserError
-from gearshift.parameters.shard import Layout
+from gearshift.parameters.shard import ShardLayout
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run import ownership
@@ -75,7 +75,7 @@ _writing = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Site:
+class ProcessContext:
     recipe: Recipe
     folder: Path  # the run's own; every process reads and writes checkpoints there
     cwd: str  # where the run was started: relative paths of the data mean that place
@@ -133,7 +133,7 @@ class Site:
                 "the processes that had it before have stopped and write nothing more"
             )
 
-    def keep_lease(self, member: Member) -> None:
+    def keep_lease(self, member: Membership) -> None:
         """While this process lives, nobody else takes the run, also if its coordinator is just being restarted."""
         if self.token:
             name = f"{member.me.role}-{member.me.number}"
@@ -266,7 +266,7 @@ class Site:
             shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-class Member(Protocol):
+class Membership(Protocol):
     """A process's place among the others, as whoever started it keeps it."""
 
     me: To
@@ -293,15 +293,15 @@ def _said(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-Body = Callable[[Member, Site], None]  # what a process does, to its end
+Body = Callable[[Membership, ProcessContext], None]  # what a process does, to its end
 
 
-def layout_of(learner: Learner, shards: int) -> Layout:
+def layout_of(learner: Learner, shards: int) -> ShardLayout:
     dense, together = learner.worker.dense, learner.server.max_norm is not None
-    return Layout.of(shards, len(dense), dense.offsets, together=together)
+    return ShardLayout.of(shards, len(dense), dense.offsets, together=together)
 
 
-def endpoint_of(member: Member, site: Site, training: Training) -> Endpoint:
+def endpoint_of(member: Membership, site: ProcessContext, training: Training) -> Endpoint:
     """The sockets of this process; the others learn where they are."""
     keys = Keys.make() if site.wire == "curve" else None
     bind = ""
@@ -314,7 +314,7 @@ def endpoint_of(member: Member, site: Site, training: Training) -> Endpoint:
     return endpoint
 
 
-def driver_of(member: Member, site: Site, endpoint: Endpoint) -> Driver:
+def driver_of(member: Membership, site: ProcessContext, endpoint: Endpoint) -> Driver:
     driver = Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
     member.measured_by(driver.figures)
     return driver

@@ -12,13 +12,13 @@ from gearshift.embedding.store import RowFTRL, RowStore
 from gearshift.engine.ray.snapshots import Size
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray.coordinator_process import Engine
+    from gearshift.engine.ray.coordinator_process import RayEngine
 
 
-class Elsewhere:
+class RemoteRows:
     """A store whose rows are on the shards: they can be looked at, and nothing else."""
 
-    def __init__(self, store: RowStore, number: int, engine: Engine) -> None:
+    def __init__(self, store: RowStore, number: int, engine: RayEngine) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
         self._number, self._engine, self._unmoved = number, engine, store
         self.size: Size = 0, 0  # in the newest checkpoint

@@ -15,13 +15,13 @@ from gearshift.run.saver import Saver, refuse_vanished, why
 from gearshift.training.learner import Learner, is_of_rows
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray.coordinator_process import Engine
+    from gearshift.engine.ray.coordinator_process import RayEngine
 
 
 class ClusterSaver(Saver):
     """Saves by cuts of the shards; before there are any, as any other."""
 
-    engine: Engine | None = None
+    engine: RayEngine | None = None
     tried = -1  # the step of the last attempt
     _pending: tuple[dict[str, Any], dict[str, Arrays], bool] | None = None
 
@@ -99,10 +99,10 @@ class ClusterSaver(Saver):
         return failure
 
 
-class Vault:
+class FolderSnapshotStore:
     """The run's folder, as the role sees it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RayEngine) -> None:
         self._engine, self._folder = engine, engine.site.folder
         self._incarnation = 0
 

@@ -6,15 +6,15 @@ from contextlib import closing
 from functools import partial
 
 from gearshift.engine.protocol.shard import ShardRole
-from gearshift.engine.ray.process_context import Member, Site, driver_of, endpoint_of, layout_of
-from gearshift.engine.ray.snapshots import PartCut, load_part, part_folder
+from gearshift.engine.ray.process_context import Membership, ProcessContext, driver_of, endpoint_of, layout_of
+from gearshift.engine.ray.snapshots import ShardSnapshot, load_part, part_folder
 from gearshift.errors import UserError
 from gearshift.parameters.server import Server
 from gearshift.run.low_priority import in_background
 from gearshift.run.saver import why
 
 
-def serve(member: Member, site: Site) -> None:
+def serve(member: Membership, site: ProcessContext) -> None:
     site.enter(restarted=member.restarted)
     site.keep_lease(member)
     number = member.me.number
@@ -26,7 +26,7 @@ def serve(member: Member, site: Site) -> None:
         return load_part(training.learner, layout, number, site.checkpoints / name)
 
     def take_cut(name: str, server: Server) -> None:
-        cut, incarnation = PartCut.of(server, number), role.incarnation
+        cut, incarnation = ShardSnapshot.of(server, number), role.incarnation
 
         def write() -> None:
             error = ""

@@ -25,12 +25,12 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from gearshift.embedding.sharded import Placement
-from gearshift.embedding.store import Cut, RowBlock
+from gearshift.embedding.sharded import IdPlacement
+from gearshift.embedding.store import RowBlock, StoreSnapshot
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Layout, shard_server
+from gearshift.parameters.shard import ShardLayout, shard_server
 from gearshift.run.saver import refuse_vanished
 from gearshift.training.learner import Learner, is_of_rows
 
@@ -43,16 +43,16 @@ def part_folder(checkpoints: Path, name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class PartCut:
+class ShardSnapshot:
     """A shard's part as it was when the cut was taken, while the shard goes on."""
 
     shard: int
     dense: dict[str, Tensor]  # flat, optimizer/..., statistics/...
-    rows: tuple[Cut, ...]
+    rows: tuple[StoreSnapshot, ...]
     sizes: tuple[Size, ...]  # of the stores
 
     @classmethod
-    def of(cls, server: Server, shard: int) -> PartCut:
+    def of(cls, server: Server, shard: int) -> ShardSnapshot:
         dense = {"flat": server.flat.clone()}
         dense |= {f"optimizer/{name}": values.clone() for name, values in server.optimizer_state.items()}
         dense |= {f"statistics/{name}": values.clone() for name, values in server.buffers.items()}
@@ -80,7 +80,7 @@ class PartCut:
             cut.close()
 
 
-def load_part(learner: Learner, layout: Layout, shard: int, path: Path) -> Server:
+def load_part(learner: Learner, layout: ShardLayout, shard: int, path: Path) -> Server:
     """The server of this shard, with its part of the checkpoint; `learner` is of this process alone."""
     parted_alike = checkpoint.read_facts(path).get(PARTS) == layout.shards
     saved = Checkpoint.open(
@@ -96,13 +96,13 @@ def load_part(learner: Learner, layout: Layout, shard: int, path: Path) -> Serve
 def _own_rows(block: RowBlock, shard: int, shards: int) -> RowBlock:
     if shards == 1:
         return block
-    at = Placement(block.ids_U, shards).groups[shard]
+    at = IdPlacement(block.ids_U, shards).groups[shard]
     return replace(block, **{f.name: getattr(block, f.name)[at] for f in fields(block)})
 
 
 def commit(
     learner: Learner,
-    layout: Layout,
+    layout: ShardLayout,
     beside: Path,
     path: Path,
     facts: Mapping[str, Any],

@@ -12,17 +12,17 @@ import torch
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
-from gearshift.embedding.lookup import Found
-from gearshift.embedding.sharded import Placement
+from gearshift.embedding.lookup import IndexedBatch
+from gearshift.embedding.sharded import IdPlacement
 from gearshift.engine.protocol.messages import Rows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import Job, WorkerRole
-from gearshift.engine.ray.all_reduce import RingBroke, RingEnd
-from gearshift.engine.ray.dense_copy import Mirror, wants_spread
-from gearshift.engine.ray.process_context import Member, Site, driver_of, endpoint_of, layout_of
-from gearshift.engine.wire.driver import Computed, NoSum, Result, Unusable
+from gearshift.engine.ray.all_reduce import AllReduceError, AllReduceMember
+from gearshift.engine.ray.dense_copy import DenseCopy, wants_spread
+from gearshift.engine.ray.process_context import Membership, ProcessContext, driver_of, endpoint_of, layout_of
+from gearshift.engine.wire.driver import AllReduceFailed, Computed, ComputeFailed, ComputeResult
 from gearshift.parameters.push import Push
-from gearshift.parameters.shard import NO_PREDICTIONS, Layout
+from gearshift.parameters.shard import NO_PREDICTIONS, ShardLayout
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import measured_of
 from gearshift.training.pass_host import NOT_FINITE
@@ -33,20 +33,20 @@ STARTS = 1 << 20  # that a process has numbers for
 LOOPBACK = "127.0.0.1"
 
 
-def work(member: Member, site: Site) -> None:
+def work(member: Membership, site: ProcessContext) -> None:
     site.enter(restarted=member.restarted)
     if member.me.number == 0:  # with the shards that is enough: many workers would only load the file system
         site.keep_lease(member)
     training = site.build().training
     layout = layout_of(training.learner, site.shards)
-    ring = RingEnd(
+    ring = AllReduceMember(
         site.meeting_place,
         member.host if site.wire == "curve" else LOOPBACK,
         layout.dense[-1].stop,
         site.patience,
         spread=wants_spread(training.learner.server),
     )
-    hands = Hands(training, layout, member.me.number, site.shuffle, ring)
+    hands = WorkerComputation(training, layout, member.me.number, site.shuffle, ring)
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
     with closing(endpoint_of(member, site, training)) as endpoint, closing(hands):
@@ -54,17 +54,19 @@ def work(member: Member, site: Site) -> None:
         driver_of(member, site, endpoint).run(role, hands.compute)
 
 
-class Hands:
+class WorkerComputation:
     """What a worker does with its examples."""
 
-    def __init__(self, training: Training, layout: Layout, number: int, shuffle: bool, ring: RingEnd) -> None:
+    def __init__(
+        self, training: Training, layout: ShardLayout, number: int, shuffle: bool, ring: AllReduceMember
+    ) -> None:
         self._training, self._layout, self._number, self._shuffle = training, layout, number, shuffle
         self._learner = training.learner
         self._worker, self._buffers = self._learner.worker, dict(self._learner.model.named_buffers())
         self._ranges = Ranges(training.train)
-        self._mirror, self._ring = Mirror(self._learner.server, layout), ring
+        self._mirror, self._ring = DenseCopy(self._learner.server, layout), ring
         # What was read for the newest leases: one may be computed while the worker, told to start anew, begins another.
-        self._read: dict[int, tuple[Found, list[Placement]]] = {}
+        self._read: dict[int, tuple[IndexedBatch, list[IdPlacement]]] = {}
 
     def close(self) -> None:
         self._ranges.close()
@@ -76,7 +78,7 @@ class Hands:
         batch = self._ranges.read(lease.first, lease.count, (plan.seed, epoch) if self._shuffle else None)
         found = self._learner.find(batch)
         several = self._layout.shards > 1
-        places = [Placement(own, self._layout.shards) for own in found.ids] if several else []
+        places = [IdPlacement(own, self._layout.shards) for own in found.ids] if several else []
         self._read = {**dict(list(self._read.items())[-1:]), lease.number: (found, places)}
         if not several:
             return [found.ids]
@@ -85,7 +87,7 @@ class Hands:
             for s in range(self._layout.shards)
         ]
 
-    def compute(self, job: Job) -> Result:
+    def compute(self, job: Job) -> ComputeResult:
         since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
         self._ring.stay_in(job.answers[0].incarnation, job.place.ring)
         self._take_dense(job)
@@ -95,7 +97,7 @@ class Hands:
             push = compute_lease(self._worker, found, rows, seed)
         except NotFinitePush as error:
             if not job.place.ring:
-                return Unusable(f"{NOT_FINITE}: {error}")
+                return ComputeFailed(f"{NOT_FINITE}: {error}")
             push = replace(error.push, examples=0.0)  # the other members wait for it; it counts for nothing
         if self._training.pacer is not None:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
@@ -103,8 +105,8 @@ class Hands:
         if job.place.ring:
             try:
                 push = self._reduced(job, push)
-            except RingBroke as error:
-                return NoSum(str(error))
+            except AllReduceError as error:
+                return AllReduceFailed(str(error))
         waited = time.monotonic() - own
         return Computed(self._split(push, job.answers[0]), content, push.ring, waited)
 
@@ -126,7 +128,9 @@ class Hands:
             for name, values in self._buffers.items():
                 values.copy_(job.answers[0].statistics[name])
 
-    def _rows(self, found: Found, places: list[Placement], answers: tuple[Rows, ...]) -> tuple[Floats, ...]:
+    def _rows(
+        self, found: IndexedBatch, places: list[IdPlacement], answers: tuple[Rows, ...]
+    ) -> tuple[Floats, ...]:
         if len(answers) == 1:
             return answers[0].rows
         rows = []

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
-from gearshift.embedding.lookup import Found
+from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.simulation.exchanges import ReplicaLearning
-from gearshift.engine.simulation.simulator import Switch, simulate
+from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
@@ -49,10 +49,10 @@ class VirtualRun:
 def train_in_virtual_time(
     learner: Learner,
     data: Dataset,
-    cluster: Cluster,
+    cluster: ClusterModel,
     strategy: Strategy,
     *,
-    switches: Iterable[Switch] = (),
+    switches: Iterable[SimulatedSwitch] = (),
     automatic: Automatic | None = None,
     lr_scale: float | Callable[[int], float] = 1.0,
     shuffle: tuple[int, int] | None = None,
@@ -100,7 +100,7 @@ class _Learning:
         self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
         self._replica = learner.replica(learner.worker.threads)
         self._batches = prefetched(self._find(batches), depth=4)
-        self._found: dict[int, Found] = {}  # by first example, until its lease ends
+        self._found: dict[int, IndexedBatch] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
@@ -181,7 +181,7 @@ class _Learning:
             positions = np.arange(first, first + len(batch))
             self.run.pieces.update(positions // self.piece, labels, probabilities, batch.weights_B)
 
-    def _find(self, batches: Generator[Batch]) -> Generator[Found]:
+    def _find(self, batches: Generator[Batch]) -> Generator[IndexedBatch]:
         try:
             for batch in batches:
                 yield self.learner.find(batch)

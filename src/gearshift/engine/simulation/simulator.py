@@ -20,7 +20,7 @@ from math import inf
 from typing import Any, Protocol
 
 from gearshift.cluster_model.closed_forms import possible_rate
-from gearshift.cluster_model.cluster import Cluster
+from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.cluster_model.durations import Absence, worker_times
 from gearshift.engine.simulation.exchanges import Exchanges, ReplicaLearning
 from gearshift.engine.simulation.shared_cores import SharedCores
@@ -68,7 +68,7 @@ class Learning(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class SimulatedSwitch:
     """Another strategy decides from `seconds` on, or when so many `examples` are applied or discarded."""
 
     strategy: str
@@ -82,11 +82,11 @@ Log = Callable[[Event, list[Action]], None]
 
 
 def simulate(
-    cluster: Cluster,
+    cluster: ClusterModel,
     strategy: Strategy,
     examples: int,
     *,
-    switches: Iterable[Switch] = (),
+    switches: Iterable[SimulatedSwitch] = (),
     automatic: Automatic | None = None,
     learning: Learning | None = None,
     log: Log | None = None,
@@ -114,10 +114,10 @@ def _no_collections() -> Iterator[None]:
 class Simulation:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterModel,
         strategy: Strategy,
         examples: int,
-        switches: Iterable[Switch],
+        switches: Iterable[SimulatedSwitch],
         automatic: Automatic | None,
         learning: Learning | None,
         log: Log | None,
@@ -269,7 +269,7 @@ class Simulation:
     def _switch(self, i: int, _: int) -> None:
         self._tell(self._planned(self._at_seconds[i]))
 
-    def _planned(self, switch: Switch) -> SwitchRequested:
+    def _planned(self, switch: SimulatedSwitch) -> SwitchRequested:
         """It ends `auto`, as in a real run: whoever planned it knows better."""
         self._watching = False
         return SwitchRequested(switch.strategy, switch.settings, "as scheduled", self.now)
@@ -395,6 +395,6 @@ class Simulation:
         self._tell(ExchangeDone(number, self.now))
 
 
-def _examples(switch: Switch) -> int:
+def _examples(switch: SimulatedSwitch) -> int:
     assert switch.examples is not None
     return switch.examples

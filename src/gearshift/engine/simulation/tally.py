@@ -15,13 +15,13 @@ from gearshift.sync.messages import Action, Apply, Begin, Discard, Reissue
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     mean: float = 0.0
     p99: float = 0.0
     max: float = 0.0
 
     @classmethod
-    def of(cls, counts: Counter[int]) -> Spread:
+    def of(cls, counts: Counter[int]) -> Distribution:
         total = counts.total()
         if not total:
             return cls()
@@ -47,8 +47,8 @@ class Outcome:
     reissued: int  # begun in vain: their worker was lost
     applied_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[int, ...]
-    staleness: Spread  # steps applied since its parameters were pulled
-    lag: Spread  # steps behind its schedule
+    staleness: Distribution  # steps applied since its parameters were pulled
+    lag: Distribution  # steps behind its schedule
     idle_seconds: float  # of workers that are there and have nothing to do
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
     automatic: tuple[Change, ...] = ()  # what auto changed, when and why
@@ -137,8 +137,8 @@ class Tally:
             reissued=self.reissued,
             applied_by_worker=tuple(self.applied_by_worker),
             discarded_by_worker=tuple(self.discarded_by_worker),
-            staleness=Spread.of(self.staleness),
-            lag=Spread.of(self.lag),
+            staleness=Distribution.of(self.staleness),
+            lag=Distribution.of(self.lag),
             idle_seconds=idle_seconds,
             possible=possible,
             automatic=automatic,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gearshift.engine.protocol import messages as m
 from gearshift.engine.protocol.messages import COORDINATOR, Message, To
 from gearshift.engine.protocol.replica_messages import Met, Offer, Target
-from gearshift.engine.wire.frames import HALF, Buffer, Reader, Writer
+from gearshift.engine.wire.frames import HALF, Buffer, FrameReader, FrameWriter
 from gearshift.engine.wire.limits import Limits, WireError
 from gearshift.engine.wire.message_types import KINDS
 from gearshift.engine.wire.replica_message_types import REPLICA_KINDS
@@ -31,16 +31,16 @@ class Codec:
         """Without copies: the arrays must not change afterwards. Raises if the limits are too narrow for it."""
         kind = BY_TYPE[type(message)]
         incarnation = getattr(message, "incarnation", 0)
-        writer = Writer(kind.number, incarnation, self.limits, HALF if half else 0)
+        writer = FrameWriter(kind.number, incarnation, self.limits, HALF if half else 0)
         kind.write(writer, message)
         return writer.frames()
 
     def knock(self, *, half: bool = False) -> list[Buffer]:
-        return Writer(KNOCK, 0, self.limits, HALF if half else 0).frames()
+        return FrameWriter(KNOCK, 0, self.limits, HALF if half else 0).frames()
 
     def decode(self, frames: Sequence[Buffer], speaker: To) -> tuple[Message | None, bool]:
         """The message (None: a knock), and whether its sender wants `half`. Its arrays lie in the frames."""
-        reader = Reader(frames, self.limits)
+        reader = FrameReader(frames, self.limits)
         if reader.kind == KNOCK:
             if reader.flags & ~HALF or reader.incarnation:
                 raise WireError("a flag that the message does not have")

@@ -26,7 +26,7 @@ from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact
 from gearshift.parameters.push import Push
-from gearshift.training.ended import Measured
+from gearshift.training.ended import BatchMeasures
 
 LAST_BATCH = 10.0  # seconds that a computation may take to end when the worker does
 KEPT = 1000  # messages
@@ -36,33 +36,33 @@ FAREWELL = 10.0  # seconds at most in which workers hear that it is over
 @dataclass(frozen=True)
 class Computed:
     parts: Sequence[Push]  # by shard, in memory that stays as it is
-    content: Measured | None = None
+    content: BatchMeasures | None = None
     ring: int = 0  # whose sum has its dense part
     waited: float = 0.0  # seconds, for others in that ring: they say nothing of this worker
 
 
 @dataclass(frozen=True)
-class Unusable:
+class ComputeFailed:
     """There is no gradient that could be used."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class NoSum:
+class AllReduceFailed:
     """The ring of this work broke."""
 
     reason: str
 
 
-Result = Computed | Unusable | NoSum
-Compute = Callable[[Job], Result]
+ComputeResult = Computed | ComputeFailed | AllReduceFailed
+Compute = Callable[[Job], ComputeResult]
 
 
 Role = CoordinatorRole | ShardRole | WorkerRole
 
 
-class Seat(Protocol):
+class RoleRunner(Protocol):
     """A role as the loop sees it."""
 
     @property
@@ -103,7 +103,7 @@ class Driver:
         self._due = 0.0
         self._cpu = 0.0  # that the loop has taken
         self._stopped = False
-        self._seat: Seat | None = None
+        self._seat: RoleRunner | None = None
         self._waited = 0.0  # seconds for others
 
     def post(self, do: Callable[[], None]) -> None:
@@ -120,17 +120,17 @@ class Driver:
         match role:
             case WorkerRole():
                 assert compute is not None, "a worker computes"
-                seat = WorkerSeat(role, compute, self.post, self.hang_after)
+                seat = WorkerRunner(role, compute, self.post, self.hang_after)
                 try:
                     self.steer(seat)
                 finally:
                     seat.close()
             case CoordinatorRole():
-                self.steer(CoordinatorSeat(role, self.interval))
+                self.steer(CoordinatorRunner(role, self.interval))
             case ShardRole():
-                self.steer(ShardSeat(role))
+                self.steer(ShardRunner(role))
 
-    def steer(self, seat: Seat) -> None:
+    def steer(self, seat: RoleRunner) -> None:
         """The loop of this seat, to its end."""
         self._seat = seat
         self.send(seat.role)
@@ -138,7 +138,7 @@ class Driver:
             self._turn(seat)
             self._cpu = time.thread_time()
 
-    def _turn(self, seat: Seat) -> None:
+    def _turn(self, seat: RoleRunner) -> None:
         while self._kept:  # before the clock: they may have waited for long
             seat.handle(self._kept.popleft())
             self.send(seat.role)
@@ -157,7 +157,7 @@ class Driver:
             self._posted.get()()
             self.send(seat.role)
 
-    def _receive(self, seat: Seat | None, seconds: float) -> list[Message]:
+    def _receive(self, seat: RoleRunner | None, seconds: float) -> list[Message]:
         busy, began = seat is not None and seat.busy(), time.monotonic()
         found = self.endpoint.receive(seconds)
         self._waited += 0.0 if busy else time.monotonic() - began
@@ -200,7 +200,7 @@ class Driver:
         self._stopped = True
 
 
-class Unalarmed:
+class WithoutAlarm:
     """A seat that does what it does when it hears something, or at a tick."""
 
     def alarm(self) -> float:
@@ -210,7 +210,7 @@ class Unalarmed:
         pass
 
 
-class ShardSeat(Unalarmed):
+class ShardRunner(WithoutAlarm):
     def __init__(self, role: ShardRole) -> None:
         self.role = role
 
@@ -230,7 +230,7 @@ class ShardSeat(Unalarmed):
         return self.role.figures()
 
 
-class CoordinatorSeat(Unalarmed):
+class CoordinatorRunner(WithoutAlarm):
     """When the work is done it stays until nobody asks any more, so that every worker hears it."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
@@ -268,7 +268,7 @@ class CoordinatorSeat(Unalarmed):
         return self.role.figures()
 
 
-class WorkerSeat:
+class WorkerRunner:
     def __init__(
         self,
         role: WorkerRole,
@@ -327,20 +327,20 @@ class WorkerSeat:
                 continue  # the worker had to start anew before this one's turn came
             began = time.perf_counter()
             try:
-                result: Result | BaseException = self._compute(job)
+                result: ComputeResult | BaseException = self._compute(job)
             except BaseException as error:
                 result = error
             self._post(partial(self._done, job, result, time.perf_counter() - began))
 
-    def _done(self, job: Job, result: Result | BaseException, seconds: float) -> None:
+    def _done(self, job: Job, result: ComputeResult | BaseException, seconds: float) -> None:
         seconds -= result.waited if isinstance(result, Computed) else 0.0
         self._batches, self._seconds = self._batches + 1, self._seconds + seconds
         match result:
             case Computed(parts, content, ring):
                 self.role.computed(job, parts, content, seconds, ring)
-            case Unusable(reason):
+            case ComputeFailed(reason):
                 self.role.failed(job, reason)
-            case NoSum(reason):
+            case AllReduceFailed(reason):
                 self.role.broke(job, reason)
             case _:
                 raise result

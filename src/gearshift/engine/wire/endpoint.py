@@ -29,10 +29,10 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.address import check_bind
 from gearshift.engine.wire.codec import Codec
 from gearshift.engine.wire.frames import Buffer
-from gearshift.engine.wire.keys import Contact, Gate, Keys, Register
+from gearshift.engine.wire.keys import Contact, ContactRegister, Keys, PeerAuthenticator
 from gearshift.engine.wire.limits import Broken, Limits, WireError
-from gearshift.engine.wire.refused_connections import BROKE_OFF, FAILURES, WATCHED, Door
-from gearshift.engine.wire.shared_memory import Neighbours
+from gearshift.engine.wire.refused_connections import BROKE_OFF, FAILURES, WATCHED, HandshakeMonitor
+from gearshift.engine.wire.shared_memory import LocalPeers
 
 CONNECTS = {"coordinator": (), "shard": ("coordinator",), "worker": ("coordinator", "shard")}
 NAME = re.compile(rb"(worker|shard)/([0-9]{1,9})/([0-9]{1,19})/[0-9a-f]{16}")
@@ -53,7 +53,7 @@ Socket = zmq.Socket[bytes]
 
 
 @dataclass
-class Line:
+class PeerConnection:
     """A connection to one that listens."""
 
     contact: Contact
@@ -108,19 +108,19 @@ class Endpoint:
         self.unsent: Counter[str] = Counter()
         self.sent, self.received = Traffic(), Traffic()
         self._only_ours = bind.startswith("ipc://")  # a file that nobody but our user can reach
-        self.door = Door(self.broken if self._only_ours else self.refused)
+        self.door = HandshakeMonitor(self.broken if self._only_ours else self.refused)
         self._told: Counter[str] = Counter()
         self._told_at: dict[str, float] = {}
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = zmq.Poller()
-        self._register = Register()
-        self._lines: dict[To, Line] = {}
+        self._register = ContactRegister()
+        self._lines: dict[To, PeerConnection] = {}
         self._routes: dict[To, Route] = {}
-        self._monitors: dict[Any, Line | None] = {}  # None: of the socket that listens
-        self._neighbours = Neighbours(me, boot, limits)
+        self._monitors: dict[Any, PeerConnection | None] = {}  # None: of the socket that listens
+        self._neighbours = LocalPeers(me, boot, limits)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._poller.register(self._wake, zmq.POLLIN)
-        self._gate = Gate(self._context, self._register) if keys else None
+        self._gate = PeerAuthenticator(self._context, self._register) if keys else None
         if self._gate:
             self._poller.register(self._gate.socket, zmq.POLLIN)
         self._router = self._listen(bind, open_to_host) if bind else None
@@ -277,7 +277,7 @@ class Endpoint:
             raise WireError("a name that does not belong to the key")
         return who, int(found[3])
 
-    def _knock(self, line: Line) -> None:
+    def _knock(self, line: PeerConnection) -> None:
         line.knocked = self._send(line.socket, self.codec.knock(half=self.half))
 
     def _send(self, socket: Socket, frames: list[Buffer]) -> bool:
@@ -306,7 +306,7 @@ class Endpoint:
             line.refused |= event in FAILURES
             line.down_since = line.down_since or time.monotonic()
 
-    def _count_failure(self, event: zmq.Event, line: Line | None) -> None:
+    def _count_failure(self, event: zmq.Event, line: PeerConnection | None) -> None:
         """Of a handshake. One that breaks off is a stranger only where strangers can come."""
         died = event == BROKE_OFF and (line is not None or self._only_ours)
         (self.broken if died else self.refused)[FAILURES[event]] += 1
@@ -338,11 +338,11 @@ class Endpoint:
         if self.keys:
             dealer.setsockopt_string(zmq.CURVE_SERVERKEY, contact.key)
         monitor = self._monitor(dealer)
-        self._lines[contact.who] = self._monitors[monitor] = Line(contact, dealer, monitor)
+        self._lines[contact.who] = self._monitors[monitor] = PeerConnection(contact, dealer, monitor)
         dealer.connect(contact.address)
         self._poller.register(dealer, zmq.POLLIN)
 
-    def _disconnect(self, line: Line) -> None:
+    def _disconnect(self, line: PeerConnection) -> None:
         self._poller.unregister(line.socket)
         self._poller.unregister(line.monitor)
         del self._monitors[line.monitor], self._lines[line.contact.who]

@@ -1,8 +1,8 @@
 """The frames of one message: a head of numbers and text, little endian, then arrays as they lie in memory.
 
-`Writer` and `Reader` are each other's mirror: what one puts the other takes, in the same order. A reader copies nothing
-but what lies askew in memory, believes no number that it has not compared with the limits, and is content only if
-nothing is left over. So two different sequences of frames are never the same message.
+`FrameReader` takes what `FrameWriter` puts, in the same order. It copies only arrays that are not aligned in memory,
+checks every number against the limits before it uses it, and requires that nothing is left over. So two different
+sequences of frames are never the same message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = NDArray[Any]
 Buffer = Any  # bytes, or what has bytes in one piece: a bytearray, a memoryview, an array of uint8
 
 
-class Writer:
+class FrameWriter:
     def __init__(self, kind: int, incarnation: int, limits: Limits, flags: int) -> None:
         self.limits, self.half, self._flags = limits, bool(flags & HALF), flags
         self._kind, self._incarnation = kind, incarnation
@@ -72,7 +72,7 @@ class Writer:
             self.array(values, np.float32, most=most, row=row)
 
 
-class Reader:
+class FrameReader:
     def __init__(self, frames: Sequence[Buffer], limits: Limits) -> None:
         self.limits = limits
         if not 0 < len(frames) <= limits.frames:

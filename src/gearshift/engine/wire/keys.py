@@ -37,7 +37,7 @@ class Contact:
     key: str = ""
 
 
-class Register:
+class ContactRegister:
     """The newest contact of each, and whose a key is."""
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Register:
         return self._by_key.get(key)
 
 
-class Gate:
+class PeerAuthenticator:
     """Answers libzmq, which asks about every key that knocks. A key it admits becomes the `User-Id` of its messages."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], register: Register) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], register: ContactRegister) -> None:
         self.socket = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(GATE)

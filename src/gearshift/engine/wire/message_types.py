@@ -12,25 +12,25 @@ from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.engine.protocol import messages as m
-from gearshift.engine.protocol.all_reduce import Place
+from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import Message, To
-from gearshift.engine.protocol.replica_messages import Plan
-from gearshift.engine.wire.frames import Reader, Writer
+from gearshift.engine.protocol.replica_messages import ExchangePlan
+from gearshift.engine.wire.frames import FrameReader, FrameWriter
 from gearshift.engine.wire.limits import StatePart, WireError
 from gearshift.parameters.push import NO_VALUES, Push, RowPush
 from gearshift.parameters.shard import (
     NO_PREDICTIONS,
+    ApplyStep,
     Assemble,
     Drop,
     Held,
     Made,
     Order,
-    Step,
     TakeCut,
     Values,
 )
 from gearshift.sync.messages import Begin, Lease
-from gearshift.training.ended import Measured
+from gearshift.training.ended import BatchMeasures
 
 CONTENT, WEIGHTS, TIMES = 2, 4, 8  # flags of a report
 HELD = 2  # of a pull
@@ -38,27 +38,27 @@ MADE, STATE = 2, 4  # of rows
 
 
 @dataclass(frozen=True)
-class Kind:
+class MessageType:
     number: int
     type: type[Any]
     to: str
-    write: Callable[[Writer, Any], None]
-    read: Callable[[Reader, To], Message]  # by whom
+    write: Callable[[FrameWriter, Any], None]
+    read: Callable[[FrameReader, To], Message]  # by whom
     flags: int = 0
 
 
-def plain(number: int, type_: type[Any], to: str) -> Kind:
+def plain(number: int, type_: type[Any], to: str) -> MessageType:
     """A message of numbers, with a name at the end or none."""
     names = [field.name for field in fields(type_)]
     timeless = "incarnation" not in names
     numbers = [name for name in names if name not in ("incarnation", "name")]
 
-    def write(w: Writer, message: Any) -> None:
+    def write(w: FrameWriter, message: Any) -> None:
         w.numbers(*(getattr(message, name) for name in numbers))
         if "name" in names:
             w.text(message.name)
 
-    def read(r: Reader, me: To) -> Message:
+    def read(r: FrameReader, me: To) -> Message:
         if timeless and r.incarnation:
             raise WireError("a number out of range")
         values: list[Any] = [] if timeless else [r.incarnation]
@@ -66,13 +66,13 @@ def plain(number: int, type_: type[Any], to: str) -> Kind:
         message: Message = type_(*values, *([r.text()] if "name" in names else []))
         return message
 
-    return Kind(number, type_, to, write, read)
+    return MessageType(number, type_, to, write, read)
 
 
 # ---- report and work ----
 
 
-def write_report(w: Writer, report: m.Report) -> None:
+def write_report(w: FrameWriter, report: m.Report) -> None:
     lease = 0 if report.lease is None else report.lease + 1
     w.numbers(report.worker, report.boot, report.request, lease, report.version, report.ring)
     w.reals(report.seconds)
@@ -94,7 +94,7 @@ def write_report(w: Writer, report: m.Report) -> None:
     w.text(report.refused)
 
 
-def read_report(r: Reader, me: To) -> m.Report:
+def read_report(r: FrameReader, me: To) -> m.Report:
     worker, boot, request, lease, version, ring = r.numbers(6)
     (seconds,) = r.reals(1)
     content = read_content(r) if r.flags & CONTENT else None
@@ -104,7 +104,7 @@ def read_report(r: Reader, me: To) -> m.Report:
     return m.Report(r.incarnation, worker, boot, request, ended, r.text(), version, seconds, content, ring)
 
 
-def read_content(r: Reader) -> Measured:
+def read_content(r: FrameReader) -> BatchMeasures:
     (tasks,) = r.numbers(1)
     if not 0 < tasks <= r.limits.tasks:
         raise WireError("an array of another size")
@@ -114,10 +114,10 @@ def read_content(r: Reader) -> Measured:
     probabilities_BT = r.array(np.float32, most=batch, row=(tasks,), exact=batch)
     weights_B = r.array(np.float32, most=batch, exact=batch) if r.flags & WEIGHTS else None
     times_B = r.array(np.int64, most=batch, exact=batch) if r.flags & TIMES else None
-    return Measured(loss, examples, labels_BT, probabilities_BT, weights_B, times_B)
+    return BatchMeasures(loss, examples, labels_BT, probabilities_BT, weights_B, times_B)
 
 
-def write_work(w: Writer, work: m.Work) -> None:
+def write_work(w: FrameWriter, work: m.Assignment) -> None:
     begin, lease = work.begin, work.begin.lease
     w.numbers(work.boot, work.request, begin.worker, begin.token, begin.version)
     w.numbers(lease.number, lease.first, lease.count, lease.attempt, work.epoch)
@@ -126,38 +126,38 @@ def write_work(w: Writer, work: m.Work) -> None:
     write_plan(w, work.plan)
 
 
-def read_work(r: Reader, me: To) -> m.Work:
+def read_work(r: FrameReader, me: To) -> m.Assignment:
     boot, request, worker, token, version = r.numbers(5)
     if worker != me.number:
         raise WireError("a message for another worker")
     *lease, epoch = r.numbers(5)
-    place = Place(*r.numbers(3))
+    place = GroupRank(*r.numbers(3))
     (rate,) = r.reals(1)
     begin = Begin(worker, Lease(*lease), token, version)
-    return m.Work(r.incarnation, boot, request, begin, epoch, read_plan(r), rate, place)
+    return m.Assignment(r.incarnation, boot, request, begin, epoch, read_plan(r), rate, place)
 
 
-def write_plan(w: Writer, plan: Plan) -> None:
+def write_plan(w: FrameWriter, plan: ExchangePlan) -> None:
     """The last of a head."""
     w.numbers(plan.generation, plan.lineage)
     w.text(plan.choices)
 
 
-def read_plan(r: Reader) -> Plan:
+def read_plan(r: FrameReader) -> ExchangePlan:
     generation, lineage = r.numbers(2)
-    return Plan(generation, lineage, r.text())
+    return ExchangePlan(generation, lineage, r.text())
 
 
 # ---- snapshots ----
 
 
-def write_saved(w: Writer, saved: m.Saved) -> None:
+def write_saved(w: FrameWriter, saved: m.Saved) -> None:
     name = saved.name.encode()
     w.numbers(saved.shard, saved.boot, len(name))
     w.text(saved.name + saved.error)
 
 
-def read_saved(r: Reader, me: To) -> m.Saved:
+def read_saved(r: FrameReader, me: To) -> m.Saved:
     shard, boot, length = r.numbers(3)
     raw = r.text().encode()
     if length > len(raw):
@@ -173,11 +173,11 @@ def read_saved(r: Reader, me: To) -> m.Saved:
 STEP, DROP, CUT, ASSEMBLE = range(4)
 
 
-def write_tell(w: Writer, tell: m.Tell) -> None:
+def write_tell(w: FrameWriter, tell: m.Tell) -> None:
     order = tell.order
     w.numbers(order.number, order.open_from)
     match order.what:
-        case Step(step, parts, lr_scale, over_kept):
+        case ApplyStep(step, parts, lr_scale, over_kept):
             w.numbers(STEP, step, over_kept)
             w.reals(lr_scale)
             w.array(np.array([lease for lease, _ in parts], np.int64), np.int64, most=w.limits.parts)
@@ -194,7 +194,7 @@ def write_tell(w: Writer, tell: m.Tell) -> None:
             w.text(choices)
 
 
-def read_tell(r: Reader, me: To) -> m.Tell:
+def read_tell(r: FrameReader, me: To) -> m.Tell:
     number, open_from, what = r.numbers(3)
     if what == STEP:
         order = Order(number, read_step(r), open_from)
@@ -209,7 +209,7 @@ def read_tell(r: Reader, me: To) -> m.Tell:
     return m.Tell(r.incarnation, order)
 
 
-def read_assemble(r: Reader) -> Assemble:
+def read_assemble(r: FrameReader) -> Assemble:
     number, generation = r.numbers(2)
     pairs = r.array(np.int64, most=r.limits.parts // 2, row=(2,))
     if (pairs < 0).any():
@@ -217,27 +217,29 @@ def read_assemble(r: Reader) -> Assemble:
     return Assemble(number, generation, r.text(), tuple((worker, boot) for worker, boot in pairs.tolist()))
 
 
-def read_step(r: Reader) -> Step:
+def read_step(r: FrameReader) -> ApplyStep:
     step, over_kept = r.numbers(2)
     (lr_scale,) = r.reals(1)
     leases = r.array(np.int64, most=r.limits.parts)
     weights = r.array(np.float64, most=r.limits.parts, exact=len(leases))
     if over_kept > 1 or not np.isfinite(weights).all() or (leases < 0).any():
         raise WireError("a number out of range")
-    return Step(step, tuple(zip(leases.tolist(), weights.tolist(), strict=True)), lr_scale, bool(over_kept))
+    return ApplyStep(
+        step, tuple(zip(leases.tolist(), weights.tolist(), strict=True)), lr_scale, bool(over_kept)
+    )
 
 
 # ---- rows and gradients ----
 
 
-def read_ids(r: Reader) -> Ids:
+def read_ids(r: FrameReader) -> Ids:
     ids = r.array(np.int64, most=r.limits.ids)
     if len(ids) and ids.min() < 0:
         raise WireError("an id out of range")
     return ids
 
 
-def write_pull(w: Writer, pull: m.Pull) -> None:
+def write_pull(w: FrameWriter, pull: m.Pull) -> None:
     w.numbers(pull.worker, pull.boot, pull.pull, pull.version, pull.dense)
     if pull.held is not None:
         w.flag(HELD)
@@ -246,7 +248,7 @@ def write_pull(w: Writer, pull: m.Pull) -> None:
         w.array(ids, np.int64, most=w.limits.ids)
 
 
-def read_pull(r: Reader, me: To) -> m.Pull:
+def read_pull(r: FrameReader, me: To) -> m.Pull:
     worker, boot, pull, version, dense = r.numbers(5)
     if dense > 1:
         raise WireError("a number out of range")
@@ -258,7 +260,7 @@ def read_pull(r: Reader, me: To) -> m.Pull:
     return m.Pull(r.incarnation, worker, boot, pull, version, ids, bool(dense), held)
 
 
-def write_rows(w: Writer, rows: m.Rows) -> None:
+def write_rows(w: FrameWriter, rows: m.Rows) -> None:
     w.numbers(rows.shard, rows.boot, rows.pull, rows.step)
     if rows.made is not None:
         w.flag(MADE)
@@ -271,7 +273,7 @@ def write_rows(w: Writer, rows: m.Rows) -> None:
             write_state_part(w, one, rows.state[one.name])
 
 
-def read_rows(r: Reader, me: To) -> m.Rows:
+def read_rows(r: FrameReader, me: To) -> m.Rows:
     shard, boot, pull, step = r.numbers(4)
     made = None
     if r.flags & MADE:
@@ -282,31 +284,31 @@ def read_rows(r: Reader, me: To) -> m.Rows:
     return m.Rows(r.incarnation, shard, boot, pull, step, *values, made, state)
 
 
-def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
+def read_state(r: FrameReader, shard: int) -> dict[str, Tensor]:
     if not r.limits.state:
         raise WireError("a flag that the message does not have")
     return {one.name: read_state_part(r, one, shard) for one in r.limits.state}
 
 
-def write_state_part(w: Writer, one: StatePart, values: Tensor) -> None:
+def write_state_part(w: FrameWriter, one: StatePart, values: Tensor) -> None:
     dtype = np.int64 if one.counts else np.float32
     w.array(values.reshape(-1).numpy(), dtype, most=max(1, *w.limits.dense))
 
 
-def read_state_part(r: Reader, one: StatePart, shard: int) -> Tensor:
+def read_state_part(r: FrameReader, one: StatePart, shard: int) -> Tensor:
     count = r.limits.dense[shard] if one.each else 1
     values = r.array(np.int64 if one.counts else np.float32, most=count, exact=count)
     return torch.from_numpy(values).view((count,) if one.each else ())
 
 
-def write_values(w: Writer, values: m.Rows | m.Seen) -> None:
+def write_values(w: FrameWriter, values: m.Rows | m.Seen) -> None:
     for rows_UW, width in zip(values.rows, w.limits.widths, strict=True):
         w.floats(rows_UW, most=w.limits.ids, row=(width,))
     w.array(values.dense.numpy(), np.float32, most=w.limits.dense[values.shard])
     write_statistics(w, values.statistics)
 
 
-def read_values(r: Reader, shard: int, dense: bool = True) -> Values:
+def read_values(r: FrameReader, shard: int, dense: bool = True) -> Values:
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     rows = tuple(r.floats(most=r.limits.ids, row=(width,)) for width in r.limits.widths)
@@ -315,34 +317,34 @@ def read_values(r: Reader, shard: int, dense: bool = True) -> Values:
     return rows, torch.from_numpy(flat), read_statistics(r)
 
 
-def refuse_half_a_part(r: Reader, dense: Floats, shard: int) -> None:
+def refuse_half_a_part(r: FrameReader, dense: Floats, shard: int) -> None:
     """A shard's dense values are all there; or none, where the worker has its own, or another gives them."""
     if len(dense) not in (0, r.limits.dense[shard]):
         raise WireError("an array of another size")
 
 
-def write_peek(w: Writer, peek: m.Peek) -> None:
+def write_peek(w: FrameWriter, peek: m.Peek) -> None:
     w.numbers(peek.number)
     for ids, _ in zip(peek.ids, w.limits.widths, strict=True):
         w.array(ids, np.int64, most=w.limits.ids)
 
 
-def read_peek(r: Reader, me: To) -> m.Peek:
+def read_peek(r: FrameReader, me: To) -> m.Peek:
     (number,) = r.numbers(1)
     return m.Peek(r.incarnation, number, tuple(read_ids(r) for _ in r.limits.widths))
 
 
-def write_seen(w: Writer, seen: m.Seen) -> None:
+def write_seen(w: FrameWriter, seen: m.Seen) -> None:
     w.numbers(seen.shard, seen.boot, seen.number)
     write_values(w, seen)
 
 
-def read_seen(r: Reader, me: To) -> m.Seen:
+def read_seen(r: FrameReader, me: To) -> m.Seen:
     shard, boot, number = r.numbers(3)
     return m.Seen(r.incarnation, shard, boot, number, *read_values(r, shard))
 
 
-def write_give(w: Writer, give: m.Give) -> None:
+def write_give(w: FrameWriter, give: m.Give) -> None:
     push = give.push
     w.numbers(give.worker, give.lease, push.ring)
     w.reals(push.examples, push.loss)
@@ -356,7 +358,7 @@ def write_give(w: Writer, give: m.Give) -> None:
     write_statistics(w, push.buffer_changes)
 
 
-def read_give(r: Reader, me: To) -> m.Give:
+def read_give(r: FrameReader, me: To) -> m.Give:
     worker, lease, ring = r.numbers(3)
     examples, loss = r.reals(2)
     rows = tuple(read_row_push(r, width) for width in r.limits.widths)
@@ -377,7 +379,7 @@ def read_give(r: Reader, me: To) -> m.Give:
     return m.Give(r.incarnation, worker, lease, push)
 
 
-def read_variance(r: Reader, size: int) -> Tensor:
+def read_variance(r: FrameReader, size: int) -> Tensor:
     """Of the gradients in the sum of a ring: a step would be made of nothing without it."""
     variance = finite(r.floats(most=size, exact=size))
     if variance.min() < 0:
@@ -385,13 +387,13 @@ def read_variance(r: Reader, size: int) -> Tensor:
     return torch.from_numpy(variance)
 
 
-def read_row_push(r: Reader, width: int) -> RowPush:
+def read_row_push(r: FrameReader, width: int) -> RowPush:
     ids_U = read_ids(r)
     sums_UW = finite(r.floats(most=len(ids_U), row=(width,), exact=len(ids_U)))
     return RowPush(ids_U, sums_UW, r.array(np.uint32, most=len(ids_U), exact=len(ids_U)))
 
 
-def write_statistics(w: Writer, values: dict[str, torch.Tensor]) -> None:
+def write_statistics(w: FrameWriter, values: dict[str, torch.Tensor]) -> None:
     """Of the model, or by how much they changed; those that are there."""
     known = w.limits.statistics
     w.array(np.array([one.name in values for one in known], np.uint8), np.uint8, most=len(known))
@@ -401,7 +403,7 @@ def write_statistics(w: Writer, values: dict[str, torch.Tensor]) -> None:
             w.array(flat, np.int64 if one.counts else np.float32, most=one.size)
 
 
-def read_statistics(r: Reader) -> dict[str, torch.Tensor]:
+def read_statistics(r: FrameReader) -> dict[str, torch.Tensor]:
     statistics = r.limits.statistics
     present = r.array(np.uint8, most=len(statistics), exact=len(statistics))
     if (present > 1).any():
@@ -427,23 +429,23 @@ def finite(values: Floats) -> Floats:
 
 KINDS: Final = (
     plain(1, m.Hello, "coordinator"),
-    Kind(2, m.Report, "coordinator", write_report, read_report, CONTENT | WEIGHTS | TIMES),
+    MessageType(2, m.Report, "coordinator", write_report, read_report, CONTENT | WEIGHTS | TIMES),
     plain(3, m.Alive, "coordinator"),
     plain(4, m.ShardHello, "coordinator"),
     plain(5, m.Loaded, "coordinator"),
     plain(6, m.Done, "coordinator"),
-    Kind(7, m.Saved, "coordinator", write_saved, read_saved),
-    Kind(8, m.Seen, "coordinator", write_seen, read_seen),
+    MessageType(7, m.Saved, "coordinator", write_saved, read_saved),
+    MessageType(8, m.Seen, "coordinator", write_seen, read_seen),
     plain(16, m.Welcome, "worker"),
-    Kind(17, m.Work, "worker", write_work, read_work),
+    MessageType(17, m.Assignment, "worker", write_work, read_work),
     plain(18, m.Rejoin, "worker"),
     plain(19, m.Over, "worker"),
-    Kind(20, m.Rows, "worker", write_rows, read_rows, MADE | STATE),
+    MessageType(20, m.Rows, "worker", write_rows, read_rows, MADE | STATE),
     plain(21, m.Taken, "worker"),
     plain(32, m.Load, "shard"),
-    Kind(33, m.Tell, "shard", write_tell, read_tell),
+    MessageType(33, m.Tell, "shard", write_tell, read_tell),
     plain(36, m.IsSaved, "shard"),
-    Kind(37, m.Peek, "shard", write_peek, read_peek),
-    Kind(34, m.Pull, "shard", write_pull, read_pull, HELD),
-    Kind(35, m.Give, "shard", write_give, read_give),
+    MessageType(37, m.Peek, "shard", write_peek, read_peek),
+    MessageType(34, m.Pull, "shard", write_pull, read_pull, HELD),
+    MessageType(35, m.Give, "shard", write_give, read_give),
 )

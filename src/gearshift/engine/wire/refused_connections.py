@@ -21,7 +21,7 @@ for _failure in FAILURES:
     WATCHED |= _failure
 
 
-class Door:
+class HandshakeMonitor:
     """libzmq is silent about those who do not even begin a handshake: they come and are gone.
 
     Nor does it say whose handshake succeeded: the newest is taken, and if it was another's, that one is counted when

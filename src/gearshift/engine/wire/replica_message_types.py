@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.protocol.replica_messages import Go, Kind, Meet, Met, Offer, Target
+from gearshift.engine.protocol.replica_messages import Go, Meet, Met, Offer, OfferKind, Target
 from gearshift.engine.wire import message_types
-from gearshift.engine.wire.frames import Reader, Writer
+from gearshift.engine.wire.frames import FrameReader, FrameWriter
 from gearshift.engine.wire.limits import WireError
 from gearshift.parameters.replicas.figures import Counts
 
 
-def write_state(w: Writer, state: dict[str, Tensor]) -> None:
+def write_state(w: FrameWriter, state: dict[str, Tensor]) -> None:
     """Of an optimizer; the parts of it that are there."""
     known = w.limits.state
     w.array(np.array([one.name in state for one in known], np.uint8), np.uint8, most=len(known))
@@ -29,7 +29,7 @@ def write_state(w: Writer, state: dict[str, Tensor]) -> None:
             message_types.write_state_part(w, one, state[one.name])
 
 
-def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
+def read_state(r: FrameReader, shard: int) -> dict[str, Tensor]:
     known = r.limits.state
     present = r.array(np.uint8, most=len(known), exact=len(known))
     if (present > 1).any():
@@ -38,13 +38,13 @@ def read_state(r: Reader, shard: int) -> dict[str, Tensor]:
     return {one.name: message_types.read_state_part(r, one, shard) for one in there}
 
 
-def read_flat(r: Reader, shard: int) -> Tensor:
+def read_flat(r: FrameReader, shard: int) -> Tensor:
     flat = r.array(np.float32, most=r.limits.dense[shard])
     message_types.refuse_half_a_part(r, flat, shard)
     return torch.from_numpy(flat)
 
 
-def write_offer(w: Writer, offer: Offer) -> None:
+def write_offer(w: FrameWriter, offer: Offer) -> None:
     w.numbers(offer.worker, offer.boot, offer.number, offer.generation)
     w.numbers(offer.meeting, offer.assembly, offer.kind, offer.present)
     w.reals(offer.weight)
@@ -52,10 +52,10 @@ def write_offer(w: Writer, offer: Offer) -> None:
     write_state(w, offer.state)
 
 
-def read_offer(r: Reader, me: To) -> Offer:
+def read_offer(r: FrameReader, me: To) -> Offer:
     worker, boot, number, generation, meeting, assembly, kind, present = r.numbers(8)
     (weight,) = r.reals(1)
-    if kind not in set(Kind) or present > 1:
+    if kind not in set(OfferKind) or present > 1:
         raise WireError("a number out of range")
     return Offer(
         r.incarnation,
@@ -65,7 +65,7 @@ def read_offer(r: Reader, me: To) -> Offer:
         generation,
         meeting,
         assembly,
-        Kind(kind),
+        OfferKind(kind),
         bool(present),
         weight,
         read_flat(r, me.number),
@@ -73,58 +73,58 @@ def read_offer(r: Reader, me: To) -> Offer:
     )
 
 
-def write_target(w: Writer, target: Target) -> None:
+def write_target(w: FrameWriter, target: Target) -> None:
     w.numbers(target.shard, target.boot, target.number)
     w.array(target.flat.numpy(), np.float32, most=max(w.limits.dense))
     write_state(w, target.state)
 
 
-def read_target(r: Reader, me: To) -> Target:
+def read_target(r: FrameReader, me: To) -> Target:
     shard, boot, number = r.numbers(3)
     if shard >= r.limits.shards:
         raise WireError("a shard that there is not")
     return Target(r.incarnation, shard, boot, number, read_flat(r, shard), read_state(r, shard))
 
 
-def write_meet(w: Writer, meet: Meet) -> None:
+def write_meet(w: FrameWriter, meet: Meet) -> None:
     w.numbers(meet.boot, meet.number, meet.assembly, meet.show)
     message_types.write_plan(w, meet.plan)
 
 
-def read_meet(r: Reader, me: To) -> Meet:
+def read_meet(r: FrameReader, me: To) -> Meet:
     boot, number, assembly, show = r.numbers(4)
     if show > 1:
         raise WireError("a number out of range")
     return Meet(r.incarnation, boot, number, assembly, bool(show), message_types.read_plan(r))
 
 
-def write_go(w: Writer, go: Go) -> None:
+def write_go(w: FrameWriter, go: Go) -> None:
     w.numbers(go.boot, go.number)
     message_types.write_plan(w, go.plan)
 
 
-def read_go(r: Reader, me: To) -> Go:
+def read_go(r: FrameReader, me: To) -> Go:
     boot, number = r.numbers(2)
     return Go(r.incarnation, boot, number, message_types.read_plan(r))
 
 
-def write_met(w: Writer, met: Met) -> None:
+def write_met(w: FrameWriter, met: Met) -> None:
     counts = met.counts
     w.numbers(met.worker, met.boot, met.number, 0 if met.lease is None else met.lease + 1)
     w.numbers(counts.batches, counts.in_flight, counts.exchanges)
     w.reals(counts.bytes)
 
 
-def read_met(r: Reader, me: To) -> Met:
+def read_met(r: FrameReader, me: To) -> Met:
     worker, boot, number, lease = r.numbers(4)
     counts = Counts(*r.numbers(3), *r.reals(1))
     return Met(r.incarnation, worker, boot, number, lease - 1 if lease else None, counts)
 
 
 REPLICA_KINDS: Final = (
-    message_types.Kind(9, Met, "coordinator", write_met, read_met),
-    message_types.Kind(22, Target, "worker", write_target, read_target),
-    message_types.Kind(23, Meet, "worker", write_meet, read_meet),
-    message_types.Kind(24, Go, "worker", write_go, read_go),
-    message_types.Kind(38, Offer, "shard", write_offer, read_offer),
+    message_types.MessageType(9, Met, "coordinator", write_met, read_met),
+    message_types.MessageType(22, Target, "worker", write_target, read_target),
+    message_types.MessageType(23, Meet, "worker", write_meet, read_meet),
+    message_types.MessageType(24, Go, "worker", write_go, read_go),
+    message_types.MessageType(38, Offer, "shard", write_offer, read_offer),
 )

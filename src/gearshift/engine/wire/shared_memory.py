@@ -32,7 +32,7 @@ def ring_size(limits: Limits) -> int:
     return MESSAGES * max(rows + dense, limits.frame_bytes)
 
 
-class Ring:
+class RingBuffer:
     def __init__(self, file: Path, size: int) -> None:
         self.file = file
         handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
@@ -65,7 +65,7 @@ class Ring:
         self.file.unlink(missing_ok=True)
 
 
-class Peer:
+class PeerBuffer:
     """Another's ring, for reading."""
 
     def __init__(self, file: Path) -> None:
@@ -100,20 +100,20 @@ class Peer:
         return found
 
 
-class Neighbours:
+class LocalPeers:
     """The processes of this host, once one of them has been met."""
 
     def __init__(self, me: To, boot: int, limits: Limits) -> None:
         self._me, self._boot, self._limits = me, boot, limits
-        self._ring: Ring | None = None
-        self._peers: dict[To, tuple[int, Peer]] = {}  # by boot
+        self._ring: RingBuffer | None = None
+        self._peers: dict[To, tuple[int, PeerBuffer]] = {}  # by boot
 
     def meet(self, address: str) -> None:
         """At a socket in a folder; an address elsewhere is none of this."""
         if self._ring is None and address.startswith("ipc://"):
             self._folder = Path(address.removeprefix("ipc://")).parent
             self._remove_earlier()
-            self._ring = Ring(self._file(self._me, self._boot), ring_size(self._limits))
+            self._ring = RingBuffer(self._file(self._me, self._boot), ring_size(self._limits))
 
     def share(self, frames: list[Buffer]) -> list[Buffer]:
         """Only with those of this host."""
@@ -124,7 +124,7 @@ class Neighbours:
             return frames
         known = self._peers.get(who)
         if known is None or known[0] != boot:
-            known = self._peers[who] = boot, Peer(self._file(who, boot))
+            known = self._peers[who] = boot, PeerBuffer(self._file(who, boot))
         return known[1].gather(frames, self._limits)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.data.dataset import read
-from gearshift.data.infer.schema import Inferred, infer
+from gearshift.data.infer.schema import InferredSchema, infer
 from gearshift.data.label_rule import likely_click
 from gearshift.data.schema import Categorical, Label, Schema
 from gearshift.errors import UserError
@@ -29,7 +29,7 @@ def refused(path: Path, label: Label) -> str:
     return str(error.value)
 
 
-def warned(found: Inferred) -> str:
+def warned(found: InferredSchema) -> str:
     return " ".join(found.warnings)
 
 

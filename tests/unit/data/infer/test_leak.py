@@ -11,7 +11,7 @@ import pytest
 from gearshift.cli.init import init
 from gearshift.config import load_config
 from gearshift.data.infer.leak import FEWEST
-from gearshift.data.infer.schema import Inferred, infer
+from gearshift.data.infer.schema import InferredSchema, infer
 
 SIZE = 4000
 RANDOM = np.random.default_rng(7)
@@ -19,16 +19,16 @@ CLICK = RANDOM.random(SIZE) < 0.2
 NOISE = RANDOM.normal(size=SIZE)
 
 
-def look_at(values: object, click: np.ndarray = CLICK) -> Inferred:  # type: ignore[type-arg]
+def look_at(values: object, click: np.ndarray = CLICK) -> InferredSchema:  # type: ignore[type-arg]
     honest = np.round(NOISE, 3)
     return infer(pa.table({"other": honest[: len(click)], "it": values, "click": click.astype(int)}))
 
 
-def why(found: Inferred) -> str:
+def why(found: InferredSchema) -> str:
     return next(guess.why for guess in found.guesses if guess.column == "it")
 
 
-def is_feature(found: Inferred) -> bool:
+def is_feature(found: InferredSchema) -> bool:
     return "it" in [feature.name for feature in found.schema.features]
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gearshift.data.dataset import read
-from gearshift.data.infer.schema import Inferred, infer, infer_schema
+from gearshift.data.infer.schema import InferredSchema, infer, infer_schema
 from gearshift.data.readers.sniff import CsvFormat
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
 from gearshift.errors import DataWarning, UserError
@@ -30,7 +30,7 @@ def write(path: Path, rows: list[str], newline: str = "\n", start: bytes = b"") 
     return path
 
 
-def looked_at(path: Path, *, stated_only: bool = False) -> Inferred:
+def looked_at(path: Path, *, stated_only: bool = False) -> InferredSchema:
     """What is inferred must also be readable to the end, also without what was found out about the text."""
     inferred = infer(path)
     if not stated_only:
@@ -40,11 +40,11 @@ def looked_at(path: Path, *, stated_only: bool = False) -> Inferred:
     return inferred
 
 
-def features(inferred: Inferred) -> dict[str, type]:
+def features(inferred: InferredSchema) -> dict[str, type]:
     return {f.name: type(f) for f in inferred.schema.features}
 
 
-def why(inferred: Inferred, column: str) -> str:
+def why(inferred: InferredSchema, column: str) -> str:
     return next(f"{g.guess}: {g.why}" for g in inferred.guesses if g.column == column)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gearshift.cli.init import init
 from gearshift.data.dataset import read
-from gearshift.data.infer.schema import Inferred, infer
+from gearshift.data.infer.schema import InferredSchema, infer
 from gearshift.errors import UserError
 
 DRAW = random.Random(1)
@@ -23,7 +23,7 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def why(found: Inferred, column: str) -> str:
+def why(found: InferredSchema, column: str) -> str:
     return next(f"{guess.guess}: {guess.why}" for guess in found.guesses if guess.column == column)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gearshift.data.dataset import CsvFormat, read
 from gearshift.data.infer.schema import infer
-from gearshift.data.readers.number_marks import Marks, find_marks
+from gearshift.data.readers.number_marks import NumberMarks, find_marks
 from gearshift.data.schema import Numeric, Schema
 from gearshift.errors import DataWarning, UserError
 
@@ -23,35 +23,35 @@ def write(tmp_path: Path, values: list[str], delimiter: str = ";") -> Path:
 @pytest.mark.parametrize(
     ("values", "delimiter", "expected"),
     [
-        (["7,212", "12,000"], ";", Marks(".", ",", (0,))),
-        (["7,212", "212"], ";", Marks(".", ",", (0,))),
-        (["7,212", "1,234,567"], ";", Marks(".", ",")),
-        (["7,212.5", "3"], ";", Marks(".", ",")),
-        (["7,212", "0,123"], ";", Marks(",")),
-        (["7,212", "7,2"], ";", Marks(",")),
-        (["7,212", "1234"], ";", Marks(".")),
-        (["1.234,5", "3"], ";", Marks(",", ".")),
-        (["1.234.567", "3"], ";", Marks(",", ".")),
-        (["7.212", "12.345"], ";", Marks(".", "", (0,))),
-        (["7.212", "212"], ";", Marks(",", ".", (0,))),
-        (["7.212", "12.345"], ",", Marks(".")),
-        (["101,205", "330,471,222"], ";", Marks(".")),  # lists of ids
-        (["10.200.123.111", "10.1.2.3"], ",", Marks(".")),
+        (["7,212", "12,000"], ";", NumberMarks(".", ",", (0,))),
+        (["7,212", "212"], ";", NumberMarks(".", ",", (0,))),
+        (["7,212", "1,234,567"], ";", NumberMarks(".", ",")),
+        (["7,212.5", "3"], ";", NumberMarks(".", ",")),
+        (["7,212", "0,123"], ";", NumberMarks(",")),
+        (["7,212", "7,2"], ";", NumberMarks(",")),
+        (["7,212", "1234"], ";", NumberMarks(".")),
+        (["1.234,5", "3"], ";", NumberMarks(",", ".")),
+        (["1.234.567", "3"], ";", NumberMarks(",", ".")),
+        (["7.212", "12.345"], ";", NumberMarks(".", "", (0,))),
+        (["7.212", "212"], ";", NumberMarks(",", ".", (0,))),
+        (["7.212", "12.345"], ",", NumberMarks(".")),
+        (["101,205", "330,471,222"], ";", NumberMarks(".")),  # lists of ids
+        (["10.200.123.111", "10.1.2.3"], ",", NumberMarks(".")),
     ],
 )
-def test_what_settles_it(values: list[str], delimiter: str, expected: Marks) -> None:
+def test_what_settles_it(values: list[str], delimiter: str, expected: NumberMarks) -> None:
     assert find_marks([[value] for value in values], delimiter, None, None) == expected
 
 
 def test_another_column_settles_it() -> None:
-    assert find_marks([["7,212", "3.5"]], ";", None, None) == Marks(".", ",")
-    assert find_marks([["7,212", "3,5"]], ";", None, None) == Marks(",")
+    assert find_marks([["7,212", "3.5"]], ";", None, None) == NumberMarks(".", ",")
+    assert find_marks([["7,212", "3,5"]], ";", None, None) == NumberMarks(",")
 
 
 def test_what_is_stated_is_taken() -> None:
-    assert find_marks([["7,212"]], ";", ",", None) == Marks(",")
-    assert find_marks([["7.212"]], ";", None, ".") == Marks(",", ".")
-    assert find_marks([["7,212"]], ";", ".", "none") == Marks(".")
+    assert find_marks([["7,212"]], ";", ",", None) == NumberMarks(",")
+    assert find_marks([["7.212"]], ";", None, ".") == NumberMarks(",", ".")
+    assert find_marks([["7,212"]], ";", ".", "none") == NumberMarks(".")
 
 
 def test_a_doubtful_column_is_read_as_thousands_and_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gearshift.engine.wire.driver import CoordinatorSeat
+from gearshift.engine.wire.driver import CoordinatorRunner
 
 
 class Heard:
@@ -30,7 +30,7 @@ def test_a_process_that_was_frozen_does_not_count_the_time(monkeypatch: pytest.M
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     role = Heard()
-    seat = CoordinatorSeat(role, 0.25)  # type: ignore[arg-type]
+    seat = CoordinatorRunner(role, 0.25)  # type: ignore[arg-type]
     for passed, do in (
         (1.0, seat.tick),
         (1.5, seat.tick),

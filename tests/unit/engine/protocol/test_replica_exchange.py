@@ -12,12 +12,12 @@ from torch import Tensor
 from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import (
+    ExchangePlan,
     Go,
-    Kind,
     Meet,
     Met,
     Offer,
-    Plan,
+    OfferKind,
     Target,
     choices_in,
     choices_text,
@@ -47,7 +47,7 @@ class Net:
     def __init__(
         self, chosen: Choices, workers: int, shards: int = 2, optimizer: DenseOptimizer = MOMENTUM
     ) -> None:
-        self.plan, self.layout, self.now = Plan(1, 1, choices_text(chosen)), layout_of(shards), 0.0
+        self.plan, self.layout, self.now = ExchangePlan(1, 1, choices_text(chosen)), layout_of(shards), 0.0
         self.servers = [SyncServer(fresh_shard(i, shards, optimizer), 1, i) for i in range(shards)]
         self.met: list[Met] = []
         self.said: list[Message] = []
@@ -206,7 +206,7 @@ def test_an_offer_that_is_said_again_moves_the_centre_once() -> None:
     net = Net(choices("easgd", exchange=1), 1, shards=1)
     net.step(0, 1)
     ((_, offer),) = net.workers[0].said()
-    assert isinstance(offer, Offer) and offer.kind is Kind.CENTRE
+    assert isinstance(offer, Offer) and offer.kind is OfferKind.CENTRE
     server = net.servers[0]
     server.take(offer)
     moved = net.shown.clone()
@@ -250,7 +250,7 @@ def test_another_strategy_keeps_replicas_and_another_lineage_forks_them() -> Non
     net.step(0, 3)
     own = net.flat(0).clone()
     net.meet(1, show=True)
-    net.plan = Plan(2, 1, choices_text(choices("bmuf")))
+    net.plan = ExchangePlan(2, 1, choices_text(choices("bmuf")))
     net.assemble()
     net.go(1)
     assert torch.equal(net.flat(0), own) and not torch.equal(net.flat(0), net.flat(1))
@@ -260,7 +260,7 @@ def test_another_strategy_keeps_replicas_and_another_lineage_forks_them() -> Non
     net.go(2)
     assert torch.equal(net.flat(0), net.flat(1)) and torch.equal(net.flat(0), net.shown)
     net.meet(3, show=True)
-    net.plan = Plan(4)
+    net.plan = ExchangePlan(4)
     net.go(3)
     assert all(worker.replica is None and worker.may_step for worker in net.workers.values())
 
@@ -299,7 +299,7 @@ def test_choices_travel_whole(exchange: Any) -> None:
     assert len(choices_text(chosen)) < 500, "a message has room for it"
 
 
-def offered(worker: int, boot: int, number: int, kind: Kind, meeting: int = 0) -> Offer:
+def offered(worker: int, boot: int, number: int, kind: OfferKind, meeting: int = 0) -> Offer:
     return Offer(1, worker, boot, number, 1, meeting, 0, kind, True, 1.0, torch.ones(SIZE), {})
 
 
@@ -313,13 +313,13 @@ def alone(name: str, *members: tuple[int, int], **settings: Any) -> SyncServer:
 def test_a_worker_that_was_given_up_does_not_move_the_centre() -> None:
     """It may not know it yet; servers may have taken the weights over meanwhile (schedule 849)."""
     server = alone("easgd", (0, 10), (1, 11))
-    server.take(offered(0, 10, 1, Kind.CENTRE))
+    server.take(offered(0, 10, 1, OfferKind.CENTRE))
     server.assemble(Assemble(2, 1, choices_text(choices("easgd")), ((1, 12),)))
     before = server.server.flat.clone()
     for worker, boot in ((0, 10), (1, 11)):  # one that left, and one that has started again
-        server.take(offered(worker, boot, 2, Kind.CENTRE))
+        server.take(offered(worker, boot, 2, OfferKind.CENTRE))
     assert torch.equal(server.server.flat, before)
-    server.take(offered(1, 12, 1, Kind.CENTRE))
+    server.take(offered(1, 12, 1, OfferKind.CENTRE))
     assert not torch.equal(server.server.flat, before)
 
 
@@ -327,19 +327,19 @@ def test_an_offer_that_is_resent_gets_the_result_of_its_own_meeting() -> None:
     """Others may have met since, without the worker that asks (schedule 1402)."""
     server = alone("model_averaging", (0, 10), (1, 11), exchange={"every": 2})
     for worker in (0, 1):
-        server.take(offered(worker, 10 + worker, 1, Kind.MEAN, meeting=1))
+        server.take(offered(worker, 10 + worker, 1, OfferKind.MEAN, meeting=1))
     first = server.said()[0][1]
     server.assemble(
         Assemble(2, 1, choices_text(choices("model_averaging", exchange={"every": 2})), ((1, 11),))
     )
     server.take(
         replace(
-            offered(1, 11, 2, Kind.SHOW, meeting=2),
+            offered(1, 11, 2, OfferKind.SHOW, meeting=2),
             flat=torch.empty(0),
             state=dict(server.server.optimizer_state),
         )
     )
     server.said()
-    server.take(offered(0, 10, 1, Kind.MEAN, meeting=1))
+    server.take(offered(0, 10, 1, OfferKind.MEAN, meeting=1))
     again = server.said()[0][1]
     assert isinstance(first, Target) and isinstance(again, Target) and torch.equal(first.flat, again.flat)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gearshift.engine.protocol.resend import Again
+from gearshift.engine.protocol.resend import ResendBackoff
 
 
 def test_soon_at_first_and_then_seldom() -> None:
-    again = Again()
+    again = ResendBackoff()
     assert [tick for tick in range(1, 130) if again.due()] == [1, 2, 4, 8, 16, 32, 64, 96, 128]

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from gearshift.engine.protocol.all_reduce import Place
-from gearshift.engine.ray.all_reduce import RingBroke, RingEnd
+from gearshift.engine.protocol.all_reduce import GroupRank
+from gearshift.engine.ray.all_reduce import AllReduceError, AllReduceMember
 
 SIZE, PATIENCE = 1000, 30.0
 PROCESSES = mp.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["gearshift.engine.ray.all_reduce"])
 EXAMPLES = 4.0
-Asked = tuple[int, Place, int, bool]  # incarnation, place, seed of the gradient, whether it can be used
+Asked = tuple[int, GroupRank, int, bool]  # incarnation, place, seed of the gradient, whether it can be used
 
 
 def dense(seed: int) -> torch.Tensor:
@@ -31,7 +31,7 @@ def dense(seed: int) -> torch.Tensor:
 def member(folder: Path, pipe: Connection, spread: bool) -> None:
     """Reduces what it is asked to; says what came of it."""
     torch.set_num_threads(1)
-    end = RingEnd(folder, "127.0.0.1", SIZE, PATIENCE, spread=spread)
+    end = AllReduceMember(folder, "127.0.0.1", SIZE, PATIENCE, spread=spread)
     while (asked := pipe.recv()) is not None:
         incarnation, place, seed, usable = asked
         try:
@@ -39,7 +39,7 @@ def member(folder: Path, pipe: Connection, spread: bool) -> None:
             if place.ring:
                 end.reduce(place, dense(seed), EXAMPLES if usable else 0.0)
             pipe.send(end.sum_P.numpy().tobytes() + end.variance_P.numpy().tobytes())
-        except RingBroke as error:
+        except AllReduceError as error:
             pipe.send(str(error))
     end.close()
 
@@ -66,7 +66,7 @@ class Members:
         self, ring: int, ranks: int, seed: int, *, usable: bool = True, incarnation: int = 1
     ) -> list[Any]:
         for rank in range(ranks):
-            self.ask(rank, incarnation, Place(ring, rank, ranks), seed + rank, usable or rank > 0)
+            self.ask(rank, incarnation, GroupRank(ring, rank, ranks), seed + rank, usable or rank > 0)
         return [self.answer(rank) for rank in range(ranks)]
 
     def close(self) -> None:
@@ -127,11 +127,11 @@ def test_who_waits_for_one_that_is_gone_is_told(tmp_path: Path, how: str) -> Non
     with members(tmp_path, 3) as ring:
         assert isinstance(ring.reduce(1, 3, 0)[0], bytes)
         for rank in (0, 1):
-            ring.ask(rank, 1, Place(1, rank, 3), rank, True)
+            ring.ask(rank, 1, GroupRank(1, rank, 3), rank, True)
         if how == "killed":
             os.kill(ring.processes[2].pid, signal.SIGKILL)
         else:
-            ring.ask(2, 2, Place(), 0, True)  # another incarnation, and a round without a ring
+            ring.ask(2, 2, GroupRank(), 0, True)  # another incarnation, and a round without a ring
         for rank in (0, 1):
             assert isinstance(ring.answer(rank), str)
         assert isinstance(ring.reduce(2, 2, 5)[1], bytes)  # the others go on

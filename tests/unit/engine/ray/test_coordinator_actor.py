@@ -18,10 +18,10 @@ pytest.importorskip("ray")
 from ray.exceptions import RayError
 
 from gearshift.engine.ray.actors import coordinator as hubs
-from gearshift.engine.ray.actors.coordinator import Hub
+from gearshift.engine.ray.actors.coordinator import CoordinatorActor
 from gearshift.engine.ray.actors.nodes import ActorState
-from gearshift.engine.ray.actors.placement import Plan
-from gearshift.engine.ray.process_context import Recipe, Site
+from gearshift.engine.ray.actors.placement import ProcessPlacement
+from gearshift.engine.ray.process_context import ProcessContext, Recipe
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership, ownership_files
@@ -35,7 +35,7 @@ class World:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.did = folder, list[str]()
         mine = run_folder.claim(folder)
-        self.site = Site(
+        self.site = ProcessContext(
             cast(Recipe, None), folder, str(folder), 1, "ipc", "", token=mine.session, folder_seconds=20.0
         )
         self.left = threading.Event()
@@ -45,13 +45,13 @@ class World:
         for name, stand_in in {
             "ray": ray,
             "take_title": lambda *_: None,
-            "patiently": lambda *_: self.site,
+            "with_retries": lambda *_: self.site,
             "state_of": self.state_of,
             "this_place": lambda: (7, "node"),
             "this_host": lambda: "127.0.0.1",
             "token_is_on": lambda: True,
             "draining_machines": set,
-            "site_store": lambda *_: None,
+            "context_store": lambda *_: None,
             "end_members": lambda plan: self.did.append("members ended"),
             "leave_place": lambda plan: self.did.append("place left"),
             "os": SimpleNamespace(_exit=self.exit),
@@ -73,9 +73,9 @@ class World:
         self.end(f"exit {code}")
         threading.Event().wait()  # a process that has ended does nothing more
 
-    def live(self, begin: Begin) -> Hub:
+    def live(self, begin: Begin) -> CoordinatorActor:
         """A hub that has lived to its end."""
-        hub = Hub(Plan("run", {}, 1, 1), begin, {})
+        hub = CoordinatorActor(ProcessPlacement("run", {}, 1, 1), begin, {})
         assert self.left.wait(30), self.did
         return hub
 
@@ -102,15 +102,15 @@ def test_a_hub_waits_for_a_head_that_is_busy_when_it_starts(world: World) -> Non
 def test_a_hub_waits_for_a_folder_that_cannot_be_written_when_it_starts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries, real = [0], Site.new_start
+    tries, real = [0], ProcessContext.new_start
 
-    def new_start(site: Site, *where: Any) -> int:
+    def new_start(site: ProcessContext, *where: Any) -> int:
         tries[0] += 1
         if tries[0] < 3:
             raise OSError(errno.EROFS, "Read-only file system", str(site.folder / "cluster.json"))
         return real(site, *where)
 
-    monkeypatch.setattr(Site, "new_start", new_start)
+    monkeypatch.setattr(ProcessContext, "new_start", new_start)
     hub = world.live(done)
     assert tries == [3] and hub._error is None and hub._seat.start == 1
     assert f"the coordinator cannot write in {world.folder} (Read-only file system)" in hub._early[0]

@@ -11,14 +11,14 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.protocol.messages import Load, Pull, Rows, Tell
 from gearshift.engine.protocol.shard import ShardRole
-from gearshift.engine.ray.dense_copy import Mirror, state_of, unmirrored, wants_spread
+from gearshift.engine.ray.dense_copy import DenseCopy, state_of, unmirrored, wants_spread
 from gearshift.engine.wire.limits import StatePart
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings
-from gearshift.parameters.shard import Held, Made, Order, Step, shard_server
+from gearshift.parameters.shard import ApplyStep, Held, Made, Order, shard_server
 from gearshift.training.learner import Learner
 
 WORKERS = 3
@@ -89,7 +89,7 @@ class Cluster:
         for shard in self.shards:
             shard.handle(Load(1, 1, "start"))
         self.own = learner(optimizer, max_norm, shards)
-        self.mirror = Mirror(self.own.server, self.layout)
+        self.mirror = DenseCopy(self.own.server, self.layout)
         self._orders = self._pulls = 0
 
     def step(self, pushes: list[Push], lr_scale: float) -> None:
@@ -100,7 +100,7 @@ class Cluster:
                 assert shard.shard is not None and shard.shard.take(first + i, part)
         parts = tuple((first + i, 1.0) for i in range(len(pushes)))
         for shard in self.shards:
-            shard.handle(Tell(1, Order(self._orders, Step(self._orders, parts, lr_scale))))
+            shard.handle(Tell(1, Order(self._orders, ApplyStep(self._orders, parts, lr_scale))))
 
     def pull(self, held: Held | None) -> list[Rows]:
         self._pulls += 1

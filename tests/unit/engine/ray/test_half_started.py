@@ -120,16 +120,16 @@ def ray_that_fails(at: str, error: BaseException) -> Any:
 
         return do
 
-    names = ("connect", "reserve", "launch", "leave", "leave_place", "end", "Watchdog")
+    names = ("connect", "reserve", "launch", "leave", "leave_place", "end", "CoordinatorWatchdog")
     known = {name: call(name) for name in names}
-    plan = SimpleNamespace(Needs=lambda *_: None, Plan=local_ray_plan, calls=calls)
+    plan = SimpleNamespace(ProcessResources=lambda *_: None, ProcessPlacement=local_ray_plan, calls=calls)
     return SimpleNamespace(**known, **vars(plan))
 
 
 def local_ray_plan(*_: object) -> object:
-    from gearshift.engine.ray.actors import Plan
+    from gearshift.engine.ray.actors import ProcessPlacement
 
-    return Plan("run", {}, 1, 1)
+    return ProcessPlacement("run", {}, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def local_ray_plan(*_: object) -> object:
         ("connect", ConnectionError("the head does not answer"), []),
         ("reserve", UserError("there is no room"), ["leave"]),
         ("launch", KeyboardInterrupt(), ["leave_place", "leave"]),
-        ("Watchdog", RuntimeError("no thread"), ["end", "leave"]),  # after the hub was started
+        ("CoordinatorWatchdog", RuntimeError("no thread"), ["end", "leave"]),  # after the hub was started
     ],
 )
 def test_a_launch_that_fails_after_ray_was_started(

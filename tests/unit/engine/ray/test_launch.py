@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray")
 
 from gearshift.engine.ray.launch import LaunchedRun
-from gearshift.engine.ray.process_context import Site
+from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run import ownership
@@ -21,7 +21,7 @@ def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, "a")
     mine = ownership.held(folder)
     assert mine is not None
-    site = cast(Site, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None))
+    site = cast(ProcessContext, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None))
     ray: Any = SimpleNamespace(Watchdog=lambda *_: None, answers=lambda: False)
     run = LaunchedRun(site, None, None, ray, None)
     run._deal_with_silence()

@@ -15,9 +15,9 @@ import pytest
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray import process_context as sites
-from gearshift.engine.ray.coordinator_process import Engine, coordinate
-from gearshift.engine.ray.process_context import Site, write_state
-from gearshift.engine.ray.saver import Vault
+from gearshift.engine.ray.coordinator_process import RayEngine, coordinate
+from gearshift.engine.ray.process_context import ProcessContext, write_state
+from gearshift.engine.ray.saver import FolderSnapshotStore
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
@@ -35,8 +35,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "SHARED_SECONDS", 0.0)
 
 
-def site_in(folder: Path) -> Site:
-    return Site(NOBODY, folder, str(folder), 1, "ipc", str(folder / "s"), token="0123")
+def site_in(folder: Path) -> ProcessContext:
+    return ProcessContext(NOBODY, folder, str(folder), 1, "ipc", str(folder / "s"), token="0123")
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "the folder of another run"])
@@ -115,7 +115,7 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     mine = run_folder.claim(tmp_path)
     site = replace(site_in(tmp_path), token=mine.session)
     engine = SimpleNamespace(site=site, persist=lambda path, write: write())
-    vault = Vault(cast(Engine, engine))
+    vault = FolderSnapshotStore(cast(RayEngine, engine))
     assert vault.new_incarnation() == 1
     ownership_files.link_claim(tmp_path / ownership_files.FOLDER, mine.fence + 1, mine.session, 0.0)
     before = (tmp_path / sites.STATE).read_text()

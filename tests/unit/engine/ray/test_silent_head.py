@@ -13,9 +13,11 @@ pytest.importorskip("ray")
 from gearshift.engine.ray.actors import coordinator as hubs
 from gearshift.engine.ray.actors import nodes as machines
 from gearshift.engine.ray.actors import start
-from gearshift.engine.ray.actors.placement import Needs, Plan
+from gearshift.engine.ray.actors.placement import ProcessPlacement, ProcessResources
 
-PLAN = Plan("run", {role: Needs(1.0) for role in ("coordinator", "shard", "worker")}, 1, 1, False)
+PLAN = ProcessPlacement(
+    "run", {role: ProcessResources(1.0) for role in ("coordinator", "shard", "worker")}, 1, 1, False
+)
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_work_that_fails_has_finished() -> None:
 
 def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(frozen_head: None) -> None:
     sentences: list[str] = []
-    hub = object.__new__(hubs.Hub)
+    hub = object.__new__(hubs.CoordinatorActor)
     hub._plan, hub._actors, hub._wanted, hub._head_is_silent = PLAN, {}, 3, False
     hub._seat = SimpleNamespace(tell=sentences.append)  # type: ignore[assignment]
     hub.close()

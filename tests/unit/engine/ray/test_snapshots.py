@@ -10,9 +10,9 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.embedding.sharded import Placement
+from gearshift.embedding.sharded import IdPlacement
 from gearshift.engine.ray.process_context import layout_of
-from gearshift.engine.ray.snapshots import PARTS, PartCut, commit, load_part
+from gearshift.engine.ray.snapshots import PARTS, ShardSnapshot, commit, load_part
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.training.learner import Learner, is_of_rows
@@ -40,7 +40,7 @@ def parted(folder: Path, shards: int, source: Path) -> Path:
     learner = a_learner(folder)
     layout, beside, path = layout_of(learner, shards), folder / "beside", folder / f"in-{shards}"
     for shard in range(shards):
-        PartCut.of(load_part(a_learner(folder), layout, shard, source), shard).write(beside)
+        ShardSnapshot.of(load_part(a_learner(folder), layout, shard, source), shard).write(beside)
     saved = Checkpoint.open(source)
     commit(learner, layout, beside, path, saved.facts, {"progress": saved.arrays("progress")})
     return path
@@ -59,7 +59,7 @@ def test_any_number_of_shards_takes_what_is_theirs(tmp_path: Path, writers: int,
     for shard in range(readers):
         learner = a_learner(tmp_path)
         server = load_part(learner, layout_of(learner, readers), shard, path)
-        np.testing.assert_array_equal(ids_of(server), every[Placement(every, readers).groups[shard]])
+        np.testing.assert_array_equal(ids_of(server), every[IdPlacement(every, readers).groups[shard]])
 
 
 def test_a_shard_reads_no_files_of_others(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.cluster_model.cluster import Cluster, Compute, Crash, Lognormal, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import ClusterModel, Compute, Crash, Lognormal, Slow, SlowPeriod
 from gearshift.engine.simulation.learning import VirtualRun, train_in_virtual_time
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic
@@ -30,7 +30,7 @@ def data() -> gs.Dataset:
 
 
 def train(strategy: str, workers: int, on: Learner, **cluster) -> VirtualRun:
-    described = Cluster(workers, Compute(per_batch=0.1), seed=3, **cluster)
+    described = ClusterModel(workers, Compute(per_batch=0.1), seed=3, **cluster)
     return train_in_virtual_time(on, data(), described, resolve(strategy, {}, GLOBAL, workers))
 
 
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_bits_and_every_example_is_measured_once(st
 def test_a_stale_gradient_is_that_of_the_parameters_it_was_pulled_with() -> None:
     """async, two workers, equal speed: the second gradient is computed before the first is applied."""
     on, by_hand = learner(), learner()
-    described = Cluster(2, Compute(per_batch=0.1))
+    described = ClusterModel(2, Compute(per_batch=0.1))
     few = gs.read(make_batch(PLAIN, 2 * GLOBAL), PLAIN)
     chosen = resolve("async", {"batch": GLOBAL}, GLOBAL, 2)
     train_in_virtual_time(on, few, described, chosen)
@@ -78,7 +78,7 @@ def test_a_stale_gradient_is_that_of_the_parameters_it_was_pulled_with() -> None
 
 def test_auto_changes_by_itself_and_trains_every_example() -> None:
     """Until it moves to gba it is sync, bit for bit: a switch moves nothing."""
-    described = Cluster(4, Compute(per_batch=0.1), slow_periods=(SlowPeriod(5.0, 0.45, workers=(2,)),))
+    described = ClusterModel(4, Compute(per_batch=0.1), slow_periods=(SlowPeriod(5.0, 0.45, workers=(2,)),))
     chosen = resolve("auto", {}, GLOBAL, 4)
     on = learner("adam")
     auto = Automatic(Auto(patience=2, window=4), GLOBAL)
@@ -91,7 +91,7 @@ def test_auto_changes_by_itself_and_trains_every_example() -> None:
 
 def test_pieces_are_measured_apart_by_position_and_add_up_to_all() -> None:
     on = learner("adam")
-    described = Cluster(8, Compute(per_batch=0.1), lognormal=(Lognormal(0.5),), seed=3)
+    described = ClusterModel(8, Compute(per_batch=0.1), lognormal=(Lognormal(0.5),), seed=3)
     run = train_in_virtual_time(on, data(), described, resolve("gba", {}, GLOBAL, 8), piece=300)
     pieces = run.pieces.measures
     assert {piece: measures.examples for piece, measures in pieces.items()} == {
@@ -107,7 +107,7 @@ def test_an_epoch_has_the_order_that_its_data_give_it() -> None:
     by_hand, on = learner(), learner()
     for batch in data().batches(GLOBAL, shuffle=(7, 2)):
         by_hand.step(by_hand.find(batch))
-    described = Cluster(8, Compute(per_batch=0.1))
+    described = ClusterModel(8, Compute(per_batch=0.1))
     train_in_virtual_time(on, data(), described, resolve("sync", {}, GLOBAL, 8), shuffle=(7, 2))
     for mine, other in zip(state(on), state(by_hand), strict=True):
         np.testing.assert_allclose(mine, other, atol=2e-6, rtol=0)
@@ -122,7 +122,7 @@ def test_a_rate_may_depend_on_how_many_examples_are_through() -> None:
 
     for batch in data().batches(GLOBAL):
         by_hand.step(by_hand.find(batch), lr_scale=rate(batch.first))
-    described = Cluster(8, Compute(per_batch=0.1))
+    described = ClusterModel(8, Compute(per_batch=0.1))
     train_in_virtual_time(on, data(), described, resolve("sync", {}, GLOBAL, 8), lr_scale=rate)
     for mine, other in zip(state(on), state(by_hand), strict=True):
         np.testing.assert_allclose(mine, other, atol=2e-6, rtol=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gearshift.cluster_model.closed_forms import expected_slowest, possible_rate, sync_rate
 from gearshift.cluster_model.cluster import (
     Bursts,
-    Cluster,
+    ClusterModel,
     Compute,
     Crash,
     Failures,
@@ -20,7 +20,7 @@ from gearshift.cluster_model.cluster import (
     Slow,
     SlowPeriod,
 )
-from gearshift.engine.simulation.simulator import Switch, simulate
+from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested, as_json
@@ -32,12 +32,12 @@ G = B * N
 NAMES = list(STRATEGIES)
 
 
-def run(cluster: Cluster, name: str = "gba", examples: int = G * 200, **more: Any) -> Outcome:
+def run(cluster: ClusterModel, name: str = "gba", examples: int = G * 200, **more: Any) -> Outcome:
     size = {"global_batch": G, "batch": B, **more.pop("settings", {})}
     return simulate(cluster, make_strategy(name, size), examples, **more)
 
 
-def log_of(cluster: Cluster, name: str, **more: Any) -> list[tuple[Event, list[Action]]]:
+def log_of(cluster: ClusterModel, name: str, **more: Any) -> list[tuple[Event, list[Action]]]:
     log: list[tuple[Event, list[Action]]] = []
     run(cluster, name, log=lambda event, actions: log.append((event, actions)), **more)
     return log
@@ -47,7 +47,7 @@ def log_of(cluster: Cluster, name: str, **more: Any) -> list[tuple[Event, list[A
 
 
 def test_one_slow_worker_of_eight_costs_sync_all_but_a_fifth_and_gba_nothing() -> None:
-    cluster = Cluster(N, slow=(Slow(5, (3,)),))
+    cluster = ClusterModel(N, slow=(Slow(5, (3,)),))
     sync, gba = run(cluster, "sync"), run(cluster, "gba", G * 1000)
     assert sync.examples_per_second == pytest.approx(sync_rate(cluster, B)) == pytest.approx(G / 0.5)
     assert gba.possible == pytest.approx(7.2 * B / 0.1)
@@ -59,15 +59,15 @@ def test_one_slow_worker_of_eight_costs_sync_all_but_a_fifth_and_gba_nothing() -
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(N),
-        Cluster(N, bursts=(Bursts(0.1, 10),)),
-        Cluster(N, lognormal=(Lognormal(0.5),)),
-        Cluster(N, lognormal=(Lognormal(0.2), Lognormal(0.3, (1,))), slow=(Slow(2, (1, 2)),)),
-        Cluster(N, lognormal=(Lognormal(0.3),), bursts=(Bursts(0.05, 4),)),
-        Cluster(N, Compute(0.02, 0.001), network=Network(0.01, 1e8, 1e6, 2e6, all_reduce=0.05)),
+        ClusterModel(N),
+        ClusterModel(N, bursts=(Bursts(0.1, 10),)),
+        ClusterModel(N, lognormal=(Lognormal(0.5),)),
+        ClusterModel(N, lognormal=(Lognormal(0.2), Lognormal(0.3, (1,))), slow=(Slow(2, (1, 2)),)),
+        ClusterModel(N, lognormal=(Lognormal(0.3),), bursts=(Bursts(0.05, 4),)),
+        ClusterModel(N, Compute(0.02, 0.001), network=Network(0.01, 1e8, 1e6, 2e6, all_reduce=0.05)),
     ],
 )
-def test_sync_and_gba_are_what_arithmetic_says(cluster: Cluster) -> None:
+def test_sync_and_gba_are_what_arithmetic_says(cluster: ClusterModel) -> None:
     sync, gba = run(cluster, "sync", G * 1200), run(cluster, "gba", G * 1200)
     assert sync.examples_per_second == pytest.approx(sync_rate(cluster, B), rel=0.02)
     computed = (gba.applied + gba.discarded) / gba.seconds
@@ -76,21 +76,23 @@ def test_sync_and_gba_are_what_arithmetic_says(cluster: Cluster) -> None:
 
 
 def test_the_expected_slowest_of_a_round() -> None:
-    assert expected_slowest(Cluster(8), B) == pytest.approx(0.1)
+    assert expected_slowest(ClusterModel(8), B) == pytest.approx(0.1)
     some_burst = 1 - 0.9**8
-    assert expected_slowest(Cluster(8, bursts=(Bursts(0.1, 10),)), B) == pytest.approx(0.1 + some_burst * 0.9)
-    one = Cluster(1, lognormal=(Lognormal(0.8),))
+    assert expected_slowest(ClusterModel(8, bursts=(Bursts(0.1, 10),)), B) == pytest.approx(
+        0.1 + some_burst * 0.9
+    )
+    one = ClusterModel(1, lognormal=(Lognormal(0.8),))
     assert expected_slowest(one, B) == pytest.approx(0.1, rel=1e-3)  # the mean of one is its mean
 
 
 def test_lag_averages_zero_and_staleness_n_minus_1_over_m() -> None:
-    outcome = run(Cluster(N, lognormal=(Lognormal(0.4),)), examples=G * 1000)
+    outcome = run(ClusterModel(N, lognormal=(Lognormal(0.4),)), examples=G * 1000)
     assert outcome.lag.mean == pytest.approx(0, abs=0.01)
     assert outcome.staleness.mean == pytest.approx((N - 1) / N, rel=0.02)
 
 
 def test_a_worker_ten_times_slower_loses_all_its_data_to_max_lag() -> None:
-    outcome = run(Cluster(N, slow=(Slow(10, (3,)),)), examples=G * 1000)
+    outcome = run(ClusterModel(N, slow=(Slow(10, (3,)),)), examples=G * 1000)
     assert outcome.discarded_by_worker[3] == outcome.discarded > 0
     assert outcome.discarded_by_worker[3] / (outcome.applied_by_worker[3] + outcome.discarded) > 0.97
     assert set(outcome.discarded_by_reason) == {"too late"}
@@ -101,7 +103,7 @@ def test_a_worker_ten_times_slower_loses_all_its_data_to_max_lag() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_log(name: str) -> None:
-    cluster = Cluster(
+    cluster = ClusterModel(
         N,
         lognormal=(Lognormal(0.4),),
         failures=(Failures(5, 1),),
@@ -116,7 +118,7 @@ def test_the_same_seed_gives_the_same_log(name: str) -> None:
 
 def test_paired_runs_see_the_same_durations() -> None:
     """Worker 2's n-th batch takes as long in sync as in async."""
-    cluster = Cluster(4, lognormal=(Lognormal(0.5),), bursts=(Bursts(0.2, 5),), seed=11)
+    cluster = ClusterModel(4, lognormal=(Lognormal(0.5),), bursts=(Bursts(0.2, 5),), seed=11)
 
     def durations(name: str) -> list[float]:
         begun: dict[int, float] = {}
@@ -133,7 +135,7 @@ def test_paired_runs_see_the_same_durations() -> None:
 # ---- accounts ----
 
 DISTURBED = st.builds(
-    Cluster,
+    ClusterModel,
     workers=st.just(N),
     slow=st.lists(st.builds(Slow, st.floats(0.5, 20), st.just((3,))), max_size=1).map(tuple),
     lognormal=st.lists(st.builds(Lognormal, st.floats(0, 1)), max_size=1).map(tuple),
@@ -152,14 +154,14 @@ DISTURBED = st.builds(
 )
 SWITCHES = st.lists(
     st.builds(
-        lambda name, batch, at, by: Switch(name, {"global_batch": G, "batch": batch}, **{by: at}),
+        lambda name, batch, at, by: SimulatedSwitch(name, {"global_batch": G, "batch": batch}, **{by: at}),
         st.sampled_from(NAMES),
         st.sampled_from([B, B // 2, 100]),
         st.integers(0, G * 20),
         st.just("examples"),
     )
     | st.builds(
-        lambda name, at: Switch(name, {"global_batch": G, "batch": B}, seconds=at),
+        lambda name, at: SimulatedSwitch(name, {"global_batch": G, "batch": B}, seconds=at),
         st.sampled_from(NAMES),
         st.floats(0, 5),
     ),
@@ -169,7 +171,7 @@ SWITCHES = st.lists(
 
 @given(DISTURBED, st.sampled_from(NAMES), SWITCHES, st.integers(1, G * 20))
 def test_every_example_is_applied_or_discarded_once(
-    cluster: Cluster, name: str, switches: list[Switch], examples: int
+    cluster: ClusterModel, name: str, switches: list[SimulatedSwitch], examples: int
 ) -> None:
     ended: Counter[tuple[int, int]] = Counter()
     open_leases: dict[int, Begin] = {}
@@ -209,9 +211,9 @@ def test_every_example_is_applied_or_discarded_once(
 
 
 def test_a_switch_by_examples_and_by_seconds() -> None:
-    cluster = Cluster(N, slow=(Slow(5, (3,)),))
+    cluster = ClusterModel(N, slow=(Slow(5, (3,)),))
     gba = {"global_batch": G, "batch": B}
-    for switch in (Switch("gba", gba, examples=G * 50), Switch("gba", gba, seconds=24.9)):
+    for switch in (SimulatedSwitch("gba", gba, examples=G * 50), SimulatedSwitch("gba", gba, seconds=24.9)):
         outcome = run(cluster, "sync", G * 100, switches=[switch])
         assert outcome.strategy == "gba"
         assert outcome.seconds == pytest.approx(50 * 0.5 + 50 * 0.5 / 4.5, rel=0.03)
@@ -222,21 +224,21 @@ def test_a_switch_by_examples_and_by_seconds() -> None:
 
 def test_switches_planned_for_one_moment_happen_in_their_order() -> None:
     size = {"global_batch": G, "batch": B}
-    planned = (Switch(name, size, examples=G * 5) for name in ("gba", "sync", "async"))
-    log = log_of(Cluster(N), "sync", examples=G * 10, switches=planned)
+    planned = (SimulatedSwitch(name, size, examples=G * 5) for name in ("gba", "sync", "async"))
+    log = log_of(ClusterModel(N), "sync", examples=G * 10, switches=planned)
     assert [e.strategy for e, _ in log if isinstance(e, SwitchRequested)] == ["gba", "sync", "async"]
 
 
 def test_a_switch_to_another_batch_cuts_what_is_left_anew() -> None:
-    switch = Switch("gba", {"global_batch": G, "batch": B // 2}, examples=G * 5)
-    log = log_of(Cluster(N), "sync", examples=G * 10, switches=[switch])
+    switch = SimulatedSwitch("gba", {"global_batch": G, "batch": B // 2}, examples=G * 5)
+    log = log_of(ClusterModel(N), "sync", examples=G * 10, switches=[switch])
     sizes = Counter(a.lease.count for _, actions in log for a in actions if isinstance(a, Begin))
     assert sizes[B] + sizes[B // 2] == sum(sizes.values())
     assert sizes[B // 2] >= 2 * N * 3
 
 
 def test_a_dead_worker_is_missed_when_it_is_noticed_and_its_examples_go_to_others() -> None:
-    cluster = Cluster(2, crashes=(Crash(0.25, workers=(1,)),), notice=1.0)
+    cluster = ClusterModel(2, crashes=(Crash(0.25, workers=(1,)),), notice=1.0)
     log = log_of(cluster, "async", examples=B * 30)
     ((lost, actions),) = [(e, a) for e, a in log if type(e).__name__ == "WorkerLost"]
     assert lost.at == pytest.approx(1.25)
@@ -245,63 +247,65 @@ def test_a_dead_worker_is_missed_when_it_is_noticed_and_its_examples_go_to_other
 
 
 def test_one_that_is_back_before_it_was_missed_starts_afresh() -> None:
-    log = log_of(Cluster(2, crashes=(Crash(0.25, 0.5, (1,)),), notice=9.0), "sync", examples=B * 40)
+    log = log_of(ClusterModel(2, crashes=(Crash(0.25, 0.5, (1,)),), notice=9.0), "sync", examples=B * 40)
     story = [(type(e).__name__, round(e.at, 3)) for e, _ in log if getattr(e, "worker", 0) == 1]
     assert story[story.index(("WorkerLost", 0.75)) + 1] == ("WorkerJoined", 0.75)
 
 
 def test_a_parked_worker_that_died_unseen_may_be_given_work_and_it_is_reissued() -> None:
     """Worker 0 waits for slow worker 1 when it dies; the next round counts on it until it is missed."""
-    cluster = Cluster(2, slow=(Slow(10, (1,)),), crashes=(Crash(0.5, 5, (0,)),), notice=2.0)
+    cluster = ClusterModel(2, slow=(Slow(10, (1,)),), crashes=(Crash(0.5, 5, (0,)),), notice=2.0)
     outcome = run(cluster, "sync", B * 8, settings={"global_batch": 2 * B})
     assert outcome.applied == B * 8
     assert outcome.reissued == B
 
 
 def test_one_that_joins_late_works_from_then_on() -> None:
-    cluster = Cluster(2, preemptions=(Preemption(0, 5.0, (1,)),))
+    cluster = ClusterModel(2, preemptions=(Preemption(0, 5.0, (1,)),))
     outcome = run(cluster, "async", B * 200)
     assert outcome.seconds == pytest.approx(12.5)
     assert outcome.examples_per_second == pytest.approx(outcome.possible)
 
 
 def test_a_slow_period_slows_and_ends() -> None:
-    cluster = Cluster(N, slow_periods=(SlowPeriod(5, 2, 4, (3,)),))
+    cluster = ClusterModel(N, slow_periods=(SlowPeriod(5, 2, 4, (3,)),))
     assert run(cluster, "sync", G * 100).seconds == pytest.approx(2 + 2 + (100 - 20 - 4) * 0.1, abs=0.2)
 
 
 def test_few_cores_are_shared() -> None:
-    shared = run(Cluster(N, cores=2), "async", G * 50)
+    shared = run(ClusterModel(N, cores=2), "async", G * 50)
     assert shared.examples_per_second == pytest.approx(2 * B / 0.1, rel=0.01)
     assert shared.possible == pytest.approx(2 * B / 0.1)
-    waiting = run(Cluster(N, cores=2, cpu=Compute(0.01)), "async", G * 50)  # the rest of 0.1 s is waiting
+    waiting = run(
+        ClusterModel(N, cores=2, cpu=Compute(0.01)), "async", G * 50
+    )  # the rest of 0.1 s is waiting
     assert waiting.examples_per_second == pytest.approx(N * B / 0.1, rel=0.01)
-    crowded = run(Cluster(N, cores=1, cpu=Compute(0.05)), "async", G * 50)
+    crowded = run(ClusterModel(N, cores=1, cpu=Compute(0.05)), "async", G * 50)
     assert crowded.examples_per_second == pytest.approx(B / 0.05, rel=0.02) == pytest.approx(crowded.possible)
 
 
 def test_all_reduce_is_paid_once_a_step_and_by_sync_only() -> None:
-    cluster = Cluster(N, network=Network(all_reduce=0.05))
+    cluster = ClusterModel(N, network=Network(all_reduce=0.05))
     assert run(cluster, "sync", G * 10).seconds == pytest.approx(1.5)
     assert run(cluster, "gba", G * 10).seconds == pytest.approx(1.0)
 
 
 def test_idle_time_is_what_workers_wait() -> None:
-    cluster = Cluster(N, slow=(Slow(5, (3,)),))
+    cluster = ClusterModel(N, slow=(Slow(5, (3,)),))
     assert run(cluster, "sync", G * 10).idle_seconds == pytest.approx(10 * 7 * 0.4)
     assert run(cluster, "async", G * 100).idle_seconds < 7 * 0.5
 
 
 def test_if_all_have_left_it_says_so() -> None:
     with pytest.raises(UserError, match=r"every worker has left for good, and .* are not trained"):
-        run(Cluster(2, preemptions=(Preemption(3.0),)))
+        run(ClusterModel(2, preemptions=(Preemption(3.0),)))
     with pytest.raises(UserError, match="left for good, and 102,400 of 102,400"):
-        run(Cluster(2, preemptions=(Preemption(0.0),)))
+        run(ClusterModel(2, preemptions=(Preemption(0.0),)))
 
 
 def test_if_nobody_lives_long_enough_it_says_so() -> None:
     with pytest.raises(UserError, match=r"workers die before they finish a batch: after .* 0 of 1,024"):
-        run(Cluster(2, failures=(Failures(0.0001, 0.1),)), examples=1024)
+        run(ClusterModel(2, failures=(Failures(0.0001, 0.1),)), examples=1024)
 
 
 # ---- gradients in virtual time ----
@@ -339,14 +343,14 @@ class Diary:
 @pytest.mark.parametrize("name", NAMES)
 def test_learning_sees_pull_arrival_and_step_in_order(name: str) -> None:
     diary = Diary()
-    outcome = run(Cluster(N, lognormal=(Lognormal(0.4),)), name, G * 20, learning=diary)
+    outcome = run(ClusterModel(N, lognormal=(Lognormal(0.4),)), name, G * 20, learning=diary)
     assert outcome.discarded_by_reason["not finite"] == B
     assert outcome.steps == diary.version
     assert sum(diary.staleness) / len(diary.staleness) == pytest.approx(outcome.staleness.mean)
 
 
 def test_possible_is_averaged_over_the_run() -> None:
-    cluster = Cluster(
+    cluster = ClusterModel(
         2, slow_periods=(SlowPeriod(2, 0, 5, (0,)),), preemptions=(Preemption(5, 20, (1,)),), failures=()
     )
     assert possible_rate(cluster, 10, until=10) == pytest.approx((50 * 5 + 100 * 5 + 100 * 5) / 10)
@@ -362,7 +366,7 @@ def network(**more: Any) -> Network:
 
 
 def rate(name: str, trainers: int, exchange: Any = "background", **more: Any) -> float:
-    cluster = Cluster(trainers, Compute(per_batch=0.1), network=network(**more))
+    cluster = ClusterModel(trainers, Compute(per_batch=0.1), network=network(**more))
     strategy = make_strategy(name, {"global_batch": B * trainers, "batch": B, "exchange": exchange})
     return simulate(cluster, strategy, B * trainers * 250).examples_per_second
 
@@ -387,7 +391,7 @@ def test_a_merge_of_all_takes_a_ring_and_everybody_waits_for_it() -> None:
     expected = 8 * 5 * B / (5 * 0.101 + ring)
     assert rate("model_averaging", 8, 5, bandwidth=40e6) == pytest.approx(expected, rel=0.02)
     frozen_v = make_strategy("k_step_adam", {"global_batch": G, "batch": B, "exchange": 5, "warmup_steps": 0})
-    cluster = Cluster(8, Compute(per_batch=0.1), network=network(bandwidth=40e6))
+    cluster = ClusterModel(8, Compute(per_batch=0.1), network=network(bandwidth=40e6))
     outcome = simulate(cluster, frozen_v, G * 200)
     assert outcome.examples_per_second == pytest.approx(8 * 5 * B / (5 * 0.101 + 2 * ring), rel=0.03)
     assert outcome.sync_gap is not None and outcome.sync_gap["in_flight"] == 0
@@ -398,7 +402,7 @@ def test_a_merge_of_all_takes_a_ring_and_everybody_waits_for_it() -> None:
 def test_in_the_background_training_is_always_in_flight_and_the_gap_is_the_time_of_an_exchange(
     name: str,
 ) -> None:
-    cluster = Cluster(
+    cluster = ClusterModel(
         8, Compute(per_batch=0.1), network=network(bandwidth=16e6, sync_bandwidth=1e9, latency=0.0)
     )
     strategy = make_strategy(name, {"global_batch": G, "batch": B})
@@ -412,8 +416,8 @@ def test_in_the_background_training_is_always_in_flight_and_the_gap_is_the_time_
 @pytest.mark.parametrize("other", ["sync", "gba", "easgd", "k_step_adam"])
 def test_replicas_that_die_and_switches_lose_no_example(name: str, other: str) -> None:
     sizes = {"global_batch": G, "batch": B}
-    switches = [Switch(other, sizes, examples=G * 10), Switch(name, sizes, seconds=3.0)]
-    cluster = Cluster(
+    switches = [SimulatedSwitch(other, sizes, examples=G * 10), SimulatedSwitch(name, sizes, seconds=3.0)]
+    cluster = ClusterModel(
         N,
         crashes=(Crash(0.55, 0.7, (2,)), Crash(1.5, workers=(3,))),
         network=network(),
@@ -424,7 +428,7 @@ def test_replicas_that_die_and_switches_lose_no_example(name: str, other: str) -
 
 
 def test_a_slow_worker_holds_back_a_merge_of_all_and_no_centre() -> None:
-    cluster = Cluster(N, slow=(Slow(5, (3,)),))
+    cluster = ClusterModel(N, slow=(Slow(5, (3,)),))
     settings = {"exchange": 5}
     assert run(cluster, "model_averaging", settings=settings).examples_per_second == pytest.approx(
         G / 0.5, rel=0.02

@@ -6,9 +6,9 @@ that Ray has started anew needs nobody to tell it. What passes through Ray is wh
 key; rows, gradients and everything about the training go over the wire.
 """
 
-from gearshift.engine.ray.actors.member import Watchdog
+from gearshift.engine.ray.actors.member import CoordinatorWatchdog
 from gearshift.engine.ray.actors.nodes import state_of
-from gearshift.engine.ray.actors.placement import Needs, Plan
+from gearshift.engine.ray.actors.placement import ProcessPlacement, ProcessResources
 from gearshift.engine.ray.actors.site_store import leave_place
 from gearshift.engine.ray.actors.start import (
     answer,
@@ -23,9 +23,9 @@ from gearshift.engine.ray.actors.start import (
 )
 
 __all__ = [
-    "Needs",
-    "Plan",
-    "Watchdog",
+    "CoordinatorWatchdog",
+    "ProcessPlacement",
+    "ProcessResources",
     "answer",
     "answered",
     "answers",

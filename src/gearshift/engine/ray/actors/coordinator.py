@@ -16,8 +16,8 @@ import ray
 from ray.exceptions import RayError
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.actors.heartbeats import DEATHS, FAILURES, Heartbeats, Late, RestartBudget
-from gearshift.engine.ray.actors.member import HUB, STARTS, Process, Seat, late_sentence
+from gearshift.engine.ray.actors.heartbeats import DEATHS, FAILURES, Heartbeats, LateProcess, RestartBudget
+from gearshift.engine.ray.actors.member import HUB, STARTS, ProcessActor, RayMembership, late_sentence
 from gearshift.engine.ray.actors.nodes import (
     END_SECONDS,
     MEET_SECONDS,
@@ -25,16 +25,16 @@ from gearshift.engine.ray.actors.nodes import (
     Place,
     draining_machines,
     end_process,
-    patiently,
     state_of,
     take_title,
     this_host,
     this_place,
     token_is_on,
+    with_retries,
     within,
 )
-from gearshift.engine.ray.actors.placement import Plan
-from gearshift.engine.ray.actors.site_store import end_members, leave_place, site_store, site_store_of
+from gearshift.engine.ray.actors.placement import ProcessPlacement
+from gearshift.engine.ray.actors.site_store import context_store, end_members, leave_place, site_store_of
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
 from gearshift.run.retry import retry
@@ -44,7 +44,7 @@ BEAT_SECONDS = 0.5  # between two looks at who has not been heard
 FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
 
 
-class Running(Protocol):
+class RunView(Protocol):
     """What the hub lets others see of the run in it."""
 
     @property
@@ -57,13 +57,13 @@ class Running(Protocol):
         """For its end, and raises what went wrong; `TimeoutError` when the time is over first."""
 
 
-class Hub:
+class CoordinatorActor:
     """The actor of the coordinator. It is also the staff that starts, replaces and ends the others."""
 
     def __init__(
         self,
-        plan: Plan,
-        begin: Callable[[Seat, Any, Hub], Running],
+        plan: ProcessPlacement,
+        begin: Callable[[RayMembership, Any, CoordinatorActor], RunView],
         bodies: dict[str, Callable[[Any, Any], None]],
     ) -> None:
         """Does nothing that can fail: Ray gives up an actor whose constructor raises, and nobody would end the run."""
@@ -89,9 +89,9 @@ class Hub:
         self._replaced: Callable[[To, str], None] = lambda who, reason: None
         self._leaving: set[str] = set()  # machines
         self._moving: set[To] = set()  # workers that shall not start again where a place is reserved for them
-        self._run: Running | None = None
+        self._run: RunView | None = None
         self._early: list[str] = []  # said before there is a run that could say it
-        self._seat = Seat(HUB, 0, "", (0, ""))
+        self._seat = RayMembership(HUB, 0, "", (0, ""))
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
@@ -127,7 +127,7 @@ class Hub:
 
     def _enter(self) -> None:
         """Learns what the run is, and notes in its folder that this is the coordinator now."""
-        self._site = patiently(lambda: site_store_of(self._plan.name).give.remote(), STARTING_SECONDS)
+        self._site = with_retries(lambda: site_store_of(self._plan.name).give.remote(), STARTING_SECONDS)
         self._beats = Heartbeats(self._site.patience)
         me = ray.get_runtime_context().current_actor
         state = retry(lambda: state_of(me), STARTING_SECONDS, lambda error: True)  # Ray's head may be busy
@@ -139,7 +139,7 @@ class Hub:
         self._boot = self._seat.boot = start * STARTS
         self._starts.update(self._site.starts())
 
-    def _follow(self, run: Running) -> None:
+    def _follow(self, run: RunView) -> None:
         """Until it has ended; raises what went wrong."""
         if not token_is_on():
             self._seat.tell(
@@ -155,17 +155,17 @@ class Hub:
                 run.wait(LOOK_SECONDS)
         run.wait(0)
 
-    def _watch_over_cluster(self, run: Running) -> None:
+    def _watch_over_cluster(self, run: RunView) -> None:
         """In a thread of its own: a head that does not answer must not keep the run from ending."""
         while not run.finished:
             with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
-                site_store(self._plan.name, self._site)
+                context_store(self._plan.name, self._site)
                 self._heed_machines()
             time.sleep(LOOK_SECONDS)
 
     # ---- members that do not answer ----
 
-    def _watch_over_members(self, run: Running) -> None:
+    def _watch_over_members(self, run: RunView) -> None:
         """Whatever the coordinator does meanwhile; a member that does not answer is replaced, of every role alike."""
         checked = 0.0
         while not self._over:
@@ -180,7 +180,7 @@ class Hub:
                     checked = time.monotonic()
                     self._look_at_missing()
 
-    def _deal_with(self, late: Late) -> None:
+    def _deal_with(self, late: LateProcess) -> None:
         who = late.who
         actor = self._actors.get(who)
         place = None if actor is None else state_of(actor).place
@@ -310,7 +310,7 @@ class Hub:
                 self._start_if_wanted(who)
         self._leaving = draining
 
-    # ---- the staff (`cluster.coordinate.Staff`) ----
+    # ---- the process manager (`coordinator_process.ProcessManager`) ----
 
     def heeded_by(self, notice: Callable[[Sequence[To], str], None]) -> None:
         self._heed, self._leaving = notice, set()  # also what was said before anybody listened
@@ -342,7 +342,7 @@ class Hub:
             options = self._plan.options(who) | {"get_if_exists": True}
             if who in self._moving:
                 options.pop("scheduling_strategy", None)
-            make = ray.remote(Process).options(**options)
+            make = ray.remote(ProcessActor).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
             with contextlib.suppress(Exception):  # Ray's head may be busy
                 if state_of(self._actors[who]).state == "alive":  # started by a hub before this one

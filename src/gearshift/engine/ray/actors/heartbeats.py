@@ -21,7 +21,7 @@ FAILURES = 3  # the same, if it fails with an error of its own
 
 
 @dataclass(frozen=True)
-class Late:
+class LateProcess:
     who: To
     seconds: float  # since it was heard
     overdue: bool
@@ -45,7 +45,7 @@ class Heartbeats:
         self._heard.pop(who, None)
         self._warned.discard(who)
 
-    def look(self, now: float) -> list[Late]:
+    def look(self, now: float) -> list[LateProcess]:
         """Each is named once when it is late, and again when it is overdue; its time then begins again."""
         self._leave_out_our_sleep(now)
         found = []
@@ -54,10 +54,10 @@ class Heartbeats:
             if silent >= self.patience:
                 self._heard[who] = now
                 self._warned.discard(who)
-                found.append(Late(who, silent, overdue=True))
+                found.append(LateProcess(who, silent, overdue=True))
             elif silent >= WARN * self.patience and who not in self._warned:
                 self._warned.add(who)
-                found.append(Late(who, silent, overdue=False))
+                found.append(LateProcess(who, silent, overdue=False))
         return found
 
     def _leave_out_our_sleep(self, now: float) -> None:

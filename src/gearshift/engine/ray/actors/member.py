@@ -16,17 +16,17 @@ import ray
 from ray.exceptions import RayError
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.actors.heartbeats import Heartbeats, Late
+from gearshift.engine.ray.actors.heartbeats import Heartbeats, LateProcess
 from gearshift.engine.ray.actors.nodes import (
     ALONE_SECONDS,
     ANSWER_SECONDS,
     MEET_SECONDS,
     end_process,
-    patiently,
     state_of,
     take_title,
     this_host,
     this_place,
+    with_retries,
 )
 from gearshift.engine.ray.actors.placement import NAMESPACE, actor_name
 from gearshift.engine.wire.keys import Contact
@@ -39,8 +39,8 @@ HUB = To("coordinator")
 
 
 @dataclass
-class Seat:
-    """A process's place among the others (`cluster.site.Member`)."""
+class RayMembership:
+    """A process's place among the others (`process_context.Membership`)."""
 
     me: To
     boot: int
@@ -78,7 +78,7 @@ class Seat:
         self._known.update({contact.who: contact for contact in found})
 
 
-class Process:
+class ProcessActor:
     """An actor that is a shard or a worker, from its start on."""
 
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
@@ -98,11 +98,11 @@ class Process:
         os._exit(1)
 
     def _take_part(self) -> None:
-        hub = patiently_found(self._hub_name)
+        hub = find_actor(self._hub_name)
         place = this_place()
-        boot, restarts, delay = patiently(lambda: hub.register.remote(self._who, place))
-        self._site = patiently(lambda: hub.site.remote())
-        seat = Seat(self._who, boot, this_host(), place, restarts > 0)
+        boot, restarts, delay = with_retries(lambda: hub.register.remote(self._who, place))
+        self._site = with_retries(lambda: hub.site.remote())
+        seat = RayMembership(self._who, boot, this_host(), place, restarts > 0)
         threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
         failure: tuple[str, bool] | None = None
         time.sleep(delay)
@@ -114,11 +114,11 @@ class Process:
             failure = brief(error), False
             with contextlib.suppress(Exception):
                 self._site.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
-        patiently(lambda: hub.ended.remote(self._who, boot, failure))
+        with_retries(lambda: hub.ended.remote(self._who, boot, failure))
         os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
 
-    def _keep_in_touch(self, hub: Any, seat: Seat) -> None:
-        watchdog = Watchdog(hub, self._site.patience, from_afar=seat.me == To("shard", 0))
+    def _keep_in_touch(self, hub: Any, seat: RayMembership) -> None:
+        watchdog = CoordinatorWatchdog(hub, self._site.patience, from_afar=seat.me == To("shard", 0))
         while True:
             with contextlib.suppress(Exception):  # the next time
                 if (found := watchdog.ask(seat.meet(hub))) is not None:
@@ -134,7 +134,7 @@ class Process:
         os._exit(1)
 
 
-class Watchdog:
+class CoordinatorWatchdog:
     """Ends a hub that lives and does not answer: Ray starts another. Only that of its own machine, if not `from_afar`.
 
     A hub that Ray is starting, or for which there is no machine, has its time.
@@ -184,12 +184,12 @@ class Watchdog:
         return False
 
 
-def late_sentence(late: Late, patience: float) -> str:
+def late_sentence(late: LateProcess, patience: float) -> str:
     name = "the coordinator" if late.who == HUB else f"{late.who.role} {late.who.number}"
     return f"{name} has not answered for {late.seconds:.0f} s; it will be replaced after {patience:g} s"
 
 
-def patiently_found(name: str) -> Any:
+def find_actor(name: str) -> Any:
     """An actor that is there, or will be soon."""
     return retry(
         lambda: ray.get_actor(name, namespace=NAMESPACE),

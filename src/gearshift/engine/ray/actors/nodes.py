@@ -29,7 +29,7 @@ ALONE_SECONDS = (
 Place = tuple[int, str]  # pid and node
 
 
-def patiently(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
+def with_retries(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
     """Whoever is asked may be starting. `RayError` if there is no answer in that time."""
     return retry(
         lambda: ray.get(ask(), timeout=ANSWER_SECONDS),

@@ -14,7 +14,7 @@ NAMESPACE = "gearshift"
 
 
 @dataclass(frozen=True)
-class Needs:
+class ProcessResources:
     """What one process of a role takes of its machine."""
 
     cpus: float = 1.0
@@ -25,11 +25,11 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProcessPlacement:
     """What is to be started, and where."""
 
     name: str  # of the run; no other live one has it
-    needs: dict[str, Needs]  # by role
+    needs: dict[str, ProcessResources]  # by role
     shards: int
     workers: int
     spread: bool = False  # over machines, rather than together

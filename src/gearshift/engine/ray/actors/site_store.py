@@ -11,12 +11,12 @@ from ray.util.placement_group import remove_placement_group
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.actors.nodes import take_title
-from gearshift.engine.ray.actors.placement import NAMESPACE, Plan, actor_name
+from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement, actor_name
 
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
 
 
-class SiteStore:
+class ContextStore:
     """Holds what the run is made of, for the hub and all that start anew.
 
     It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
@@ -34,16 +34,16 @@ def site_store_of(run: str) -> Any:
     return ray.get_actor(f"{run}/site", namespace=NAMESPACE)
 
 
-def site_store(run: str, site: Any) -> Any:
+def context_store(run: str, site: Any) -> Any:
     """The site store of this run, which is started if it is not there."""
     with contextlib.suppress(ValueError):
         return site_store_of(run)
     options: dict[str, Any] = {"name": f"{run}/site", "namespace": NAMESPACE, "lifetime": "detached"}
     options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
-    return ray.remote(SiteStore).options(**options).remote(site)
+    return ray.remote(ContextStore).options(**options).remote(site)
 
 
-def leave_place(plan: Plan) -> None:
+def leave_place(plan: ProcessPlacement) -> None:
     """What was reserved is free again; whatever still runs there ends."""
     with contextlib.suppress(Exception):
         ray.kill(site_store_of(plan.name), no_restart=True)
@@ -52,7 +52,7 @@ def leave_place(plan: Plan) -> None:
             remove_placement_group(plan.group)
 
 
-def end_members(plan: Plan) -> None:
+def end_members(plan: ProcessPlacement) -> None:
     """All actors of the run but hub and site store, whoever started them. Ray kills also one that is frozen, in 5 s."""
     spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/site"}
     for found in ray.util.list_named_actors(all_namespaces=True):

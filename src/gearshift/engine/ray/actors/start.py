@@ -21,10 +21,10 @@ from ray.util.placement_group import (
 )
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.actors.coordinator import Hub, Running
+from gearshift.engine.ray.actors.coordinator import CoordinatorActor, RunView
 from gearshift.engine.ray.actors.nodes import ANSWER_SECONDS, END_SECONDS, within
-from gearshift.engine.ray.actors.placement import NAMESPACE, Plan
-from gearshift.engine.ray.actors.site_store import end_members, leave_place, site_store
+from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement
+from gearshift.engine.ray.actors.site_store import context_store, end_members, leave_place
 from gearshift.errors import UserError
 
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
@@ -81,7 +81,7 @@ def _listens(host: str, port: int) -> bool:
     return True
 
 
-def reserve(plan: Plan, seconds: float) -> PlacementGroup:
+def reserve(plan: ProcessPlacement, seconds: float) -> PlacementGroup:
     """Room for all processes of the plan, or a sentence that says what is missing."""
     bundles = [plan.needs[who.role].bundle() for who in plan.members]
     strategy = "SPREAD" if plan.spread else "PACK"
@@ -102,7 +102,7 @@ def reserve(plan: Plan, seconds: float) -> PlacementGroup:
     return group
 
 
-def refuse_several_machines(plan: Plan) -> None:
+def refuse_several_machines(plan: ProcessPlacement) -> None:
     """Of those who want to talk inside one."""
     placed = set(placement_group_table(plan.group)["bundles_to_node_id"].values())
     hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in placed})  # type: ignore[no-untyped-call]
@@ -114,16 +114,16 @@ def refuse_several_machines(plan: Plan) -> None:
 
 
 def launch(
-    plan: Plan,
-    begin: Callable[[Any, Any, Any], Running],
+    plan: ProcessPlacement,
+    begin: Callable[[Any, Any, Any], RunView],
     bodies: dict[str, Callable[[Any, Any], None]],
     site: Any,
 ) -> Any:
     """Starts the hub, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        ray.get(site_store(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
-        return ray.remote(Hub).options(**options).remote(plan, begin, bodies)
+        ray.get(context_store(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
+        return ray.remote(CoordinatorActor).options(**options).remote(plan, begin, bodies)
     except TypeError as error:  # what pickle says of what it cannot take along
         cause = error.__cause__ or error
         raise UserError(
@@ -148,7 +148,7 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None)
         return silence
 
 
-def end(hub: Any, plan: Plan) -> None:
+def end(hub: Any, plan: ProcessPlacement) -> None:
     """Ends all processes of the run. If Ray's head does not answer, those that are left end with the cluster."""
 
     def all_of_them() -> None:
