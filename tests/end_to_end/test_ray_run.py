@@ -13,8 +13,7 @@ import pytest
 
 from gearshift.config import load_config
 from gearshift.config.build import start
-from gearshift.engine.ray import launch
-from gearshift.engine.ray import process_context as site
+from gearshift.engine.ray import launch, process_context
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import prometheus
@@ -104,7 +103,7 @@ def test_a_folder_that_others_do_not_see_ends_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("far.yaml").write_text(CONFIG)
-    write = site.write_state
+    write = process_context.write_state
     hidden = lambda folder, **changed: write(folder, **{k: v for k, v in changed.items() if k != "token"})  # noqa: E731
     monkeypatch.setattr(launch, "write_state", hidden)
     run = start(load_config("far.yaml"))

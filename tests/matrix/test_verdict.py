@@ -55,9 +55,9 @@ def test_processes_are_found_by_title_socket_and_record(
 ) -> None:
     with tempfile.TemporaryDirectory() as short:
         listen = ("-c", LISTEN)
-        shard = titled("ray::Process", *listen, f"{short}/shard-0-1048577")
-        worker = titled("ray::Process", *listen, f"{short}/else")
-        hub = titled("ray::Hub.watch", *listen, f"{short}/coordinator-0-1048576")
+        shard = titled("ray::ProcessActor", *listen, f"{short}/shard-0-1048577")
+        worker = titled("ray::ProcessActor", *listen, f"{short}/else")
+        hub = titled("ray::CoordinatorActor.watch", *listen, f"{short}/coordinator-0-1048576")
         raylet = titled(f"{short}/raylet", *listen, f"{short}/raylet.sock")
         newer = titled("gearshift shard 1", *listen, f"{short}/another")
         (tmp_path / "cluster.json").write_text(json.dumps({"pid": hub}))

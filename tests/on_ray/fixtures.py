@@ -61,7 +61,7 @@ def cluster(ray_here: LocalRay, temporary: Path) -> Iterator[gs.ClusterSettings]
         worker_cpus=0.5,
     )
     own = Path(ray_here.folder)
-    left = _left(own, "gearshift ", "ray::Process", "ray::Hub", "ray::SiteStore")
+    left = _left(own, "gearshift ", "ray::ProcessActor", "ray::CoordinatorActor", "ray::ContextStore")
     for pid in left:
         os.kill(pid, signal.SIGKILL)  # the next test shall not suffer for it
     assert not left, f"processes that outlived their run: {left}"

@@ -104,7 +104,7 @@ class Process:
     frozen_until: float = 0.0
     job: Job | None = None  # that it computes
     alarm: float | None = None  # that is set
-    mirror: DenseCopy | None = None  # of a worker: its dense state,
+    dense_copy: DenseCopy | None = None  # of a worker: its dense state,
     server: Server | None = None  # where it lies,
     total: torch.Tensor | None = None  # and the sum that its last ring has made
 
@@ -322,14 +322,14 @@ class Simulation:
                 workers=self.workers,
                 cut_every=self.cut_every,
                 log=self._log,
-                rings=AllReduceGroups(self.transport, turn=1),
+                all_reduce_groups=AllReduceGroups(self.transport, turn=1),
             )
             process.role.now = self.now
         elif at.role == "shard":
             process.role = self._shard(at)
         else:
             process.server = whole_server(self.shards, self.optimizer)
-            process.mirror = DenseCopy(process.server, self.layout)
+            process.dense_copy = DenseCopy(process.server, self.layout)
             exchanger = Exchanger(at.number, process.server, self.layout, lambda: self.now)
             process.alarm = None
             process.role = WorkerRole(at.number, self.shards, self._boot, self._ids, exchanger)
@@ -358,7 +358,7 @@ class Simulation:
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
         lease, process = job.begin.lease, self.processes[at]
         if job.flat is None:
-            process.mirror.take(job.answers, process.total)
+            process.dense_copy.take(job.answers, process.total)
         self.counts["stepped beside"] += any(answer.made and answer.made.ring for answer in job.answers)
         whole = len({answer.step for answer in job.answers}) == 1  # else it makes no step beside the shards
         for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
@@ -557,7 +557,7 @@ class Simulation:
         return name, {**settings, "batch": -(-self.global_batch // asked.workers)}
 
     def _carry_out(self, role: CoordinatorRole, asked: Asked) -> None:
-        """As the books of a run do it."""
+        """As the accounts of a run do it."""
         after = self._settings_after(asked)
         if asked.workers:
             self.workers, self.most_workers = asked.workers, max(asked.workers, self.most_workers)
@@ -641,7 +641,7 @@ class Simulation:
     def _check_size(self, coordinator: CoordinatorRole) -> None:
         for worker, session in coordinator._workers.items():
             stays = worker < coordinator.workers and not session.dismissed
-            works = session.answer is not None or coordinator.rings.has(worker)
+            works = session.answer is not None or coordinator.all_reduce_groups.has(worker)
             assert stays or works, "one that shall leave is kept after its batch"
 
     def _check(self) -> None:

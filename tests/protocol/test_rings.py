@@ -40,7 +40,7 @@ class Workers:
             shards=1,
             examples=examples,
             patience=5.0,
-            rings=AllReduceGroups(transport, self.said.append),
+            all_reduce_groups=AllReduceGroups(transport, self.said.append),
         )
         self.role.handle(Loaded(self.role.incarnation, 0, 1), 0.0)
         for worker in range(workers):
@@ -146,7 +146,7 @@ def test_who_leaves_ends_its_round_first() -> None:
     workers.role.resize(2)  # worker 2 is at work
     workers.report(1)
     workers.report(2)
-    assert workers.role.rings.rounds == 1 and workers.role.rings.broken == 0
+    assert workers.role.all_reduce_groups.rounds == 1 and workers.role.all_reduce_groups.broken == 0
     assert workers.work[0].place == workers.work[1].place == NO_GROUP
 
 
@@ -172,7 +172,7 @@ def test_who_has_reported_and_leaves_breaks_the_ring() -> None:
     workers.report(0)
     workers.role.resize(2)
     workers.hear()
-    assert workers.role.rings.broken == 1 and workers.work[0].place == NO_GROUP
+    assert workers.role.all_reduce_groups.broken == 1 and workers.work[0].place == NO_GROUP
 
 
 def test_all_that_have_reported_and_are_too_many_leave_together() -> None:
@@ -181,7 +181,7 @@ def test_all_that_have_reported_and_are_too_many_leave_together() -> None:
     workers.report(3)
     workers.report(2)
     workers.role.resize(2)  # whoever leaves first breaks the ring, and with it the other leaves
-    assert set(workers.role.members) == {0, 1} and workers.role.rings.broken == 1
+    assert set(workers.role.members) == {0, 1} and workers.role.all_reduce_groups.broken == 1
 
 
 def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:

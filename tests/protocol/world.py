@@ -117,7 +117,7 @@ def restored(
 
 
 class Disk:
-    """What outlives every process: `Vault`, and the shards' parts of snapshots."""
+    """What outlives every process: `SnapshotStore`, and the shards' parts of snapshots."""
 
     def __init__(self, strategy: str, settings: dict[str, Any]) -> None:
         self.incarnation = 0

@@ -1,7 +1,7 @@
 """Coordinator, shards and workers as processes of their own, which train the tiny world and can be killed.
 
-Each process announces its contact as a file on a board; parts of snapshots, the vault and the history of steps are
-files too, so that whoever is started anew finds them. The laws are those of the protocol's simulator.
+Each process announces its contact as a file on a board; snapshots and the history of steps are files too, so that a
+restarted process finds them. The laws are those of the protocol's simulator.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ def run(place: Place, me: To, boot: int) -> None:
 
 
 def coordinate(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
-    vault, book = DiskOfFiles(place), CheckedAccount()
+    snapshot_store, accounts = DiskOfFiles(place), CheckedAccount()
     role = CoordinatorRole(
-        vault,
-        book,
+        snapshot_store,
+        accounts,
         shards=SHARDS,
         examples=EXAMPLES,
         patience=PATIENCE,
@@ -128,7 +128,7 @@ def coordinate(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     )
     place.driver(endpoint).run(role)
     assert role.over and role.epoch is not None
-    found = {"step": role.epoch.step, "incarnation": role.incarnation, "ends": sorted(book.ends.items())}
+    found = {"step": role.epoch.step, "incarnation": role.incarnation, "ends": sorted(accounts.ends.items())}
     place.write("result.json", {**found, "refused": endpoint.refused, "unsent": endpoint.unsent})
 
 
@@ -202,7 +202,7 @@ class CheckedAccount(Account):
 
 
 class DiskOfFiles:
-    """A `Vault`."""
+    """A `SnapshotStore`."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -46,8 +46,8 @@ SECTIONS = {
 }
 # Called by the engine and the coordinator, not by users.
 INTERNAL = {
-    "Run": "start began stepped evaluated switched tell write_events facts restore save_now save_if_asked over ending "
-    "measures_at_the_end ask_save_in_time",
+    "Run": "start began stepped evaluated switched tell write_events facts restore save_now save_if_requested over "
+    "ending measures_at_the_end ask_save_in_time",
     "Trainer": "prepare",
     "TrainedModel": "learner",
     "Result": "learner",

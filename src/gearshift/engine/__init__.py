@@ -2,7 +2,7 @@
 
 local_epoch     the engine of one process: `inline` for one worker, `threads` for several
 epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is told
-feed            batches for leases, in order
+lease_batches   batches for leases, in order
 local_replicas  replicas of the workers in this process; shadow_threads exchange them in the background
 simulation/     a cluster in virtual time: timing only, or with real gradients
 protocol/       worker, shard and coordinator as message machines: no socket, no thread, no clock

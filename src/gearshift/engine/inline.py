@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.feed import LeaseBatches
+from gearshift.engine.lease_batches import LeaseBatches
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import Push
 from gearshift.sync.messages import Begin
@@ -18,7 +18,7 @@ Compute = Callable[[Begin, IndexedBatch], Push | UnusableGradient]
 def run(
     epoch: Epoch[Push],
     shards: LocalShards,
-    feed: LeaseBatches,
+    batches: LeaseBatches,
     compute: Compute,
     go_on: Callable[[], bool],
 ) -> None:
@@ -29,7 +29,7 @@ def run(
     while go_on() and not epoch.done:
         epoch.requested(0)
         while epoch.hungry:
-            found = next(feed, None)
+            found = next(batches, None)
             if found is None:
                 epoch.exhausted()
             else:
@@ -38,7 +38,7 @@ def run(
             raise epoch.stuck()
         if begun:
             begin = begun.popleft()
-            lease, push = begin.lease.number, compute(begin, feed[begin.lease.first])
+            lease, push = begin.lease.number, compute(begin, batches[begin.lease.first])
             if isinstance(push, UnusableGradient):
                 epoch.refused(0, lease, push.reason)
                 continue

@@ -16,7 +16,7 @@ import torch
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine import inline
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.feed import LeaseBatches
+from gearshift.engine.lease_batches import LeaseBatches
 from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.parameters.local_shards import LocalShards
@@ -27,8 +27,8 @@ from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
+from gearshift.training.epoch_host import NOT_FINITE, EpochHost
 from gearshift.training.learner import Learner, Replica
-from gearshift.training.pass_host import NOT_FINITE, EpochHost
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
 
@@ -69,7 +69,7 @@ class LocalEpoch(EpochHost):
         self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
         training.settle = self.replicas.settle
         self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
-        self.feed = LeaseBatches(
+        self.batches = LeaseBatches(
             lambda start, size: training.found(progress.epoch, start, size),
             position=progress.position,
             batch=training.strategy.batch,
@@ -82,12 +82,12 @@ class LocalEpoch(EpochHost):
         threads = self.training.learner.worker.threads
         torch.set_num_threads(threads)
         try:
-            with closing(self.feed), closing(self.shards):
+            with closing(self.batches), closing(self.shards):
                 if self._stays_alone():
-                    inline.run(self.epoch, self.shards, self.feed, self._compute, self._stays_alone)
+                    inline.run(self.epoch, self.shards, self.batches, self._compute, self._stays_alone)
                 if not self.epoch.done:
                     self._engine = self._threads_engine(self.training.workers)
-                    self._engine.run(self.epoch, self.feed, self.do_what_was_asked)
+                    self._engine.run(self.epoch, self.batches, self.handle_requests)
                     torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
         finally:
             self.replicas.fold()
@@ -137,7 +137,7 @@ class LocalEpoch(EpochHost):
     def ended(self, leases: Sequence[Ended[Push]]) -> None:
         measured = []
         for ended in leases:
-            found, push = self.feed.drop(ended.lease.first), ended.report
+            found, push = self.batches.drop(ended.lease.first), ended.report
             if push is not None:
                 self.training.step_baseline(found)
             report = None if push is None else measured_of(found.batch, push)
@@ -159,11 +159,13 @@ class LocalEpoch(EpochHost):
             self.training.pacer.close()
 
     def _stays_alone(self) -> bool:
-        self.do_what_was_asked()
+        self.handle_requests()
         return self.training.workers == 1 and self.replicas.live is None
 
     def _position(self) -> tuple[int, list[list[int]]]:
-        return self.feed.position, [list(r) for r in sorted([*self.epoch.open_ranges(), *self.feed.pending])]
+        return self.batches.position, [
+            list(r) for r in sorted([*self.epoch.open_ranges(), *self.batches.pending])
+        ]
 
     def _under_way(self) -> int:
         work = self.epoch.coordinator.work
@@ -173,7 +175,7 @@ class LocalEpoch(EpochHost):
         self.replicas.switch(
             self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
         )
-        self.feed.resize(strategy.batch)
+        self.batches.resize(strategy.batch)
 
     def _resize(self, workers: int) -> None:
         if self._engine is not None:

@@ -20,7 +20,7 @@ import torch
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.feed import LeaseBatches
+from gearshift.engine.lease_batches import LeaseBatches
 from gearshift.errors import brief
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import Push
@@ -120,9 +120,9 @@ class ThreadsEngine:
         self.workers, self.employ, self.shards, self.threads_each = workers, employ, shards, threads_each
         self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
 
-    def run(self, epoch: Epoch[Push], feed: LeaseBatches, before_step: Callable[[], None]) -> None:
+    def run(self, epoch: Epoch[Push], batches: LeaseBatches, before_step: Callable[[], None]) -> None:
         """To the end of the data, or until the host says stop."""
-        crew = WorkerThreads(self.employ, self.shards, self.threads_each)
+        threads = WorkerThreads(self.employ, self.shards, self.threads_each)
         self._busy: dict[int, float] = {}  # since when
         self._fenced: set[int] = set()
         self._here: dict[int, None] = {}  # who works, in the order of coming
@@ -133,57 +133,57 @@ class ThreadsEngine:
 
         def tell(begin: Begin) -> None:
             self._busy[begin.worker] = time.monotonic()
-            crew.tell(begin, feed[begin.lease.first])
+            threads.tell(begin, batches[begin.lease.first])
 
         epoch.tell = tell
         try:
             while not epoch.done:
                 before_step()
-                self._staff(epoch, crew)
+                self._staff(epoch, threads)
                 if epoch.done:
                     break
-                self._feed(epoch, feed)
-                self._receive(epoch, crew)
+                self._supply(epoch, batches)
+                self._receive(epoch, threads)
         except BaseException:
             self.wake()
             raise
         finally:
             self.shards.close()  # nobody waits for a step that will not come
-            for worker in crew.close(self._fenced):
+            for worker in threads.close(self._fenced):
                 self.tell(f"worker {worker} does not end; it is left behind")
 
     def resize(self, workers: int) -> None:
         """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
         self.workers, self._missing = workers, 0
 
-    def _staff(self, epoch: Epoch[Push], crew: WorkerThreads) -> None:
+    def _staff(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
         staying = [worker for worker in self._here if worker not in self._leaving]
         for _ in range(len(staying) + self._missing, self.workers):
             worker = next(self._numbers)
-            crew.hire(worker)
+            threads.hire(worker)
             self._here[worker] = None
             epoch.joined(worker)
             epoch.requested(worker)
         for worker in staying[self.workers :]:
             self._leaving.add(worker)
             if worker not in self._busy:
-                self._leave(epoch, worker, crew)
+                self._leave(epoch, worker, threads)
 
-    def _leave(self, epoch: Epoch[Push], worker: int, crew: WorkerThreads) -> None:
-        crew.dismiss(worker)
+    def _leave(self, epoch: Epoch[Push], worker: int, threads: WorkerThreads) -> None:
+        threads.dismiss(worker)
         self._leaving.remove(worker)
         del self._here[worker]
         epoch.lost(worker, f"worker {worker} left")
 
-    def _feed(self, epoch: Epoch[Push], feed: LeaseBatches) -> None:
+    def _supply(self, epoch: Epoch[Push], batches: LeaseBatches) -> None:
         while epoch.hungry:
-            found = next(feed, None)
+            found = next(batches, None)
             if found is None:
                 epoch.exhausted()
             else:
                 epoch.supply(found.batch.first, len(found.batch))
 
-    def _receive(self, epoch: Epoch[Push], crew: WorkerThreads) -> None:
+    def _receive(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
         """One report, or a look at who hangs; nothing if nobody works."""
         if not self._busy:
             if not epoch.done:
@@ -192,13 +192,13 @@ class ThreadsEngine:
         if time.monotonic() - self._looked > TICK:
             self._fence_the_hanging(epoch)
         try:
-            report = crew.reports.get(timeout=TICK)
+            report = threads.reports.get(timeout=TICK)
         except queue.Empty:
             return
         self._take(epoch, report)
-        crew.release(report.worker)
+        threads.release(report.worker)
         if report.worker in self._leaving:
-            self._leave(epoch, report.worker, crew)
+            self._leave(epoch, report.worker, threads)
 
     def _take(self, epoch: Epoch[Push], report: WorkerReport) -> None:
         worker = report.worker

@@ -98,7 +98,11 @@ class Run(History):
         self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages = Messages()  # sentences for the user, in order; all of them are in run.log too
         self.last_evaluation: Evaluation | None = None
-        self._stop, self._save_asked, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._stop, self._save_requested, self._ended = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._error: BaseException | None = None
         self._result: Result | None = None
         self.resumed: Path | None = None  # the checkpoint it goes on from
@@ -158,7 +162,7 @@ class Run(History):
 
     def checkpoint(self) -> None:
         """Asks the run to save after this step."""
-        self._save_asked.set()
+        self._save_requested.set()
 
     def switch(self, strategy: str, *, reason: str = "", timeout: float = 60.0, **settings: Any) -> Switch:
         """Changes how the workers synchronise, while they train. Returns when the run has changed over.
@@ -167,16 +171,16 @@ class Run(History):
         over, none is lost.
         """
         self._check_training("switch")
-        asked = self.training.ask_switch(strategy, settings, reason)
-        self._wait_for(asked.answered, timeout, f"switch to {strategy}")
-        assert asked.switch is not None
-        return asked.switch
+        request = self.training.ask_switch(strategy, settings, reason)
+        self._wait_for(request.answered, timeout, f"switch to {strategy}")
+        assert request.switch is not None
+        return request.switch
 
     def resize(self, workers: int, *, timeout: float = 60.0) -> None:
         """Changes the number of workers while they train: new ones begin at once, others leave after their batch."""
         self._check_training("resize")
-        asked = self.training.ask_resize(workers)
-        self._wait_for(asked.answered, timeout, f"resize to {workers} workers")
+        request = self.training.ask_resize(workers)
+        self._wait_for(request.answered, timeout, f"resize to {workers} workers")
 
     def _check_training(self, command: str) -> None:
         if self.finished or self.phase not in ("starting", "training"):
@@ -424,9 +428,9 @@ class Run(History):
         self._tell_callbacks_of_checkpoints()
         every = self.policy.every
         if every and every.seconds is None and every.due(before, self.training.moment):
-            self._save_asked.set()
+            self._save_requested.set()
         self.ask_save_in_time()
-        self.save_if_asked()
+        self.save_if_requested()
         self._metrics.stepped()
         return not self._stop.is_set()
 
@@ -466,12 +470,12 @@ class Run(History):
         every = self.policy.every
         if every and every.seconds is not None and time.monotonic() - self._save_clock >= every.seconds:
             self._save_clock = time.monotonic()
-            self._save_asked.set()
+            self._save_requested.set()
 
-    def save_if_asked(self) -> None:
+    def save_if_requested(self) -> None:
         """The same; once replicas are where they can be saved."""
-        if self._save_asked.is_set() and self.training.settle():
-            self._save_asked.clear()
+        if self._save_requested.is_set() and self.training.settle():
+            self._save_requested.clear()
             self._save(best=False)
 
     def _save(self, *, best: bool) -> None:

@@ -16,7 +16,7 @@ from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy
 
 if TYPE_CHECKING:
-    from gearshift.training.pass_host import EpochHost
+    from gearshift.training.epoch_host import EpochHost
     from gearshift.training.training import Training
 
 

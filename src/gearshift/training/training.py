@@ -75,7 +75,7 @@ class Training:
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.first_lease = 0  # the number with which leases of this epoch begin
-        self.asked: queue.SimpleQueue[SwitchRequest | ResizeRequest] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[SwitchRequest | ResizeRequest] = queue.SimpleQueue()
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
@@ -131,9 +131,9 @@ class Training:
             name, settings = self.strategy_name if self.strategy_name in ("sync", "gba") else "sync", {}
         self._check_same_batch(settings)
         strategy = self.make(name, {"batch": self.strategy.batch, **settings})
-        asked = SwitchRequest(name, settings, strategy, automatic, by, reason)
-        self.asked.put(asked)
-        return asked
+        request = SwitchRequest(name, settings, strategy, automatic, by, reason)
+        self.requests.put(request)
+        return request
 
     def _check_same_batch(self, settings: dict[str, Any]) -> None:
         if "global_batch" in settings:
@@ -152,9 +152,9 @@ class Training:
                 "slowness is injected into the workers of this run (cluster.inject): their number stays"
             )
         self.recut(workers)  # refused here if the global batch does not divide among them
-        asked = ResizeRequest(workers)
-        self.asked.put(asked)
-        return asked
+        request = ResizeRequest(workers)
+        self.requests.put(request)
+        return request
 
     def recut(self, workers: int) -> Strategy:
         """The strategy of now, its global batch cut for so many workers; as it is if somebody chose the batch."""
@@ -166,7 +166,7 @@ class Training:
     def ask_planned_switch(self) -> None:
         """The next one, if its time has come and none is on its way."""
         progress = self.progress
-        if progress.switched == len(self.plan.switches) or not self.asked.empty():
+        if progress.switched == len(self.plan.switches) or not self.requests.empty():
             return
         planned = self.plan.switches[progress.switched]
         share, days = progress.examples / self.total, len(progress.days.measures)
@@ -174,11 +174,11 @@ class Training:
             automatic = self._automatic(planned.strategy, planned.settings)
             self._ask(planned.strategy, planned.settings, automatic, "plan", "as planned")
 
-    def take(self, asked: SwitchRequest) -> None:
+    def take(self, request: SwitchRequest) -> None:
         """The switch was made."""
-        self.strategy_name, self.strategy, self.automatic = asked.name, asked.strategy, asked.automatic
-        self.strategy_settings = asked.settings
-        self.progress.switched += asked.by == "plan"
+        self.strategy_name, self.strategy, self.automatic = request.name, request.strategy, request.automatic
+        self.strategy_settings = request.settings
+        self.progress.switched += request.by == "plan"
 
     def sync_gap(self) -> dict[str, Any] | None:
         """What the exchanges of replicas came to so far; None where there were none."""
@@ -187,11 +187,11 @@ class Training:
     def strategy_facts(self) -> dict[str, Any]:
         """What a resumed run needs to go on as this one is now."""
         auto = None if self.automatic is None else asdict(self.automatic.settings)
-        settings, asked = asdict(self.strategy), self.strategy_settings
+        settings, requested = asdict(self.strategy), self.strategy_settings
         return {
             "name": self.strategy_name,
             "settings": settings,
-            "asked": asked,
+            "asked": requested,
             "auto": auto,
             "planned": self.planned,
         }

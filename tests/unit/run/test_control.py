@@ -321,9 +321,9 @@ def test_a_second_owner_that_is_refused_leaves_the_socket_of_the_first(owned: Pa
 def test_a_starter_whose_run_was_taken_over_leaves_the_socket_of_the_new_owner(owned: Path) -> None:
     """Its Ray died; somebody has resumed the run before it noticed."""
     nothing: Any = None
-    site = ProcessContext(nothing, owned, str(owned), 1, "ipc", "", token="of before")
-    ray = SimpleNamespace(Watchdog=lambda *_: None, end=lambda *_: None, leave=lambda: None)
-    run = LaunchedRun(site, None, None, ray, None)
+    context = ProcessContext(nothing, owned, str(owned), 1, "ipc", "", token="of before")
+    ray = SimpleNamespace(CoordinatorWatchdog=lambda *_: None, end=lambda *_: None, leave=lambda: None)
+    run = LaunchedRun(context, None, None, ray, None)
     run._fail("the Ray cluster of this run died")
     assert attach(owned).status().step == 812
     assert run_folder.read(owned).is_live and "died" not in (owned / "run.log").read_text()

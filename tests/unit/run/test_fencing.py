@@ -66,8 +66,8 @@ def write_part(folder: Path) -> None:
     """By a shard, which holds no lease: it looks whose session the lease is."""
     recipe, mine = cast(Recipe, None), ownership.held(folder)
     assert mine is not None
-    site = ProcessContext(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
-    ShardSnapshot(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", site.check_not_taken)
+    context = ProcessContext(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
+    ShardSnapshot(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", context.check_not_taken)
 
 
 def discard_part(folder: Path) -> None:

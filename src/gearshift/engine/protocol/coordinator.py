@@ -60,8 +60,8 @@ class Session:
 class CoordinatorRole:
     def __init__(
         self,
-        vault: SnapshotStore,
-        book: Accounts,
+        snapshot_store: SnapshotStore,
+        accounts: Accounts,
         *,
         shards: int,
         examples: int,
@@ -70,15 +70,20 @@ class CoordinatorRole:
         cut_every: int = 0,
         log: Log | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
-        rings: AllReduceGroups | None = None,
+        all_reduce_groups: AllReduceGroups | None = None,
     ) -> None:
         """`patience` is how long a worker may be silent; a snapshot is taken every `cut_every` steps, 0: never.
 
         Workers have the numbers below `workers`; others are sent home.
         """
-        self.vault, self.book, self.shards, self.examples = vault, book, shards, examples
+        self.snapshot_store, self.accounts, self.shards, self.examples = (
+            snapshot_store,
+            accounts,
+            shards,
+            examples,
+        )
         self.patience, self.workers, self.cut_every, self._log = patience, workers, cut_every, log
-        self.tell, self.rings = tell, rings or AllReduceGroups()
+        self.tell, self.all_reduce_groups = tell, all_reduce_groups or AllReduceGroups()
         self.out: Out = []
         self.now = 0.0
         self._boots = dict.fromkeys(range(shards), 0)  # the newest start of each shard
@@ -89,13 +94,13 @@ class CoordinatorRole:
     # ---- incarnations ----
 
     def _new_incarnation(self) -> None:
-        self.incarnation = self.vault.new_incarnation()
-        self._snapshot, self._facts = self.vault.newest()
+        self.incarnation = self.snapshot_store.new_incarnation()
+        self._snapshot, self._facts = self.snapshot_store.newest()
         self.epoch: Epoch[Any] | None = None
         self.over = False
         self._loaded: set[int] = set()
         self._workers: dict[int, Session] = {}
-        self.rings.forget()
+        self.all_reduce_groups.forget()
         self._given_up: dict[int, int] = {}  # by worker: the last start that was given up
         self.orders = Orders(self.incarnation, self.shards, lambda to, order: self.out.append((to, order)))
         self._heard = dict.fromkeys(range(self.shards), self.now)
@@ -112,7 +117,7 @@ class CoordinatorRole:
     def _begin(self) -> None:
         facts = self._facts
         strategy = make_strategy(facts["strategy"], facts["settings"])
-        self.book.restore(facts["book"])
+        self.accounts.restore(facts["book"])
         self.epoch_number: int = facts.get("epoch", 0)
         self.position: int = facts["position"]
         self._open_epoch(Coordinator(strategy, make_strategy, step=facts["step"]))
@@ -188,7 +193,7 @@ class CoordinatorRole:
                     self._reported(session, message)
             case Met(incarnation, worker, boot):
                 if self._known(incarnation, worker, boot):
-                    self.book.counted(worker, boot, message.counts)
+                    self.accounts.counted(worker, boot, message.counts)
                     self.meetings.met(message)
             case Seen():
                 pass  # the answer to a question that nobody asks any more
@@ -218,8 +223,8 @@ class CoordinatorRole:
             "workers": len(self._workers),
             "orders_open": len(self.orders.open),
             "incarnation": self.incarnation,
-            "ring_rounds": self.rings.rounds,
-            "rings_broken": self.rings.broken,
+            "ring_rounds": self.all_reduce_groups.rounds,
+            "rings_broken": self.all_reduce_groups.broken,
         }
         if (epoch := self.epoch) is not None:
             work = epoch.coordinator.work
@@ -364,7 +369,7 @@ class CoordinatorRole:
                 "unbegun": self.epoch.unbegun_ranges(),
                 "strategy": strategy.name,
                 "settings": asdict(strategy),
-                "book": self.book.facts(),
+                "book": self.accounts.facts(),
             }
             self._cut, self._cut_parts = (f"step-{step}-{self.incarnation}", facts), set()
             self._cut_error = ""
@@ -377,9 +382,9 @@ class CoordinatorRole:
         self._cut_error = self._cut_error or error
         if len(self._cut_parts) == self.shards:  # also if one of them failed: the others write until then
             if self._cut_error:
-                self.vault.failed(name, self._cut_error)  # the next one may fare better
+                self.snapshot_store.failed(name, self._cut_error)  # the next one may fare better
             else:
-                self.vault.commit(self.incarnation, *self._cut)
+                self.snapshot_store.commit(self.incarnation, *self._cut)
             self._cut = None
 
     # ---- replicas ----
@@ -467,13 +472,13 @@ class CoordinatorRole:
     def _ring_reported(self, report: Report) -> None:
         """Gradients of a ring arrive together; what is of a ring that broke is done again."""
         assert self.epoch is not None
-        if not self.rings.expects(report):
+        if not self.all_reduce_groups.expects(report):
             self._wants_more(report.worker)
         elif report.lease is None:
-            held = self.rings.failed(report.refused)
+            held = self.all_reduce_groups.failed(report.refused)
             self._wants_more(report.worker)
             self._begin_again(held)
-        elif whole := self.rings.hold(report):
+        elif whole := self.all_reduce_groups.hold(report):
             for one in whole:
                 assert one.lease is not None
                 self.epoch.arrived(one.worker, one.lease, one.content, one.seconds, one.version)
@@ -482,11 +487,11 @@ class CoordinatorRole:
 
     def _undo_ring_of(self, worker: int) -> list[Report]:
         """Before its lease goes to somebody else, no member of that ring; what was held begins again afterwards."""
-        return self.rings.undo() if self.rings.has(worker) else []
+        return self.all_reduce_groups.undo() if self.all_reduce_groups.has(worker) else []
 
     def end_ring(self) -> None:
         """A meeting begins: who has met would wait for the sum of one that may not give its part any more."""
-        self._begin_again(self.rings.undo())
+        self._begin_again(self.all_reduce_groups.undo())
 
     def _begin_again(self, held: list[Report]) -> None:
         for report in held:
@@ -508,9 +513,9 @@ class CoordinatorRole:
 
     def _tell(self, begin: Begin) -> None:
         session = self._workers[begin.worker]
-        rate = self.book.rate_after(begin.lease.count)
+        rate = self.accounts.rate_after(begin.lease.count)
         head = self.incarnation, session.boot, session.request
-        place = self.rings.place(begin, self._all_asking, self.the_epoch.coordinator, self.now)
+        place = self.all_reduce_groups.place(begin, self._all_asking, self.the_epoch.coordinator, self.now)
         session.answer = Assignment(*head, begin, self.epoch_number, self.meetings.plan, rate, place)
         self.out.append((To("worker", begin.worker), session.answer))
 
@@ -540,7 +545,7 @@ class CoordinatorRole:
             if self.meetings.replicated and not self.meetings.shown:
                 self.meetings.want()
                 return
-            if not epoch.stopped and self.book.passed(epoch.coordinator.work.supply.next_number):
+            if not epoch.stopped and self.accounts.passed(epoch.coordinator.work.supply.next_number):
                 self._next_pass()
             else:
                 self.over = True
@@ -554,14 +559,14 @@ class _SnapshotWatcher:
 
     def __init__(self, role: CoordinatorRole) -> None:
         self._role = role
-        self.rate, self.ended = role.book.rate, role.book.ended
+        self.rate, self.ended = role.accounts.rate, role.accounts.ended
         self._steps = 0
         self._cut_due = self._stop = False
 
     def stepped(self) -> bool:
         role = self._role
         self._steps += 1
-        go_on = role.book.stepped()
+        go_on = role.accounts.stepped()
         self._cut_due |= bool(role.cut_every) and self._steps % role.cut_every == 0
         if role.meetings.replicated and not role.meetings.shown:
             self._stop |= not go_on
@@ -575,7 +580,7 @@ class _SnapshotWatcher:
         return self._role.meetings.meet(number)
 
     def shown(self) -> None:
-        self._role.book.shown()
+        self._role.accounts.shown()
         self._take_cut()
         if self._stop:
             self._role.the_epoch.stopped = True

@@ -50,7 +50,7 @@ class ExchangeInFlight:
     meeting: int
     offers: dict[int, Offer]  # by shard, until it has answered
     answers: dict[int, Target] = field(default_factory=dict)
-    again: ResendBackoff = field(default_factory=ResendBackoff)
+    backoff: ResendBackoff = field(default_factory=ResendBackoff)
 
     def take(self, target: Target) -> bool:
         """Whether that was the last answer."""
@@ -77,7 +77,7 @@ class Exchanger:
         self.lease: int | None = None  # the last whose step was made, or whose gradient was given
         self._number = 0  # of the last offer
         self._forking: ExchangeInFlight | None = None
-        self._asked: ExchangeInFlight | None = None
+        self._in_flight: ExchangeInFlight | None = None
         self._meeting, self._met, self._frozen = 0, 0, 0  # numbers of meetings, 0: none
         self._assembly = 0  # of the meeting
         self._show = False  # is what it is for
@@ -105,7 +105,7 @@ class Exchanger:
     @property
     def in_the_way(self) -> bool:
         """Whether an exchange in the training loop is under way."""
-        return self._asked is not None and not self._background
+        return self._in_flight is not None and not self._background
 
     @property
     def _background(self) -> bool:
@@ -145,9 +145,9 @@ class Exchanger:
             case Target(number=number) if self._forking is not None and number == self._forking.number:
                 if self._forking.take(message):
                     self._fork(self._forking)
-            case Target(number=number) if self._asked is not None and number == self._asked.number:
-                if self._asked.take(message):
-                    self._take(self._asked)
+            case Target(number=number) if self._in_flight is not None and number == self._in_flight.number:
+                if self._in_flight.take(message):
+                    self._take(self._in_flight)
             case Meet():
                 self._meet(message)
             case Go(_, _, number, plan) if self._frozen and number >= self._frozen:
@@ -162,9 +162,9 @@ class Exchanger:
         self._idle = self._idle + 1 if asking else 0
         if self.replica is not None and self._idle >= IDLE_TICKS:
             self.replica.finished = True
-        for asked in (self._forking, self._asked):
-            if asked is not None and asked.again.due():
-                self._send(asked)
+        for exchange in (self._forking, self._in_flight):
+            if exchange is not None and exchange.backoff.due():
+                self._send(exchange)
         if self._frozen and self._frozen == self._met:
             self._say_met(self._met)
 
@@ -172,7 +172,7 @@ class Exchanger:
         """When `due`: the next exchange in the background."""
         if self.due is not None and self._clock() >= self.due:
             self.due = None
-            if self._background and self._asked is None and not self._meeting and not self._frozen:
+            if self._background and self._in_flight is None and not self._meeting and not self._frozen:
                 assert self.replica is not None
                 centre = self.replica.choices.exchange == "centre"
                 self._exchange(OfferKind.CENTRE if centre else OfferKind.MEAN)
@@ -188,7 +188,7 @@ class Exchanger:
         if plan.generation <= self.plan.generation:
             return
         before, self.plan = self.plan, plan
-        self._asked = self._forking = self.due = None
+        self._in_flight = self._forking = self.due = None
         if self.replica is not None:
             self.replica.sent = None
             self.replica.finish_step()
@@ -204,9 +204,9 @@ class Exchanger:
     def _forked(self, flat: Tensor, state: State, choices: Choices) -> DenseReplica:
         return fork(flat, state, rule_for(self._server, choices), choices, self.counts)
 
-    def _fork(self, asked: ExchangeInFlight) -> None:
+    def _fork(self, exchange: ExchangeInFlight) -> None:
         self._forking = None
-        flat, state = self._joined(asked.answers)
+        flat, state = self._joined(exchange.answers)
         self.replica = self._forked(flat, state, choices_in(self.plan.choices))
         self._exchanged_at = self._clock()
         self._go_on()
@@ -217,7 +217,7 @@ class Exchanger:
             return
         if self.replica is None and self._forking is None:
             self._forking = self._offer(OfferKind.FORK, None, 0.0, self._nothing, {})
-        elif self._background and self._asked is None and self.due is None:
+        elif self._background and self._in_flight is None and self.due is None:
             self.due = self._clock()
 
     # ---- exchanges ----
@@ -229,7 +229,7 @@ class Exchanger:
     def _exchange(self, kind: OfferKind) -> None:
         """Of one's own accord: it ends when all shards have answered."""
         assert self.replica is not None
-        self._asked = self._offer(kind, self.replica, self.replica.weight, self.replica.send(), {})
+        self._in_flight = self._offer(kind, self.replica, self.replica.weight, self.replica.send(), {})
 
     def _offer(
         self, kind: OfferKind, replica: DenseReplica | None, weight: float, flat: Tensor, state: State
@@ -244,35 +244,35 @@ class Exchanger:
             shard: Offer(*head, present, weight, flat[own] if len(flat) else flat, _part(state, own))
             for shard, own in enumerate(self._layout.dense)
         }
-        asked = ExchangeInFlight(kind, self._number, meeting, offers)
-        self._send(asked)
-        return asked
+        exchange = ExchangeInFlight(kind, self._number, meeting, offers)
+        self._send(exchange)
+        return exchange
 
-    def _send(self, asked: ExchangeInFlight) -> None:
-        for shard, offer in asked.offers.items():
+    def _send(self, exchange: ExchangeInFlight) -> None:
+        for shard, offer in exchange.offers.items():
             self._out.append((To("shard", shard), offer))
 
-    def _take(self, asked: ExchangeInFlight) -> None:
+    def _take(self, exchange: ExchangeInFlight) -> None:
         """All shards have answered."""
-        self._asked = None
+        self._in_flight = None
         # To one without a replica the shards may have answered differently: another was lost meanwhile.
-        if self.replica is not None and not (asked.meeting and self._absent):
-            self._merge(self.replica, asked, *self._joined(asked.answers))
+        if self.replica is not None and not (exchange.meeting and self._absent):
+            self._merge(self.replica, exchange, *self._joined(exchange.answers))
         if self._meeting:
             self._next_phase()
         elif self.replica is not None and isinstance(trigger := self.replica.choices.trigger, Background):
             self.due = self._clock() + max(REST, trigger.pause)
 
-    def _merge(self, replica: DenseReplica, asked: ExchangeInFlight, flat: Tensor, state: State) -> None:
-        if asked.kind is OfferKind.MOMENTS:
+    def _merge(self, replica: DenseReplica, exchange: ExchangeInFlight, flat: Tensor, state: State) -> None:
+        if exchange.kind is OfferKind.MOMENTS:
             for phase in phases_before_weights(replica.choices, replica.rule):
                 phase.take(replica.state, state[phase.name])
                 self._moved += 2 * state[phase.name].nbytes
-        elif asked.kind is not OfferKind.SHOW:
+        elif exchange.kind is not OfferKind.SHOW:
             assert replica.sent is not None
             sent, replica.sent = replica.sent, None
             moved, self._moved = self._moved + 2 * sent.nbytes, 0
-            replica.take(sent, flat, moved, counts=not (asked.meeting and self._show))
+            replica.take(sent, flat, moved, counts=not (exchange.meeting and self._show))
 
     def _joined(self, answers: dict[int, Target]) -> tuple[Tensor, State]:
         """What the shards sent, as one."""
@@ -295,13 +295,17 @@ class Exchanger:
             self._absent, self._forking, self.due = self.replica is None, None, None
             self._phases = deque(self._phases_of(meet))
             self._abandon_mean()
-            if self._asked is None:
+            if self._in_flight is None:
                 self._next_phase()
 
     def _abandon_mean(self) -> None:
         """In the background: others were called to the meeting before they came to it, and will not come any more."""
-        if self._asked is not None and self._asked.kind is OfferKind.MEAN and self.replica is not None:
-            self._asked = self.replica.sent = None
+        if (
+            self._in_flight is not None
+            and self._in_flight.kind is OfferKind.MEAN
+            and self.replica is not None
+        ):
+            self._in_flight = self.replica.sent = None
 
     def _phases_of(self, meet: Meet) -> list[OfferKind]:
         """Moments first, then weights, then what is shown."""
@@ -320,10 +324,10 @@ class Exchanger:
             return
         kind, replica = self._phases.popleft(), self.replica
         if replica is None or self._absent:
-            self._asked = self._offer(kind, None, 0.0, self._nothing, {})
+            self._in_flight = self._offer(kind, None, 0.0, self._nothing, {})
             return
         flat, state = self._given(kind, replica)
-        self._asked = self._offer(kind, replica, replica.weight, flat, state)
+        self._in_flight = self._offer(kind, replica, replica.weight, flat, state)
 
     def _given(self, kind: OfferKind, replica: DenseReplica) -> tuple[Tensor, State]:
         """To a phase of a meeting."""

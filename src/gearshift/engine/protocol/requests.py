@@ -18,17 +18,17 @@ R = TypeVar("R")
 
 def carry_out_requests(
     role: CoordinatorRole,
-    asked: SimpleQueue[R],
+    queue: SimpleQueue[R],
     strategy_after: Callable[[R], Strategy],
     carry_out: Callable[[R], None],
 ) -> None:
     """`strategy_after` names the strategy that decides once a request is carried out."""
     if role.epoch is None or role.over:
         return
-    requests = [asked.get() for _ in range(asked.qsize())]
+    requests = [queue.get() for _ in range(queue.qsize())]
     while requests and not role.meetings.concerns(strategy_after(requests[0])):
         carry_out(requests.pop(0))
     if requests:
         role.meetings.want()
     for request in requests:
-        asked.put(request)
+        queue.put(request)

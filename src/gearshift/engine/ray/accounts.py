@@ -1,4 +1,4 @@
-"""The coordinator's books: the accounts of a training whose steps are made elsewhere, and what users ask of it."""
+"""The coordinator's accounts of a training whose steps are made elsewhere, and what users ask of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gearshift.run.saver import failure_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer
-from gearshift.training.pass_host import EpochHost
+from gearshift.training.epoch_host import EpochHost
 from gearshift.training.progress import Progress
 from gearshift.training.requests import ResizeRequest, SwitchRequest
 from gearshift.training.training import Training
@@ -70,7 +70,7 @@ class TrainingAccounts(EpochHost):
         self.mark, self.before = time.perf_counter(), training.moment
         if self._rewinds:
             self._engine.train_again()
-            self._engine.staff.resize(training.workers)  # some may have been told that it is over
+            self._engine.process_manager.resize(training.workers)  # some may have been told that it is over
         self._began(0)
 
     # ---- replicas ----
@@ -89,9 +89,9 @@ class TrainingAccounts(EpochHost):
         self._tick()
         self._where_it_stands()
         self._evaluate_if_due()
-        self._engine.save_if_asked()
+        self._engine.save_if_requested()
         self.mark = time.perf_counter()
-        self.do_what_was_asked()
+        self.handle_requests()
 
     def _where_it_stands(self) -> None:
         self.training.progress.position, self.training.progress.open = self._position()
@@ -132,17 +132,17 @@ class TrainingAccounts(EpochHost):
     def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
         self._engine.role.switch(name, asdict(strategy), reason)
 
-    def switch(self, asked: SwitchRequest) -> None:
-        super().switch(asked)
+    def switch(self, request: SwitchRequest) -> None:
+        super().switch(request)
         self._note(strategy=self.training.strategy_facts())
 
-    def resize(self, asked: ResizeRequest) -> None:
-        super().resize(asked)
-        self._note(workers=asked.workers, strategy=self.training.strategy_facts())
+    def resize(self, request: ResizeRequest) -> None:
+        super().resize(request)
+        self._note(workers=request.workers, strategy=self.training.strategy_facts())
 
     def _note(self, **facts: Any) -> None:
         """For a coordinator after this one. A full disk is no reason to end the run."""
-        folder = self._engine.site.folder
+        folder = self._engine.context.folder
         if failure := failure_of(folder / STATE, lambda: write_state(folder, **facts)):
             self.observer.tell(
                 f"{failure}: the change took effect but could not be recorded; a restarted coordinator would not know "
@@ -151,11 +151,11 @@ class TrainingAccounts(EpochHost):
 
     def _resize(self, workers: int) -> None:
         self._engine.role.resize(workers)
-        self._engine.staff.resize(workers)
+        self._engine.process_manager.resize(workers)
 
-    def stop_if_asked(self) -> None:
+    def stop_if_requested(self) -> None:
         """While nobody works; otherwise it is done after the next step."""
-        if self._engine.stop_asked and not self._engine.role.over:
+        if self._engine.stop_requested and not self._engine.role.over:
             self._engine.role.stop()
             if self._engine.role.over:
                 self._where_it_stands()
@@ -165,13 +165,13 @@ class TrainingAccounts(EpochHost):
         role = self._engine.role
         if role.epoch is not None and role.alone and role.epoch.at_rest and not role.over:
             self._where_it_stands()
-            self._engine.save_if_asked()
+            self._engine.save_if_requested()
 
-    def do_what_was_asked(self) -> None:
+    def handle_requests(self) -> None:
         training = self.training
         carry_out_requests(
             self._engine.role,
-            training.asked,
-            lambda asked: asked.strategy_after(training),
-            lambda asked: asked.carry_out(self),
+            training.requests,
+            lambda request: request.strategy_after(training),
+            lambda request: request.carry_out(self),
         )

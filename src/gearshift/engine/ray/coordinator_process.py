@@ -1,4 +1,4 @@
-"""The run in the coordinator's process: its books, evaluations and checkpoints, while others compute.
+"""The run in the coordinator's process: its accounts, evaluations and checkpoints, while others compute.
 
 A `Run` like any other, with its folder, its log and its control socket; only its passes over the data are made by
 processes elsewhere. It holds no rows: an evaluation looks at those of the shards, at the step where the run stands.
@@ -24,7 +24,7 @@ from gearshift.engine.protocol.coordinator import CoordinatorRole
 from gearshift.engine.protocol.host import StateLost
 from gearshift.engine.protocol.messages import Done, Message, Peek, Saved, Seen, ShardHello, To
 from gearshift.engine.ray.accounts import TrainingAccounts
-from gearshift.engine.ray.dense_copy import unmirrored
+from gearshift.engine.ray.dense_copy import why_not_copied
 from gearshift.engine.ray.process_context import (
     Membership,
     ProcessContext,
@@ -59,7 +59,7 @@ TRIES = 8  # starts of the coordinator without a new checkpoint between them, af
 class ProcessManager(Protocol):
     """Who starts and ends the other processes."""
 
-    def begin(self, site: ProcessContext, workers: int) -> None: ...
+    def begin(self, context: ProcessContext, workers: int) -> None: ...
     def resize(self, workers: int) -> None: ...
     def rest(self) -> None:
         """The work is done: who ends now is not started anew."""
@@ -85,19 +85,19 @@ class ProcessManager(Protocol):
     def close(self) -> None: ...
 
 
-def coordinate(member: Membership, site: ProcessContext, staff: ProcessManager) -> Run:
+def coordinate(member: Membership, context: ProcessContext, process_manager: ProcessManager) -> Run:
     """Starts the run in threads of its own; whoever waits for it asks the `Run`."""
-    site.enter(restarted=member.restarted)
-    folder = site.folder
-    mine = run_folder.claim(folder, command=run_folder.read(folder).command, session=site.token or None)
+    context.enter(restarted=member.restarted)
+    folder = context.folder
+    mine = run_folder.claim(folder, command=run_folder.read(folder).command, session=context.token or None)
     resumed = (folder / run_folder.CHECKPOINTS / run_folder.LAST).exists()
     refuse_to_die_again(folder, member.start)
-    run = site.build(resume=folder if resumed else origin_of(folder))
-    run.training.engine = RayEngine(run, member, site, staff)
+    run = context.build(resume=folder if resumed else origin_of(folder))
+    run.training.engine = RayEngine(run, member, context, process_manager)
     run.make_saver = ClusterSaver
-    run.processes = staff.figures
-    run.header = site.recipe.header(run, folder)
-    if site.restarts():
+    run.processes = process_manager.figures
+    run.header = context.recipe.header(run, folder)
+    if context.restarts():
         tell_of_restart(run, folder, mine.seconds_without_owner)
     run.start(folder)
     return run
@@ -147,16 +147,20 @@ def origin_of(folder: Path) -> Path | None:
 
 
 class RayEngine:
-    """Runs a training with the processes that its staff keeps."""
+    """Runs a training with the processes that its process manager keeps."""
 
     name = "ray"
 
-    def __init__(self, run: Run, member: Membership, site: ProcessContext, staff: ProcessManager) -> None:
+    def __init__(
+        self, run: Run, member: Membership, context: ProcessContext, process_manager: ProcessManager
+    ) -> None:
         self.training = run.training
-        self._run, self._member, self.staff = run, member, staff
+        self._run, self._member, self.process_manager = run, member, process_manager
         self.learner = run.training.learner
-        self.site = replace(site, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle)
-        self.layout = layout_of(self.learner, site.shards)
+        self.context = replace(
+            context, schema=self.learner.schema.to_dict(), shuffle=run.training.plan.shuffle
+        )
+        self.layout = layout_of(self.learner, context.shards)
         self.role: CoordinatorRole
         self._question = 0
 
@@ -167,7 +171,7 @@ class RayEngine:
         return saver
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._run.stopping
 
     def run(self, training: Training, observer: Observer) -> bool:
@@ -176,7 +180,7 @@ class RayEngine:
             *((planned.strategy, planned.settings) for planned in training.plan.switches),
         ]:
             training.make(name, settings)  # refused here if its replicas cannot be on Ray
-        wishes = read_state(self.site.folder)  # of a coordinator before this one
+        wishes = read_state(self.context.folder)  # of a coordinator before this one
         training.workers = workers = int(wishes.get("workers") or training.workers)
         if wishes.get("strategy"):
             training.restore_strategy(wishes["strategy"])
@@ -185,31 +189,31 @@ class RayEngine:
             self.saver.engine = None
             self._take_rows()
             return True
-        self.staff.begin(self.site, workers)
+        self.process_manager.begin(self.context, workers)
         try:
-            with closing(endpoint_of(self._member, self.site, training)) as endpoint:
-                self.driver = driver_of(self._member, self.site, endpoint)
-                self.books = TrainingAccounts(self, training, observer)
+            with closing(endpoint_of(self._member, self.context, training)) as endpoint:
+                self.driver = driver_of(self._member, self.context, endpoint)
+                self.accounts = TrainingAccounts(self, training, observer)
                 self.role = CoordinatorRole(
                     FolderSnapshotStore(self),
-                    self.books,
-                    shards=self.site.shards,
+                    self.accounts,
+                    shards=self.context.shards,
                     examples=training.train.counted(),
-                    patience=self.site.patience,
+                    patience=self.context.patience,
                     workers=workers,
                     log=training.observe,
                     tell=observer.tell,
-                    rings=AllReduceGroups(self._transport(), observer.tell),
+                    all_reduce_groups=AllReduceGroups(self._transport(), observer.tell),
                 )
-                self.staff.heeded_by(self._notice)
-                self.staff.replaced_to(self._replaced)
+                self.process_manager.heeded_by(self._notice)
+                self.process_manager.replaced_to(self._replaced)
                 self.driver.steer(TrainingRunner(self))
         except ownership.Fenced:
-            if self.site.is_replaced():  # its processes must not be ended
-                self.staff.step_down()
+            if self.context.is_replaced():  # its processes must not be ended
+                self.process_manager.step_down()
             raise
         finally:
-            self.staff.close()
+            self.process_manager.close()
         self.saver.engine = None
         assert self.role.epoch is not None
         if self._run.measures_at_the_end:
@@ -232,12 +236,12 @@ class RayEngine:
 
     def _transport(self) -> Transport:
         """What was asked, if the optimizer lets workers step on a sum."""
-        reason = unmirrored(self.learner.server)
-        if reason and self.site.transport == "all_reduce":
+        reason = why_not_copied(self.learner.server)
+        if reason and self.context.transport == "all_reduce":
             raise UserError(
                 f"cluster.sync_transport=all_reduce: {reason}. Use sync_transport=servers, or another optimizer"
             )
-        return "servers" if reason else self.site.transport
+        return "servers" if reason else self.context.transport
 
     def _first_checkpoint(self) -> None:
         """Where the run goes on if a shard is lost before the next one; every process begins from it."""
@@ -281,8 +285,8 @@ class RayEngine:
     def ask_save_in_time(self) -> None:
         self._run.ask_save_in_time()
 
-    def save_if_asked(self) -> None:
-        self._run.save_if_asked()
+    def save_if_requested(self) -> None:
+        self._run.save_if_requested()
 
     def saved_all(self) -> bool:
         """At the end: whether the last step is saved. If it cannot be, it is tried again."""
@@ -309,7 +313,7 @@ class RayEngine:
     def wait_for_cut(self) -> None:
         """Until the snapshot that is being written is done with. A shard says every tick that it lives."""
         role = self.role
-        heard = dict.fromkeys(range(self.site.shards), time.monotonic())
+        heard = dict.fromkeys(range(self.context.shards), time.monotonic())
 
         def take(message: Message) -> bool:
             match message:
@@ -326,18 +330,18 @@ class RayEngine:
             role.settle_again()
             self.driver.send(role)
             for shard in role.unsaved if role.cutting else ():
-                if time.monotonic() - heard[shard] > self.site.patience:
+                if time.monotonic() - heard[shard] > self.context.patience:
                     self.replace_shard(shard)
                     raise StateLost
 
     def replace_shard(self, shard: int) -> None:
         reason = f"shard {shard} was silent for {self.role.patience_with_shards:g} s"
-        self.staff.replace(To("shard", shard), self.role.boot_of(shard), reason)
+        self.process_manager.replace(To("shard", shard), self.role.boot_of(shard), reason)
 
     def replace_worker(self, worker: int, boot: int) -> None:
         """`boot` is that of its role, of which a process has `STARTS`."""
-        reason = f"worker {worker} was silent for {self.site.patience:g} s"
-        self.staff.replace(To("worker", worker), boot // STARTS, reason)
+        reason = f"worker {worker} was silent for {self.context.patience:g} s"
+        self.process_manager.replace(To("worker", worker), boot // STARTS, reason)
 
     def check_replicas(self, strategy: Strategy) -> None:
         choices = choices_of(strategy)
@@ -352,7 +356,7 @@ class RayEngine:
 
     def peek(self, ids: tuple[Ids, ...]) -> tuple[Floats, ...]:
         """Rows of each store; the dense values of the learner are brought up to date on the way."""
-        places = [IdPlacement(own, self.site.shards) for own in ids]
+        places = [IdPlacement(own, self.context.shards) for own in ids]
         self._question += 1
         number, answers = self._question, dict[int, Seen]()
 
@@ -367,13 +371,13 @@ class RayEngine:
             return False
 
         began = time.monotonic()
-        while len(answers) < self.site.shards:
-            for shard in set(range(self.site.shards)) - answers.keys():
+        while len(answers) < self.context.shards:
+            for shard in set(range(self.context.shards)) - answers.keys():
                 own = tuple(store[place.groups[shard]] for store, place in zip(ids, places, strict=True))
                 self.driver.endpoint.send(To("shard", shard), Peek(self.role.incarnation, number, own))
-            self.driver.listen(take, lambda: len(answers) == self.site.shards)
-            if time.monotonic() - began > self.site.patience:
-                for shard in set(range(self.site.shards)) - answers.keys():
+            self.driver.listen(take, lambda: len(answers) == self.context.shards)
+            if time.monotonic() - began > self.context.patience:
+                for shard in set(range(self.context.shards)) - answers.keys():
                     self.replace_shard(shard)
                 raise StateLost
         self._take_dense(answers)
@@ -397,34 +401,34 @@ class TrainingRunner(CoordinatorRunner):
     """The coordinator's loop: what users ask is done between two messages, and it ends with a checkpoint."""
 
     def __init__(self, engine: RayEngine) -> None:
-        super().__init__(engine.role, engine.site.tick)
+        super().__init__(engine.role, engine.context.tick)
         self._engine = engine
 
     def handle(self, message: Any) -> None:
-        self._engine.books.stop_if_asked()
+        self._engine.accounts.stop_if_requested()
         super().handle(message)
-        self._engine.books.do_what_was_asked()
+        self._engine.accounts.handle_requests()
         self._engine.role.proceed()
 
     def tick(self) -> None:
         engine = self._engine
-        if reason := engine.staff.failure():
+        if reason := engine.process_manager.failure():
             raise UserError(reason)
         if engine.role.alone:
-            engine.books.mark = time.perf_counter()  # nobody trains: they start, or start anew
+            engine.accounts.mark = time.perf_counter()  # nobody trains: they start, or start anew
         super().tick()
         for shard in engine.role.silent():
             engine.replace_shard(shard)
         for worker, boot in engine.role.silent_workers():
             engine.replace_worker(worker, boot)
-        engine.books.stop_if_asked()
+        engine.accounts.stop_if_requested()
         engine.ask_save_in_time()
-        engine.books.save_if_alone()
-        engine.books.do_what_was_asked()
+        engine.accounts.save_if_alone()
+        engine.accounts.handle_requests()
         engine.role.proceed()
 
     def over(self) -> bool:
         if not self.role.over:
             return False
-        self._engine.staff.rest()
+        self._engine.process_manager.rest()
         return self._engine.saved_all()

@@ -40,7 +40,7 @@ class DenseCopy:
 
 
 def state_of(server: Server) -> tuple[StatePart, ...]:
-    """Of the dense optimizer: what travels to a mirror, or to a replica."""
+    """Of the dense optimizer: what travels to a dense copy, or to a replica."""
     return tuple(
         StatePart(name, bool(values.dim()), not values.is_floating_point())
         for name, values in server.optimizer_state.items()
@@ -52,7 +52,7 @@ def wants_spread(server: Server) -> bool:
     return isinstance(server.optimizer, VarianceReduced)
 
 
-def unmirrored(server: Server) -> str:
+def why_not_copied(server: Server) -> str:
     """Why a worker cannot make the steps of this server from a sum; empty: it can."""
     known = all(
         values.dtype == (torch.float32 if values.dim() else torch.int64)

@@ -77,7 +77,7 @@ def start(
     cpus = settings.coordinator_cpus + shards * settings.shard_cpus + workers * settings.worker_cpus
     session = run_folder.hand_over(folder)
     local = LocalRay.start(cpus, folder) if settings.address == "local" else None
-    plan, hub, sockets, connected = None, None, local.sockets if local else "", False
+    plan, coordinator, sockets, connected = None, None, local.sockets if local else "", False
     try:
         ray = _ray()
         ray.connect(local.address if local else settings.address)
@@ -86,7 +86,7 @@ def start(
         if wire == "ipc" and not local:
             ray.refuse_several_machines(plan)
             sockets = str(temporary_folders.make(temporary_folders.SOCKETS, folder))
-        site = ProcessContext(
+        context = ProcessContext(
             recipe,
             folder.resolve(),
             str(Path.cwd()),
@@ -102,17 +102,17 @@ def start(
             token=session,
             private=private,
         )
-        write_state(folder, token=site.token, starts_before=read_state(folder).get("start", 0))
+        write_state(folder, token=context.token, starts_before=read_state(folder).get("start", 0))
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
         ownership.Keeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
-        hub = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, site)
-        return LaunchedRun(site, hub, plan, ray, model)
+        coordinator = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, context)
+        return LaunchedRun(context, coordinator, plan, ray, model)
     except BaseException:
-        if hub is not None:
-            ray.end(hub, plan)
+        if coordinator is not None:
+            ray.end(coordinator, plan)
         elif plan is not None:
             ray.leave_place(plan)
         if connected:
@@ -149,11 +149,13 @@ def _plan(
 class LaunchedRun(History):
     """A run on a cluster, seen from where it was started. As `Run`, for whoever watches and asks."""
 
-    def __init__(self, site: ProcessContext, hub: Any, plan: Any, ray: Any, model: nn.Module | None) -> None:
-        self.folder, self._site = site.folder, site
+    def __init__(
+        self, context: ProcessContext, coordinator: Any, plan: Any, ray: Any, model: nn.Module | None
+    ) -> None:
+        self.folder, self._context = context.folder, context
         self.messages: list[str] = []
         self.header: tuple[str, ...] = ()
-        self._hub, self._plan, self._ray, self._model = hub, plan, ray, model
+        self._coordinator, self._plan, self._ray, self._model = coordinator, plan, ray, model
         self._status = Status(0, 0, 1, 0.0, 0.0, float("nan"), float("nan"), None, "starting")
         self._said: dict[str, Any] = {}
         self._seen, self._start = 0, 0  # messages heard of this start of the coordinator
@@ -161,19 +163,19 @@ class LaunchedRun(History):
         self._heard = time.monotonic()
         self._question: Any = None  # to the coordinator, under way
         self._headless_since: float | None = None
-        self._watchdog = ray.CoordinatorWatchdog(hub, site.patience, self.tell)
+        self._watchdog = ray.CoordinatorWatchdog(coordinator, context.patience, self.tell)
         self._error: BaseException | None = None
         self._over = self._stopping = self._looking = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
         self._result: Result | None = None
-        self._keeper = ownership.Keeper(self.folder, site.token, "driver")
+        self._keeper = ownership.Keeper(self.folder, context.token, "driver")
         # A cluster that others started goes on without this process, and so does the run.
-        self._cancel_stop = interrupts.stop_before_exit(self) if site.local else lambda: None
+        self._cancel_stop = interrupts.stop_before_exit(self) if context.local else lambda: None
 
     def tell(self, sentence: str) -> None:
         """What is noticed here and not by the coordinator, which writes a log of its own sentences."""
         self.messages.append(sentence)
-        run_log.write(self.folder, sentence, session=self._site.token)
+        run_log.write(self.folder, sentence, session=self._context.token)
 
     def __repr__(self) -> str:
         return status_text("Run", self._status, self.folder)
@@ -213,12 +215,12 @@ class LaunchedRun(History):
             self._looking = False
 
     def _look_now(self) -> None:
-        if self._site.local is not None and self._site.local.died():
+        if self._context.local is not None and self._context.local.died():
             if not self._ended_by_itself():  # a run that has ended ends its cluster
-                self._fail(f"the Ray cluster of this run died ({self._site.local.last_words()})")
+                self._fail(f"the Ray cluster of this run died ({self._context.local.last_words()})")
             return
         if self._question is None:
-            self._question = self._hub.watch.remote(self._seen, self._start)
+            self._question = self._coordinator.watch.remote(self._seen, self._start)
             self._questioned_at = time.monotonic()
         if not self._ray.answered(self._question, SOON_SECONDS):
             self._deal_with_silence()
@@ -250,12 +252,12 @@ class LaunchedRun(History):
         return True
 
     def _without_coordinator(self) -> None:
-        found = self._ray.state_of(self._hub)
+        found = self._ray.state_of(self._coordinator)
         if found.state == "dead":
             self._fail(f"the coordinator cannot be started: {found.cause}")
         elif time.monotonic() - self._heard < LOST_SECONDS:
             self._watchdog.silent()
-        elif self._site.local is not None:
+        elif self._context.local is not None:
             self._fail(f"the coordinator was lost and did not start again within {LOST_SECONDS:g} s")
         else:
             self.tell(
@@ -284,14 +286,14 @@ class LaunchedRun(History):
         sentence = f"{reason}. {self._resume}"
         self._error = UserError(sentence)
         self._status = replace(self._status, phase="failed")
-        if self._site.local is not None:
-            self._site.local.stop()  # first: who is gone writes nothing any more, and Ray has nothing to wait for
+        if self._context.local is not None:
+            self._context.local.stop()  # first: who is gone writes nothing any more, and Ray has nothing to wait for
         else:
-            self._ray.end(self._hub, self._plan)
+            self._ray.end(self._coordinator, self._plan)
         with suppress(OSError, UserError):
-            self._site.check_not_taken()  # what another session has there now is not ours to remove
+            self._context.check_not_taken()  # what another session has there now is not ours to remove
             fault = run_log.Fault("lost", "ray", reason=reason, action="the run ended")
-            run_log.record(self.folder, fault, session=self._site.token)
+            run_log.record(self.folder, fault, session=self._context.token)
             control.remove(self.folder)
         with suppress(OSError, UserError):
             run_folder.finish_for_session(self.folder, "failed", sentence)
@@ -325,10 +327,12 @@ class LaunchedRun(History):
         self._finish()
 
     def _finish(self) -> None:
-        if self._site.local is not None and self._site.local.died():  # Ray would wait for it for minutes
+        if (
+            self._context.local is not None and self._context.local.died()
+        ):  # Ray would wait for it for minutes
             self._leave(GONE_SECONDS)
             return
-        self._ray.end(self._hub, self._plan)
+        self._ray.end(self._coordinator, self._plan)
         self._leave()
 
     def _leave(self, seconds: float = LEAVE_SECONDS) -> None:
@@ -339,8 +343,8 @@ class LaunchedRun(History):
         leaving = threading.Thread(target=self._ray.leave, daemon=True)  # it may wait for what is gone
         leaving.start()
         leaving.join(seconds)
-        if self._site.local is not None:
-            self._site.local.stop()
+        if self._context.local is not None:
+            self._context.local.stop()
 
     # What is asked of it
 
@@ -359,7 +363,7 @@ class LaunchedRun(History):
 
     def _send_stop(self) -> None:
         self._stop_heard_by = self._start
-        self._hub.ask.remote("stop")
+        self._coordinator.ask.remote("stop")
 
     def checkpoint(self) -> None:
         self._ask("checkpoint")
@@ -367,7 +371,9 @@ class LaunchedRun(History):
     def _ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         if self.finished:
             raise UserError(f"run {self.folder.name} is over; `{method}` needs a live run")
-        found = self._ray.answer(self._hub.ask.remote(method, *arguments, **settings), 75.0, silence=SILENCE)
+        found = self._ray.answer(
+            self._coordinator.ask.remote(method, *arguments, **settings), 75.0, silence=SILENCE
+        )
         if found is SILENCE:
             raise UserError(f"run {self.folder.name} does not answer just now; give `{method}` again")
         return found

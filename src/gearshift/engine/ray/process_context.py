@@ -165,7 +165,7 @@ class ProcessContext:
             return bool(read_state(self.folder).get("token", "") == self.token)
         return False
 
-    def patiently(
+    def with_retries(
         self, do: Callable[[], T], tell: Callable[[str], None], stopped: Callable[[], bool] = lambda: False
     ) -> T:
         """Does what needs the run's folder. While it is full, read-only or away, it is retried for a while.
@@ -301,21 +301,21 @@ def layout_of(learner: Learner, shards: int) -> ShardLayout:
     return ShardLayout.of(shards, len(dense), dense.offsets, together=together)
 
 
-def endpoint_of(member: Membership, site: ProcessContext, training: Training) -> Endpoint:
+def endpoint_of(member: Membership, context: ProcessContext, training: Training) -> Endpoint:
     """The sockets of this process; the others learn where they are."""
-    keys = Keys.make() if site.wire == "curve" else None
+    keys = Keys.make() if context.wire == "curve" else None
     bind = ""
     if member.me.role != "worker":
         host = f"[{member.host}]" if ":" in member.host else member.host
-        bind = f"tcp://{host}:*" if keys else ipc_address(Path(site.sockets), member.me, member.boot)
-    limits = limits_of(training, site.shards)
-    endpoint = Endpoint(member.me, member.boot, limits, bind=bind, keys=keys, half=site.half)
+        bind = f"tcp://{host}:*" if keys else ipc_address(Path(context.sockets), member.me, member.boot)
+    limits = limits_of(training, context.shards)
+    endpoint = Endpoint(member.me, member.boot, limits, bind=bind, keys=keys, half=context.half)
     member.announce(endpoint.contact)
     return endpoint
 
 
-def driver_of(member: Membership, site: ProcessContext, endpoint: Endpoint) -> Driver:
-    driver = Driver(endpoint, tick=site.tick, look=member.contacts, tell=member.tell)
+def driver_of(member: Membership, context: ProcessContext, endpoint: Endpoint) -> Driver:
+    driver = Driver(endpoint, tick=context.tick, look=member.contacts, tell=member.tell)
     member.measured_by(driver.figures)
     return driver
 

@@ -103,7 +103,7 @@ class FolderSnapshotStore:
     """The run's folder, as the role sees it."""
 
     def __init__(self, engine: RayEngine) -> None:
-        self._engine, self._folder = engine, engine.site.folder
+        self._engine, self._folder = engine, engine.context.folder
         self._incarnation = 0
 
     def new_incarnation(self) -> int:
@@ -116,7 +116,7 @@ class FolderSnapshotStore:
         write_state(self._folder, incarnation=self._incarnation)
 
     def newest(self) -> tuple[str, dict[str, Any]]:
-        return self._engine.site.patiently(self._newest, self._engine.tell)
+        return self._engine.context.with_retries(self._newest, self._engine.tell)
 
     def _newest(self) -> tuple[str, dict[str, Any]]:
         training, last = self._engine.training, self._engine.saver.last

@@ -14,16 +14,16 @@ from gearshift.run.low_priority import in_background
 from gearshift.run.saver import why
 
 
-def serve(member: Membership, site: ProcessContext) -> None:
-    site.enter(restarted=member.restarted)
-    site.keep_lease(member)
+def serve(member: Membership, context: ProcessContext) -> None:
+    context.enter(restarted=member.restarted)
+    context.keep_lease(member)
     number = member.me.number
-    training = site.build().training
-    training.learner.server.threads = site.threads
-    layout = layout_of(training.learner, site.shards)
+    training = context.build().training
+    training.learner.server.threads = context.threads
+    layout = layout_of(training.learner, context.shards)
 
     def load(name: str) -> Server:
-        return load_part(training.learner, layout, number, site.checkpoints / name)
+        return load_part(training.learner, layout, number, context.checkpoints / name)
 
     def take_cut(name: str, server: Server) -> None:
         cut, incarnation = ShardSnapshot.of(server, number), role.incarnation
@@ -31,9 +31,11 @@ def serve(member: Membership, site: ProcessContext) -> None:
         def write() -> None:
             error = ""
             try:
-                cut.write(part_folder(site.checkpoints, name), site.check_not_taken)
+                cut.write(part_folder(context.checkpoints, name), context.check_not_taken)
             except OSError as failed:
-                error = f"shard {number} could not write its part of {name}: {why(failed, site.checkpoints)}"
+                error = (
+                    f"shard {number} could not write its part of {name}: {why(failed, context.checkpoints)}"
+                )
             except Exception as failed:  # whatever it is: the coordinator waits for an answer
                 error = (
                     f"shard {number} could not write its part of {name} ({failed or type(failed).__name__})"
@@ -42,8 +44,8 @@ def serve(member: Membership, site: ProcessContext) -> None:
 
         in_background("gearshift-cut", write)
 
-    with closing(endpoint_of(member, site, training)) as endpoint:
-        driver = driver_of(member, site, endpoint)
+    with closing(endpoint_of(member, context, training)) as endpoint:
+        driver = driver_of(member, context, endpoint)
         role = ShardRole(number, member.boot, load, take_cut)
         try:
             driver.run(role)

@@ -25,7 +25,7 @@ from gearshift.parameters.push import Push
 from gearshift.parameters.shard import NO_PREDICTIONS, ShardLayout
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import measured_of
-from gearshift.training.pass_host import NOT_FINITE
+from gearshift.training.epoch_host import NOT_FINITE
 from gearshift.training.training import Training
 from gearshift.training.worker import NotFinitePush, compute_lease, stream_of
 
@@ -33,25 +33,25 @@ STARTS = 1 << 20  # that a process has numbers for
 LOOPBACK = "127.0.0.1"
 
 
-def work(member: Membership, site: ProcessContext) -> None:
-    site.enter(restarted=member.restarted)
+def work(member: Membership, context: ProcessContext) -> None:
+    context.enter(restarted=member.restarted)
     if member.me.number == 0:  # with the shards that is enough: many workers would only load the file system
-        site.keep_lease(member)
-    training = site.build().training
-    layout = layout_of(training.learner, site.shards)
+        context.keep_lease(member)
+    training = context.build().training
+    layout = layout_of(training.learner, context.shards)
     ring = AllReduceMember(
-        site.meeting_place,
-        member.host if site.wire == "curve" else LOOPBACK,
+        context.meeting_place,
+        member.host if context.wire == "curve" else LOOPBACK,
         layout.dense[-1].stop,
-        site.patience,
+        context.patience,
         spread=wants_spread(training.learner.server),
     )
-    hands = WorkerComputation(training, layout, member.me.number, site.shuffle, ring)
+    hands = WorkerComputation(training, layout, member.me.number, context.shuffle, ring)
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
-    with closing(endpoint_of(member, site, training)) as endpoint, closing(hands):
-        role = WorkerRole(member.me.number, site.shards, lambda: next(boots), hands.ids, replicas)
-        driver_of(member, site, endpoint).run(role, hands.compute)
+    with closing(endpoint_of(member, context, training)) as endpoint, closing(hands):
+        role = WorkerRole(member.me.number, context.shards, lambda: next(boots), hands.ids, replicas)
+        driver_of(member, context, endpoint).run(role, hands.compute)
 
 
 class WorkerComputation:
@@ -64,7 +64,7 @@ class WorkerComputation:
         self._learner = training.learner
         self._worker, self._buffers = self._learner.worker, dict(self._learner.model.named_buffers())
         self._ranges = Ranges(training.train)
-        self._mirror, self._ring = DenseCopy(self._learner.server, layout), ring
+        self._dense_copy, self._ring = DenseCopy(self._learner.server, layout), ring
         # What was read for the newest leases: one may be computed while the worker, told to start anew, begins another.
         self._read: dict[int, tuple[IndexedBatch, list[IdPlacement]]] = {}
 
@@ -121,7 +121,7 @@ class WorkerComputation:
     def _take_dense(self, job: Job) -> None:
         """Of the worker's own replica if it has one: as it is now, whatever is merged into it meanwhile."""
         if job.flat is None:
-            self._mirror.take(job.answers, self._ring.sum_P, self._ring.variance_P)
+            self._dense_copy.take(job.answers, self._ring.sum_P, self._ring.variance_P)
         with torch.no_grad():
             if job.flat is not None:
                 self._worker.dense.flat.copy_(job.flat)

@@ -103,7 +103,7 @@ class Driver:
         self._due = 0.0
         self._cpu = 0.0  # that the loop has taken
         self._stopped = False
-        self._seat: RoleRunner | None = None
+        self._runner: RoleRunner | None = None
         self._waited = 0.0  # seconds for others
 
     def post(self, do: Callable[[], None]) -> None:
@@ -120,52 +120,52 @@ class Driver:
         match role:
             case WorkerRole():
                 assert compute is not None, "a worker computes"
-                seat = WorkerRunner(role, compute, self.post, self.hang_after)
+                runner = WorkerRunner(role, compute, self.post, self.hang_after)
                 try:
-                    self.steer(seat)
+                    self.steer(runner)
                 finally:
-                    seat.close()
+                    runner.close()
             case CoordinatorRole():
                 self.steer(CoordinatorRunner(role, self.interval))
             case ShardRole():
                 self.steer(ShardRunner(role))
 
-    def steer(self, seat: RoleRunner) -> None:
-        """The loop of this seat, to its end."""
-        self._seat = seat
-        self.send(seat.role)
-        while not (self._stopped or seat.over()):
-            self._turn(seat)
+    def steer(self, runner: RoleRunner) -> None:
+        """Runs the loop of this role to its end."""
+        self._runner = runner
+        self.send(runner.role)
+        while not (self._stopped or runner.over()):
+            self._turn(runner)
             self._cpu = time.thread_time()
 
-    def _turn(self, seat: RoleRunner) -> None:
+    def _turn(self, runner: RoleRunner) -> None:
         while self._kept:  # before the clock: they may have waited for long
-            seat.handle(self._kept.popleft())
-            self.send(seat.role)
+            runner.handle(self._kept.popleft())
+            self.send(runner.role)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self.interval
             self._look_around()
-            seat.tick()
-            self.send(seat.role)
-        for message in self._receive(seat, min(self._due, seat.alarm()) - time.monotonic()):
-            seat.handle(message)
-            self.send(seat.role)
-        if time.monotonic() >= seat.alarm():
-            seat.ring()
-            self.send(seat.role)
+            runner.tick()
+            self.send(runner.role)
+        for message in self._receive(runner, min(self._due, runner.alarm()) - time.monotonic()):
+            runner.handle(message)
+            self.send(runner.role)
+        if time.monotonic() >= runner.alarm():
+            runner.ring()
+            self.send(runner.role)
         while not self._posted.empty():
             self._posted.get()()
-            self.send(seat.role)
+            self.send(runner.role)
 
-    def _receive(self, seat: RoleRunner | None, seconds: float) -> list[Message]:
-        busy, began = seat is not None and seat.busy(), time.monotonic()
+    def _receive(self, runner: RoleRunner | None, seconds: float) -> list[Message]:
+        busy, began = runner is not None and runner.busy(), time.monotonic()
         found = self.endpoint.receive(seconds)
         self._waited += 0.0 if busy else time.monotonic() - began
         return found
 
     def figures(self) -> dict[str, float]:
         """What this process did since its start. From any thread."""
-        own = self._seat.figures() if self._seat is not None else {}
+        own = self._runner.figures() if self._runner is not None else {}
         return {
             **self.endpoint.figures(),
             "waited_seconds": self._waited,
@@ -177,7 +177,7 @@ class Driver:
         """In the middle of a turn: for one tick, or until it is enough. What is not taken waits for its own turn."""
         until = time.monotonic() + self.interval
         while not enough() and (left := until - time.monotonic()) > 0:
-            for message in self._receive(self._seat, left):
+            for message in self._receive(self._runner, left):
                 if not take(message):
                     self._kept.append(message)
         if not enough():
@@ -201,7 +201,7 @@ class Driver:
 
 
 class WithoutAlarm:
-    """A seat that does what it does when it hears something, or at a tick."""
+    """A role that acts only on a message or at a tick."""
 
     def alarm(self) -> float:
         return inf

@@ -30,12 +30,12 @@ def test_a_process_that_was_frozen_does_not_count_the_time(monkeypatch: pytest.M
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     role = Heard()
-    seat = CoordinatorRunner(role, 0.25)  # type: ignore[arg-type]
+    runner = CoordinatorRunner(role, 0.25)  # type: ignore[arg-type]
     for passed, do in (
-        (1.0, seat.tick),
-        (1.5, seat.tick),
-        (60.0, lambda: seat.handle("late")),
-        (1.0, seat.tick),
+        (1.0, runner.tick),
+        (1.5, runner.tick),
+        (60.0, lambda: runner.handle("late")),
+        (1.0, runner.tick),
     ):
         clock.now += passed
         do()

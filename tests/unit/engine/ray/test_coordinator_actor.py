@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 from ray.exceptions import RayError
 
-from gearshift.engine.ray.actors import coordinator as hubs
+from gearshift.engine.ray.actors import coordinator as coordinator_actor
 from gearshift.engine.ray.actors.coordinator import CoordinatorActor
 from gearshift.engine.ray.actors.nodes import ActorState
 from gearshift.engine.ray.actors.placement import ProcessPlacement
@@ -30,12 +30,12 @@ Begin = Callable[[Any, Any, Any], Any]
 
 
 class World:
-    """What the hub asks of Ray, and what it did to it."""
+    """What the coordinator asks of Ray, and what it did to it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.did = folder, list[str]()
         mine = run_folder.claim(folder)
-        self.site = ProcessContext(
+        self.context = ProcessContext(
             cast(Recipe, None), folder, str(folder), 1, "ipc", "", token=mine.session, folder_seconds=20.0
         )
         self.left = threading.Event()
@@ -45,7 +45,7 @@ class World:
         for name, stand_in in {
             "ray": ray,
             "take_title": lambda *_: None,
-            "with_retries": lambda *_: self.site,
+            "with_retries": lambda *_: self.context,
             "state_of": self.state_of,
             "this_place": lambda: (7, "node"),
             "this_host": lambda: "127.0.0.1",
@@ -57,7 +57,7 @@ class World:
             "os": SimpleNamespace(_exit=self.exit),
             "FAREWELL_SECONDS": 0.0,
         }.items():
-            monkeypatch.setattr(hubs, name, stand_in)
+            monkeypatch.setattr(coordinator_actor, name, stand_in)
 
     def state_of(self, actor: object) -> ActorState:
         self.busy -= 1
@@ -74,10 +74,10 @@ class World:
         threading.Event().wait()  # a process that has ended does nothing more
 
     def live(self, begin: Begin) -> CoordinatorActor:
-        """A hub that has lived to its end."""
-        hub = CoordinatorActor(ProcessPlacement("run", {}, 1, 1), begin, {})
+        """A coordinator that has lived to its end."""
+        coordinator = CoordinatorActor(ProcessPlacement("run", {}, 1, 1), begin, {})
         assert self.left.wait(30), self.did
-        return hub
+        return coordinator
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ ENDED = ["members ended", "place left", "killed"]
 
 def test_a_hub_waits_for_a_head_that_is_busy_when_it_starts(world: World) -> None:
     world.busy = 3
-    hub = world.live(done)
-    assert world.busy < 0 and hub._error is None and world.did == ENDED
+    coordinator = world.live(done)
+    assert world.busy < 0 and coordinator._error is None and world.did == ENDED
 
 
 def test_a_hub_waits_for_a_folder_that_cannot_be_written_when_it_starts(
@@ -104,16 +104,16 @@ def test_a_hub_waits_for_a_folder_that_cannot_be_written_when_it_starts(
 ) -> None:
     tries, real = [0], ProcessContext.new_start
 
-    def new_start(site: ProcessContext, *where: Any) -> int:
+    def new_start(context: ProcessContext, *where: Any) -> int:
         tries[0] += 1
         if tries[0] < 3:
-            raise OSError(errno.EROFS, "Read-only file system", str(site.folder / "cluster.json"))
-        return real(site, *where)
+            raise OSError(errno.EROFS, "Read-only file system", str(context.folder / "cluster.json"))
+        return real(context, *where)
 
     monkeypatch.setattr(ProcessContext, "new_start", new_start)
-    hub = world.live(done)
-    assert tries == [3] and hub._error is None and hub._seat.start == 1
-    assert f"the coordinator cannot write in {world.folder} (Read-only file system)" in hub._early[0]
+    coordinator = world.live(done)
+    assert tries == [3] and coordinator._error is None and coordinator._membership.start == 1
+    assert f"the coordinator cannot write in {world.folder} (Read-only file system)" in coordinator._early[0]
 
 
 def test_a_run_that_cannot_begin_for_now_is_begun_again(world: World) -> None:
@@ -130,15 +130,15 @@ def test_a_run_that_cannot_begin_for_now_is_begun_again(world: World) -> None:
 
 def test_a_folder_that_stays_away_ends_the_run_with_a_sentence(world: World) -> None:
     """The constructor has returned long before: Ray would give up an actor whose constructor raises."""
-    world.site = replace(world.site, folder_seconds=0.3)
+    world.context = replace(world.context, folder_seconds=0.3)
 
     def begin(*_: object) -> Any:
         raise OSError(errno.EIO, "Input/output error", str(world.folder / "run.json"))
 
     began = time.monotonic()
-    hub = world.live(begin)
-    assert time.monotonic() - began < 20 and hub.watch(0, 0)["over"]
-    sentence, is_users = cast(tuple[str, bool], hub._error)
+    coordinator = world.live(begin)
+    assert time.monotonic() - began < 20 and coordinator.watch(0, 0)["over"]
+    sentence, is_users = cast(tuple[str, bool], coordinator._error)
     assert is_users and f"could not write in {world.folder} for 0.3 s" in sentence
     assert world.did == ENDED
     assert run_folder.read(world.folder).reason == sentence
@@ -160,18 +160,18 @@ def fenced_by(world: World, session: str) -> Begin:
 def test_a_coordinator_that_was_replaced_steps_down_and_ends_nothing(world: World) -> None:
     """Members, place and cluster are those of its successor now."""
     before = (world.folder / "run.json").read_text()
-    hub = world.live(fenced_by(world, world.site.token))
+    coordinator = world.live(fenced_by(world, world.context.token))
     assert world.did == ["exit 1"]
-    assert hub._error is None and not hub._over
+    assert coordinator._error is None and not coordinator._over
     assert (world.folder / "run.json").read_text() == before
 
 
 def test_a_coordinator_whose_run_another_session_has_ends_its_own_members(world: World) -> None:
     """They are not those of the new owner, who has started others."""
     before = (world.folder / "run.json").read_text()
-    hub = world.live(fenced_by(world, "another"))
+    coordinator = world.live(fenced_by(world, "another"))
     assert world.did == ENDED
-    assert hub._error is not None and "was taken over" in hub._error[0]
+    assert coordinator._error is not None and "was taken over" in coordinator._error[0]
     assert (world.folder / "run.json").read_text() == before
 
 

@@ -11,7 +11,7 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.engine.protocol.messages import Load, Pull, Rows, Tell
 from gearshift.engine.protocol.shard import ShardRole
-from gearshift.engine.ray.dense_copy import DenseCopy, state_of, unmirrored, wants_spread
+from gearshift.engine.ray.dense_copy import DenseCopy, state_of, wants_spread, why_not_copied
 from gearshift.engine.wire.limits import StatePart
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
@@ -89,7 +89,7 @@ class Cluster:
         for shard in self.shards:
             shard.handle(Load(1, 1, "start"))
         self.own = learner(optimizer, max_norm, shards)
-        self.mirror = DenseCopy(self.own.server, self.layout)
+        self.dense_copy = DenseCopy(self.own.server, self.layout)
         self._orders = self._pulls = 0
 
     def step(self, pushes: list[Push], lr_scale: float) -> None:
@@ -137,7 +137,7 @@ def test_a_mirror_makes_the_steps_of_the_shards(
 ) -> None:
     cluster = Cluster(optimizer, max_norm, shards)
     cluster.step(a_round(cluster.truth, 1, 0), 0.7)
-    cluster.mirror.take(cluster.pull(Held()), None)  # it holds nothing: it is brought everything
+    cluster.dense_copy.take(cluster.pull(Held()), None)  # it holds nothing: it is brought everything
     cluster.assert_same()
     for step in range(1, 5):
         pushes = a_round(cluster.truth, 2, 10 * step)
@@ -146,7 +146,7 @@ def test_a_mirror_makes_the_steps_of_the_shards(
         answers = cluster.pull(Held(step, 2))
         assert all(answer.made and answer.made.ring == 2 and not answer.state for answer in answers)
         assert not any(len(answer.dense) for answer in answers)
-        cluster.mirror.take(answers, pushes[0].dense)
+        cluster.dense_copy.take(answers, pushes[0].dense)
         cluster.assert_same()
         assert not torch.equal(before, cluster.own.server.flat)
     assert all(answer.made == Made() for answer in cluster.pull(Held(5)))  # it is there already
@@ -168,14 +168,14 @@ def test_a_sum_with_its_variance_makes_the_step_of_the_separate_gradients(
     cluster, alone = Cluster(reduced, max_norm, shards), learner(reduced, max_norm)
     plain = learner(build(name.removeprefix("vr_"), lr=0.05), max_norm)
     ring = Spreads(cluster.truth)
-    cluster.mirror.take(cluster.pull(Held()), None)
+    cluster.dense_copy.take(cluster.pull(Held()), None)
     for step in range(1, 6):
         pushes = separate(cluster.truth, step)
         for server in (alone.server, plain.server):
             server.apply_group([(push, 1.0) for push in pushes], lr_scale=0.5 + step / 7)
         summed = ring.summed(pushes, 4)
         cluster.step(summed, 0.5 + step / 7)
-        cluster.mirror.take(cluster.pull(Held(step - 1, 4)), summed[0].dense, summed[0].variance)
+        cluster.dense_copy.take(cluster.pull(Held(step - 1, 4)), summed[0].dense, summed[0].variance)
         cluster.assert_same()
         # Adam and LAMB divide by the size of a gradient: where that is near 0, rounding is a share of the move.
         torch.testing.assert_close(cluster.truth.server.flat, alone.server.flat, rtol=1e-3, atol=5e-5)
@@ -188,14 +188,14 @@ def test_members_of_a_ring_are_counted(shards: int) -> None:
     cluster = Cluster(build("vr_adam", lr=0.05, min_gradients=WORKERS + 1), None, shards)
     plain = Cluster(build("adam", lr=0.05), None, shards)
     ring = Spreads(cluster.truth)
-    cluster.mirror.take(cluster.pull(Held()), None)
+    cluster.dense_copy.take(cluster.pull(Held()), None)
     for step in range(1, 4):
         summed = ring.summed(separate(cluster.truth, step), 4)
         cluster.step(summed, 1.0)
         plain.step(summed, 1.0)
         answers = cluster.pull(Held(step - 1, 4))
         assert all(answer.made and 2.9 < answer.made.gradients < 3 for answer in answers)
-        cluster.mirror.take(answers, summed[0].dense, summed[0].variance)
+        cluster.dense_copy.take(answers, summed[0].dense, summed[0].variance)
         cluster.assert_same()
         assert torch.equal(cluster.truth.server.flat, plain.truth.server.flat)
 
@@ -214,7 +214,7 @@ def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
         cluster.truth.compute(cluster.truth.find(make_batch(PLAIN, 9, 1)), 1),
     ]
     cluster.step(mixed, 1.0)  # more than the ring's sum
-    cluster.mirror.take(cluster.pull(Held(2, 3)), mixed[0].dense)
+    cluster.dense_copy.take(cluster.pull(Held(2, 3)), mixed[0].dense)
     cluster.assert_same()
 
 
@@ -224,12 +224,12 @@ def test_others_get_the_values_alone() -> None:
 
 
 def test_optimizers_that_need_more_than_a_sum_are_named() -> None:
-    assert unmirrored(learner(gs.Adam(0.01)).server) == ""
+    assert why_not_copied(learner(gs.Adam(0.01)).server) == ""
     reduced = learner(VarianceReduced(gs.Adam(0.01))).server
-    assert unmirrored(reduced) == "" and wants_spread(reduced)
+    assert why_not_copied(reduced) == "" and wants_spread(reduced)
     assert not wants_spread(learner(gs.Adam(0.01)).server)
     strange = learner(gs.Adam(0.01)).server
     strange.optimizer_state["temperature"] = torch.tensor(1.0)
-    assert "one number for each weight" in unmirrored(strange)
+    assert "one number for each weight" in why_not_copied(strange)
     parts = StatePart("step", each=False, counts=True), StatePart("mean"), StatePart("square")
     assert state_of(learner(gs.Adam()).server) == parts

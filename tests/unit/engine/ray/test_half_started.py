@@ -138,7 +138,11 @@ def local_ray_plan(*_: object) -> object:
         ("connect", ConnectionError("the head does not answer"), []),
         ("reserve", UserError("there is no room"), ["leave"]),
         ("launch", KeyboardInterrupt(), ["leave_place", "leave"]),
-        ("CoordinatorWatchdog", RuntimeError("no thread"), ["end", "leave"]),  # after the hub was started
+        (
+            "CoordinatorWatchdog",
+            RuntimeError("no thread"),
+            ["end", "leave"],
+        ),  # after the coordinator was started
     ],
 )
 def test_a_launch_that_fails_after_ray_was_started(

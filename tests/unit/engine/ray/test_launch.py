@@ -21,9 +21,11 @@ def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, "a")
     mine = ownership.held(folder)
     assert mine is not None
-    site = cast(ProcessContext, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None))
-    ray: Any = SimpleNamespace(Watchdog=lambda *_: None, answers=lambda: False)
-    run = LaunchedRun(site, None, None, ray, None)
+    context = cast(
+        ProcessContext, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None)
+    )
+    ray: Any = SimpleNamespace(CoordinatorWatchdog=lambda *_: None, answers=lambda: False)
+    run = LaunchedRun(context, None, None, ray, None)
     run._deal_with_silence()
     assert "Ray's head does not answer" in run.messages[-1]
     assert run.messages[-1] in (folder / run_log.LOG).read_text()

@@ -47,21 +47,21 @@ def launched(
 ) -> Iterator[tuple[LaunchedRun, Coordinator, LocalRay]]:
     monkeypatch.setattr(launch, "POLL_SECONDS", 0.0)
     folder = run_folder.create(tmp_path, "run")
-    hub, local = Coordinator(), LocalRay()
+    coordinator, local = Coordinator(), LocalRay()
     watchdog = SimpleNamespace(heard=lambda: None, silent=lambda: None)
     ray = SimpleNamespace(
-        Watchdog=lambda *arguments: watchdog,
+        CoordinatorWatchdog=lambda *arguments: watchdog,
         answered=lambda question, seconds: True,
         answer=lambda question: question,
         end=lambda *arguments: None,
         leave=lambda: None,
     )
     token = run_folder.hand_over(folder)
-    site: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         folder=folder, patience=30.0, local=local, token=token, check_not_taken=lambda: None
     )
-    run = LaunchedRun(site, hub, None, ray, None)
-    yield run, hub, local
+    run = LaunchedRun(context, coordinator, None, ray, None)
+    yield run, coordinator, local
     if not run.finished:
         run._leave()  # or the tests' process would wait for it at its exit
 
@@ -70,18 +70,18 @@ def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
     launched: tuple[LaunchedRun, Coordinator, LocalRay],
 ) -> None:
     """A repeated stop means that a last save that fails shall be given up: one Ctrl-C must not mean that."""
-    run, hub, _ = launched
+    run, coordinator, _ = launched
     run.status()
     run.stop()
     for _ in range(5):
         run.status()
-    assert hub.requests == ["stop"]
-    hub.start = 2
+    assert coordinator.requests == ["stop"]
+    coordinator.start = 2
     for _ in range(5):
         run.status()
-    assert hub.requests == ["stop", "stop"]
+    assert coordinator.requests == ["stop", "stop"]
     run.stop()
-    assert len(hub.requests) == 3
+    assert len(coordinator.requests) == 3
 
 
 def test_a_run_that_has_ended_ends_its_cluster_and_is_done(

@@ -46,26 +46,26 @@ def test_who_does_not_see_the_folder_ends_the_run_with_a_sentence(tmp_path: Path
         folder.mkdir(parents=True)
     if there == "the folder of another run":
         write_state(folder, token="4567")
-    site = site_in(folder)
-    assert site.new_start(1, "node", restarted=False) == 1
+    context = site_in(folder)
+    assert context.new_start(1, "node", restarted=False) == 1
     for process in (serve, work):
         with pytest.raises(
             UserError, match=rf"does not see the run's folder {folder}, .* set checkpoint.path"
         ):
-            process(NEW, site)
+            process(NEW, context)
     with pytest.raises(UserError, match="does not see the run's folder"):
-        coordinate(NEW, site, NOBODY)
+        coordinate(NEW, context, NOBODY)
 
 
 def test_who_sees_it_goes_on(tmp_path: Path) -> None:
     write_state(tmp_path, token="0123")
-    site = site_in(tmp_path)
-    site.enter()
-    assert site.new_start(7, "node", False) == 1 and site.new_start(8, "node", True) == 2
-    assert site.restarts() == 1
+    context = site_in(tmp_path)
+    context.enter()
+    assert context.new_start(7, "node", False) == 1 and context.new_start(8, "node", True) == 2
+    assert context.restarts() == 1
     write_state(tmp_path, starts_before=2)  # as when it is resumed
-    assert site.new_start(9, "node", False) == 3 and site.restarts() == 0
-    site.enter()
+    assert context.new_start(9, "node", False) == 3 and context.restarts() == 0
+    context.enter()
 
 
 def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
     run_folder.claim(tmp_path)
     write_state(tmp_path, token=run_folder.hand_over(tmp_path))
     before = (tmp_path / sites.STATE).read_text()
-    site = site_in(tmp_path)
-    site.new_start(7, "node", restarted=False)
+    context = site_in(tmp_path)
+    context.new_start(7, "node", restarted=False)
     for process in (serve, work):
         with pytest.raises(ownership.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
-            process(NEW, site)
+            process(NEW, context)
     with pytest.raises(ownership.Fenced, match="was taken over"):
-        coordinate(NEW, site, NOBODY)
+        coordinate(NEW, context, NOBODY)
     assert (tmp_path / sites.STATE).read_text() == before
     run_folder.finish(tmp_path, "done")
 
@@ -88,24 +88,24 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
 def test_a_fenced_coordinator_leaves_the_processes_to_the_one_of_its_session(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     mine = run_folder.claim(tmp_path)
-    site = replace(site_in(tmp_path), token=mine.session)
-    assert not site.is_replaced()
+    context = replace(site_in(tmp_path), token=mine.session)
+    assert not context.is_replaced()
     claims = tmp_path / ownership_files.FOLDER
     ownership_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
-    assert site.is_replaced()
+    assert context.is_replaced()
     ownership_files.link_claim(claims, mine.fence + 2, "another", 0.0)
-    assert not site.is_replaced()
+    assert not context.is_replaced()
 
 
 def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    site = replace(site_in(tmp_path), token=run_folder.claim(tmp_path).session)
+    context = replace(site_in(tmp_path), token=run_folder.claim(tmp_path).session)
     for _ in range(3):
-        site.record_start("worker", 1)
-    site.record_start("worker", 0)
-    site.record_end("worker", 0)
-    site.record_start("worker", 0)
-    assert site.starts() == {To("worker", 1): 3, To("worker", 0): 1}
+        context.record_start("worker", 1)
+    context.record_start("worker", 0)
+    context.record_end("worker", 0)
+    context.record_start("worker", 0)
+    assert context.starts() == {To("worker", 1): 3, To("worker", 0): 1}
     run_folder.finish(tmp_path, "done")
 
 
@@ -113,16 +113,16 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     """Cut off and given up, it may come back to a folder in which another goes on."""
     (tmp_path / "checkpoints").mkdir()
     mine = run_folder.claim(tmp_path)
-    site = replace(site_in(tmp_path), token=mine.session)
-    engine = SimpleNamespace(site=site, persist=lambda path, write: write())
-    vault = FolderSnapshotStore(cast(RayEngine, engine))
-    assert vault.new_incarnation() == 1
+    context = replace(site_in(tmp_path), token=mine.session)
+    engine = SimpleNamespace(context=context, persist=lambda path, write: write())
+    snapshot_store = FolderSnapshotStore(cast(RayEngine, engine))
+    assert snapshot_store.new_incarnation() == 1
     ownership_files.link_claim(tmp_path / ownership_files.FOLDER, mine.fence + 1, mine.session, 0.0)
     before = (tmp_path / sites.STATE).read_text()
-    for write in (vault.new_incarnation, lambda: vault.commit(1, "step-3-1", {})):
+    for write in (snapshot_store.new_incarnation, lambda: snapshot_store.commit(1, "step-3-1", {})):
         with pytest.raises(ownership.Fenced, match="was taken over"):
             write()
-    assert (tmp_path / sites.STATE).read_text() == before and site.is_replaced()
+    assert (tmp_path / sites.STATE).read_text() == before and context.is_replaced()
 
 
 def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp_path: Path) -> None:
@@ -131,25 +131,25 @@ def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp
     write_state(tmp_path, token="0123", start=1)
     run_folder.claim(tmp_path)
     before = (tmp_path / sites.STATE).read_text()
-    site = site_in(tmp_path)
-    site.new_start(7, "node", restarted=True)
+    context = site_in(tmp_path)
+    context.new_start(7, "node", restarted=True)
     assert (tmp_path / sites.STATE).read_text() == before
     with pytest.raises(ownership.Fenced, match="was taken over"):
-        site.enter(restarted=True)
+        context.enter(restarted=True)
     run_folder.finish(tmp_path, "done")
 
 
 def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
     folder, said = tmp_path / "runs" / "shop", list[str]()
-    site = replace(site_in(folder), folder_seconds=20.0)
+    context = replace(site_in(folder), folder_seconds=20.0)
 
     def start() -> int:
         if said:  # somebody reads it and puts the folder back
             folder.mkdir(parents=True, exist_ok=True)
             write_state(folder, token="0123", start=4)
-        return site.new_start(1, "node", True)
+        return context.new_start(1, "node", True)
 
-    assert site.patiently(start, said.append) == 5
+    assert context.with_retries(start, said.append) == 5
     problem = f"the coordinator cannot write in {folder} (the run's folder is gone)"
     assert said == [f"{problem}; it tries again for 20 s, then the run ends"]
 
@@ -164,12 +164,12 @@ def test_a_folder_that_stays_unwritable_ends_in_one_sentence(
     def write() -> None:
         raise OSError(number, os.strerror(number), *([str(tmp_path / "cluster.json")] if named else []))
 
-    site, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
+    context, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
     expected = (
         rf"could not write in {tmp_path} for 0\.\d s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
     )
     with pytest.raises(UserError, match=expected):
-        site.patiently(write, said.append)
+        context.with_retries(write, said.append)
     assert len(said) == 1
 
 
@@ -179,9 +179,9 @@ def test_a_run_that_is_asked_to_stop_waits_for_its_folder_no_longer(tmp_path: Pa
     def write() -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    site = replace(site_in(tmp_path), folder_seconds=10_000.0)
+    context = replace(site_in(tmp_path), folder_seconds=10_000.0)
     with pytest.raises(UserError, match=r"\(Read-only file system\) and was asked to stop\. .* --resume"):
-        site.patiently(write, asked.append, lambda: bool(asked))
+        context.with_retries(write, asked.append, lambda: bool(asked))
 
 
 def refused_by_a_socket() -> None:
@@ -212,9 +212,9 @@ def test_what_is_not_of_the_run_folder_is_raised_at_once_as_itself(
     tmp_path: Path, do: Callable[[], object], error: type[Exception]
 ) -> None:
     """Data that are not there will not come, and the folder is not to blame."""
-    site = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
+    context = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
     with pytest.raises(error) as raised:
-        site.patiently(do, NOBODY)
+        context.with_retries(do, NOBODY)
     assert type(raised.value) is error
 
 
@@ -239,11 +239,11 @@ def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp
     source.mkdir()
     (source / "manifest.json").write_text("x" * 100_000)
     with small_disk(tmp_path / "disk") as disk:
-        site = replace(site_in(disk.path), folder_seconds=0.3)
+        context = replace(site_in(disk.path), folder_seconds=0.3)
         disk.fill()
         said: list[str] = []
         with pytest.raises(UserError, match=f"could not write in {disk.path}"):
-            site.patiently(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
+            context.with_retries(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
         disk.free()
         here = CheckpointFolder(disk.path, 3).take_over(source)
         assert [file.name for file in here.iterdir()] == ["manifest.json"]

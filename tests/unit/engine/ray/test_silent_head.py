@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gearshift.engine.ray.actors import coordinator as hubs
+from gearshift.engine.ray.actors import coordinator as coordinator_actor
 from gearshift.engine.ray.actors import nodes as machines
 from gearshift.engine.ray.actors import start
 from gearshift.engine.ray.actors.placement import ProcessPlacement, ProcessResources
@@ -24,7 +24,7 @@ PLAN = ProcessPlacement(
 def frozen_head(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whatever asks Ray's head waits until the test is over."""
     answer = threading.Event()
-    for module in (hubs, start):
+    for module in (coordinator_actor, start):
         monkeypatch.setattr(module, "end_members", lambda plan: answer.wait(250))
         monkeypatch.setattr(module, "END_SECONDS", 0.1)
     monkeypatch.setattr(start, "leave_place", lambda plan: answer.wait(250))
@@ -46,12 +46,17 @@ def test_work_that_fails_has_finished() -> None:
 
 def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(frozen_head: None) -> None:
     sentences: list[str] = []
-    hub = object.__new__(hubs.CoordinatorActor)
-    hub._plan, hub._actors, hub._wanted, hub._head_is_silent = PLAN, {}, 3, False
-    hub._seat = SimpleNamespace(tell=sentences.append)  # type: ignore[assignment]
-    hub.close()
-    hub.close()
-    assert hub._wanted == 0
+    coordinator = object.__new__(coordinator_actor.CoordinatorActor)
+    coordinator._plan, coordinator._actors, coordinator._wanted, coordinator._head_is_silent = (
+        PLAN,
+        {},
+        3,
+        False,
+    )
+    coordinator._membership = SimpleNamespace(tell=sentences.append)  # type: ignore[assignment]
+    coordinator.close()
+    coordinator.close()
+    assert coordinator._wanted == 0
     assert [s for s in sentences if "Ray's head does not answer" in s] == sentences[:1]
     assert len(sentences) == 1
 

@@ -15,9 +15,14 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayError
 
-from gearshift.engine.protocol.messages import To
+from gearshift.engine.protocol.messages import COORDINATOR, To
+from gearshift.engine.ray.actors.context_store import (
+    context_store,
+    context_store_of,
+    end_members,
+    leave_place,
+)
 from gearshift.engine.ray.actors.heartbeats import DEATHS, FAILURES, Heartbeats, LateProcess, RestartBudget
-from gearshift.engine.ray.actors.member import HUB, STARTS, ProcessActor, RayMembership, late_sentence
 from gearshift.engine.ray.actors.nodes import (
     END_SECONDS,
     MEET_SECONDS,
@@ -34,18 +39,25 @@ from gearshift.engine.ray.actors.nodes import (
     within,
 )
 from gearshift.engine.ray.actors.placement import ProcessPlacement
-from gearshift.engine.ray.actors.site_store import context_store, end_members, leave_place, site_store_of
+from gearshift.engine.ray.actors.process import (
+    STARTS,
+    ProcessActor,
+    RayMembership,
+    late_sentence,
+)
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
 from gearshift.run.retry import retry
 
-LOOK_SECONDS = 5.0  # between two looks of the hub at what is not a member: the site store, the machines
+LOOK_SECONDS = (
+    5.0  # between two looks of the coordinator at what is not a member: the context store, the machines
+)
 BEAT_SECONDS = 0.5  # between two looks at who has not been heard
-FAREWELL_SECONDS = 60.0  # that the hub stays when the run has ended
+FAREWELL_SECONDS = 60.0  # that the coordinator stays when the run has ended
 
 
 class RunView(Protocol):
-    """What the hub lets others see of the run in it."""
+    """What the coordinator lets others see of the run in it."""
 
     @property
     def finished(self) -> bool: ...
@@ -58,7 +70,7 @@ class RunView(Protocol):
 
 
 class CoordinatorActor:
-    """The actor of the coordinator. It is also the staff that starts, replaces and ends the others."""
+    """The actor of the coordinator. It is also the process manager: it starts, replaces and ends the others."""
 
     def __init__(
         self,
@@ -68,7 +80,7 @@ class CoordinatorActor:
     ) -> None:
         """Does nothing that can fail: Ray gives up an actor whose constructor raises, and nobody would end the run."""
         self._plan, self._begin, self._bodies = plan, begin, bodies
-        self._site: Any = None
+        self._context: Any = None
         self._lock = threading.Lock()
         self._contacts: dict[To, Contact] = {}
         self._places: dict[To, Place] = {}
@@ -84,42 +96,42 @@ class CoordinatorActor:
         self._budget = RestartBudget()
         self._failure: str | None = None
         self._error: tuple[str, bool] | None = None
-        self._over = self._begun = self._stop_asked = self._head_is_silent = False
+        self._over = self._begun = self._stop_requested = self._head_is_silent = False
         self._heed: Callable[[Sequence[To], str], None] = lambda members, reason: None
         self._replaced: Callable[[To, str], None] = lambda who, reason: None
         self._leaving: set[str] = set()  # machines
         self._moving: set[To] = set()  # workers that shall not start again where a place is reserved for them
         self._run: RunView | None = None
         self._early: list[str] = []  # said before there is a run that could say it
-        self._seat = RayMembership(HUB, 0, "", (0, ""))
+        self._membership = RayMembership(COORDINATOR, 0, "", (0, ""))
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
         try:
             take_title("coordinator")
             self._enter()
-            self._seat._known = self._contacts
-            self._run = self._site.patiently(
-                lambda: self._begin(self._seat, self._site, self),
+            self._membership._known = self._contacts
+            self._run = self._context.with_retries(
+                lambda: self._begin(self._membership, self._context, self),
                 self._early.append,
-                lambda: self._stop_asked,
+                lambda: self._stop_requested,
             )
             self._follow(self._run)
         except UserError as error:
-            if self._site is not None and self._site.is_replaced():
+            if self._context is not None and self._context.is_replaced():
                 self.step_down()
             self._error = str(error), True
         except BaseException as error:
             self._error = brief(error), False
             with contextlib.suppress(Exception):
-                self._site.log(f"coordinator: {traceback.format_exc()}")
+                self._context.log(f"coordinator: {traceback.format_exc()}")
         with contextlib.suppress(Exception):
             self.close()
         with contextlib.suppress(Exception):
             if self._run is None and self._error is not None:
-                self._site.record_failure(self._error[0])
+                self._context.record_failure(self._error[0])
         with contextlib.suppress(Exception):
-            self._site.over()
+            self._context.over()
         self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
         leave_place(self._plan)
@@ -127,26 +139,34 @@ class CoordinatorActor:
 
     def _enter(self) -> None:
         """Learns what the run is, and notes in its folder that this is the coordinator now."""
-        self._site = with_retries(lambda: site_store_of(self._plan.name).give.remote(), STARTING_SECONDS)
-        self._beats = Heartbeats(self._site.patience)
+        self._context = with_retries(
+            lambda: context_store_of(self._plan.name).give.remote(), STARTING_SECONDS
+        )
+        self._beats = Heartbeats(self._context.patience)
         me = ray.get_runtime_context().current_actor
         state = retry(lambda: state_of(me), STARTING_SECONDS, lambda error: True)  # Ray's head may be busy
         place, restarted = this_place(), state.restarts > 0
-        start = self._site.patiently(
-            lambda: self._site.new_start(*place, restarted), self._early.append, lambda: self._stop_asked
+        start = self._context.with_retries(
+            lambda: self._context.new_start(*place, restarted),
+            self._early.append,
+            lambda: self._stop_requested,
         )
-        self._seat.host, self._seat.place, self._seat.restarted = this_host(), place, restarted
-        self._boot = self._seat.boot = start * STARTS
-        self._starts.update(self._site.starts())
+        self._membership.host, self._membership.place, self._membership.restarted = (
+            this_host(),
+            place,
+            restarted,
+        )
+        self._boot = self._membership.boot = start * STARTS
+        self._starts.update(self._context.starts())
 
     def _follow(self, run: RunView) -> None:
         """Until it has ended; raises what went wrong."""
         if not token_is_on():
-            self._seat.tell(
+            self._membership.tell(
                 "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
                 "RAY_AUTH_MODE=token (docs/security.md)"
             )
-        if self._stop_asked:
+        if self._stop_requested:
             run.stop()
         threading.Thread(target=self._watch_over_members, args=(run,), daemon=True).start()
         threading.Thread(target=self._watch_over_cluster, args=(run,), daemon=True).start()
@@ -159,7 +179,7 @@ class CoordinatorActor:
         """In a thread of its own: a head that does not answer must not keep the run from ending."""
         while not run.finished:
             with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
-                context_store(self._plan.name, self._site)
+                context_store(self._plan.name, self._context)
                 self._heed_machines()
             time.sleep(LOOK_SECONDS)
 
@@ -188,11 +208,11 @@ class CoordinatorActor:
             with self._lock:
                 self._beats.forget(who)
         elif late.overdue:
-            boot = self._boots.setdefault(who, 1)  # of one that only a hub before this one knew
+            boot = self._boots.setdefault(who, 1)  # of one that only a coordinator before this one knew
             self._places[who] = place
             self.replace(who, boot, f"{who.role} {who.number} has not answered for {late.seconds:.0f} s")
         else:
-            self._seat.tell(late_sentence(late, self._beats.patience))
+            self._membership.tell(late_sentence(late, self._beats.patience))
 
     def _look_at_missing(self) -> None:
         """Those that nobody waits for: still starting, frozen before they registered, or never to start again."""
@@ -212,17 +232,17 @@ class CoordinatorActor:
 
     # ---- from members ----
 
-    def site(self) -> Any:
+    def context(self) -> Any:
         """With what the coordinator has learned from the data; before that, who asks must ask again."""
         if not self._begun:
             raise RuntimeError("the run has not begun")
-        return self._site
+        return self._context
 
     def register(self, who: To, place: Place) -> tuple[int, int, float]:
         """The number of this start, the restarts before it, and the seconds to wait before the work begins."""
         if not self._boot:
             raise RuntimeError("the coordinator is starting")
-        self._site.record_start(who.role, who.number)
+        self._context.record_start(who.role, who.number)
         self._expect(who, STARTING_SECONDS)
         with self._lock:
             self._boot += 1
@@ -232,7 +252,7 @@ class CoordinatorActor:
             restarts, delay = self._budget.started(who), self._budget.delay(who)
             name = f"{who.role} {who.number}"
             if delay:
-                self._seat.tell(
+                self._membership.tell(
                     f"{name} has ended {restarts} times without progress; it starts again in {delay:g} s"
                 )
             if restarts >= DEATHS and self._failure is None:
@@ -254,20 +274,20 @@ class CoordinatorActor:
             self._beats.heard(who, time.monotonic())
             self._budget.alive(who, who.role != "worker" or figures.get("batches", 0) > 0, self._step)
             self._figures[who] = figures
-            if self._seat._contact is not None:
-                self._contacts[HUB] = self._seat._contact
+            if self._membership._contact is not None:
+                self._contacts[COORDINATOR] = self._membership._contact
             if contact is not None and contact.boot >= self._boots.get(contact.who, 0):
                 self._boots[contact.who] = contact.boot
                 self._contacts[contact.who] = contact
-                self._places[contact.who] = place  # it may have registered with a hub that is gone
-            self._seat._sentences.extend(sentences)
+                self._places[contact.who] = place  # it may have registered with a coordinator that is gone
+            self._membership._sentences.extend(sentences)
             self._pass_on()
             return list(self._contacts.values())
 
     def _pass_on(self) -> None:
         """What members have to say, to whoever watches the run."""
         if self._run is not None:
-            said, self._seat._sentences = self._seat._sentences, []
+            said, self._membership._sentences = self._membership._sentences, []
             self._run.messages.extend(said)
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
@@ -276,7 +296,7 @@ class CoordinatorActor:
             return  # another has started in its place meanwhile
         if failure is None:
             self._end(who)
-            self._site.record_end(who.role, who.number)
+            self._context.record_end(who.role, who.number)
             self._budget.forget(who)  # that was no death
             if who.role == "worker":
                 threading.Timer(
@@ -298,7 +318,7 @@ class CoordinatorActor:
         """Ray knows which are about to be taken away: by `ray drain-node`, or by an autoscaler with spot machines."""
         draining = draining_machines()
         for machine in draining - self._leaving:
-            places = {**self._places, self._seat.me: self._seat.place}
+            places = {**self._places, self._membership.me: self._membership.place}
             members = sorted(who for who, (_, node) in places.items() if node == machine)
             self._moving |= {who for who in members if who.role == "worker"}
             if members:
@@ -321,8 +341,8 @@ class CoordinatorActor:
     def rest(self) -> None:
         self._wanted = 0
 
-    def begin(self, site: Any, workers: int) -> None:
-        self._site, self._begun = site, True
+    def begin(self, context: Any, workers: int) -> None:
+        self._context, self._begun = context, True
         for who in self._plan.members[1 : 1 + self._plan.shards]:
             self._start(who)
         self.resize(workers)
@@ -345,7 +365,7 @@ class CoordinatorActor:
             make = ray.remote(ProcessActor).options(**options)
             self._actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
             with contextlib.suppress(Exception):  # Ray's head may be busy
-                if state_of(self._actors[who]).state == "alive":  # started by a hub before this one
+                if state_of(self._actors[who]).state == "alive":  # started by a coordinator before this one
                     self._expect(who, 0.0)
 
     def replace(self, who: To, boot: int, reason: str) -> None:
@@ -354,7 +374,7 @@ class CoordinatorActor:
             boot = self._boots.get(who, 0)
         if (place := self._places.get(who)) and self._boots.get(who) == boot:
             self._boots[who] = 0  # once
-            self._seat.tell(f"{reason}; replacing it")
+            self._membership.tell(f"{reason}; replacing it")
             self._replaced(who, reason)
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
@@ -363,7 +383,7 @@ class CoordinatorActor:
 
     def figures(self) -> dict[str, dict[str, float]]:
         with self._lock:
-            found = {**self._figures, self._seat.me: self._seat._measure()}
+            found = {**self._figures, self._membership.me: self._membership._measure()}
             return {
                 f"{who.role}-{who.number}": {**own, "restarts": max(0, self._starts[who] - 1)}
                 for who, own in sorted(found.items())
@@ -373,11 +393,11 @@ class CoordinatorActor:
         os._exit(1)  # Ray has given this process up already, and started another
 
     def close(self) -> None:
-        """Ends all, also those that only a hub before this one knew. A head that does not answer is not waited for."""
+        """Ends all processes, also those of an earlier coordinator. Does not wait for a silent head."""
         self._wanted = 0
         if not self._head_is_silent and not within(END_SECONDS, self._end_all):
             self._head_is_silent = True
-            self._seat.tell(
+            self._membership.tell(
                 "Ray's head does not answer; processes of this run that are left end with its cluster"
             )
 
@@ -404,7 +424,7 @@ class CoordinatorActor:
         """Where the run stands, and what it said since the line with this number, if that was said by this `start`."""
         run = self._run
         said: dict[str, Any] = {"over": self._over, "error": self._error, "places": dict(self._places)}
-        said["start"] = self._seat.boot if run is not None else 0
+        said["start"] = self._membership.boot if run is not None else 0
         since = since if start == said["start"] else 0
         if run is None:
             return said | {"messages": self._early[since:]}
@@ -416,7 +436,7 @@ class CoordinatorActor:
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         """switch, resize, stop, checkpoint."""
         if self._run is None and method == "stop":
-            self._stop_asked = True
+            self._stop_requested = True
             return None
         if self._run is None:
             raise UserError("the run has not begun yet; try again")

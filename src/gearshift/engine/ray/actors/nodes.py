@@ -19,13 +19,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gearshift.run.retry import retry
 
 MEET_SECONDS = 1.0  # between two looks at who is there
-ANSWER_SECONDS = 20.0  # for a question to the hub
+ANSWER_SECONDS = 20.0  # for a question to the coordinator
 END_SECONDS = 20.0  # for Ray to end the processes of a run
 TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's own until they have taken theirs
 STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
-ALONE_SECONDS = (
-    900.0  # without the hub, after which a process ends; longer than the hub itself tries to start
-)
+ALONE_SECONDS = 900.0  # without the coordinator, after which a process ends; longer than it tries to start
 Place = tuple[int, str]  # pid and node
 
 
@@ -108,7 +106,7 @@ def token_is_on() -> bool:
 
 
 def take_title(role: str, number: int | None = None) -> None:
-    """`gearshift shard 1` in ps and top. Ray would title the process anew at each call (`ray::Process.meet`)."""
+    """`gearshift shard 1` in ps and top. Ray would title the process anew at each call (`ray::ProcessActor.meet`)."""
     title = f"gearshift {role}" + ("" if number is None else f" {number}")
     with contextlib.suppress(AttributeError):  # it is no public part of Ray, and may go
         ray._raylet.setproctitle(title)  # type: ignore[attr-defined]

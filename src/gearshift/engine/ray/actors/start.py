@@ -1,4 +1,4 @@
-"""From where a run is started: connects to Ray, reserves room, starts the hub, and asks it."""
+"""From where a run is started: connects to Ray, reserves room, starts the coordinator, and asks it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ray.util.placement_group import (
 )
 
 from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.actors.context_store import context_store, end_members, leave_place
 from gearshift.engine.ray.actors.coordinator import CoordinatorActor, RunView
 from gearshift.engine.ray.actors.nodes import ANSWER_SECONDS, END_SECONDS, within
 from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement
-from gearshift.engine.ray.actors.site_store import context_store, end_members, leave_place
 from gearshift.errors import UserError
 
 REACH_SECONDS = 10.0  # in which Ray's head must take a connection
@@ -117,12 +117,12 @@ def launch(
     plan: ProcessPlacement,
     begin: Callable[[Any, Any, Any], RunView],
     bodies: dict[str, Callable[[Any, Any], None]],
-    site: Any,
+    context: Any,
 ) -> Any:
-    """Starts the hub, which starts the others; its handle."""
+    """Starts the coordinator, which starts the others; its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
-        ray.get(context_store(plan.name, site).give.remote(), timeout=PLACE_SECONDS)
+        ray.get(context_store(plan.name, context).give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(CoordinatorActor).options(**options).remote(plan, begin, bodies)
     except TypeError as error:  # what pickle says of what it cannot take along
         cause = error.__cause__ or error
@@ -148,12 +148,12 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None)
         return silence
 
 
-def end(hub: Any, plan: ProcessPlacement) -> None:
+def end(coordinator: Any, plan: ProcessPlacement) -> None:
     """Ends all processes of the run. If Ray's head does not answer, those that are left end with the cluster."""
 
     def all_of_them() -> None:
         with contextlib.suppress(RayError):
-            ray.kill(hub, no_restart=True)
+            ray.kill(coordinator, no_restart=True)
         with contextlib.suppress(Exception):
             end_members(plan)
         leave_place(plan)

@@ -21,12 +21,12 @@ def test_waiting_for_others_in_a_ring_is_not_counted() -> None:
     replicas = Exchanger(0, whole_server(1), layout_of(1), time.monotonic)
     role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [(ids_of(0, 2),)], replicas)
     push = gradient(0, 2)
-    seat = WorkerRunner(role, lambda job: Computed([push], None, ring=4, waited=1000.0), posted.put, 300.0)
-    seat.handle(Welcome(1, 1))
-    seat.handle(Assignment(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), place=GroupRank(4, 0, 2)))
-    seat.handle(Rows(1, 0, 1, 1, 0, (), push.dense))
+    runner = WorkerRunner(role, lambda job: Computed([push], None, ring=4, waited=1000.0), posted.put, 300.0)
+    runner.handle(Welcome(1, 1))
+    runner.handle(Assignment(1, 1, 1, Begin(0, Lease(7, 0, 2), 0, 0), place=GroupRank(4, 0, 2)))
+    runner.handle(Rows(1, 0, 1, 1, 0, (), push.dense))
     posted.get(timeout=30)()
-    seat.handle(Taken(1, 0, 7))
-    seat.close()
+    runner.handle(Taken(1, 0, 7))
+    runner.close()
     (report,) = [said for _, said in role.out if isinstance(said, Report) and said.lease == 7]
     assert report.ring == 4 and report.seconds < -900.0

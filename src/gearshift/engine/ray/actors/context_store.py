@@ -17,43 +17,46 @@ HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of 
 
 
 class ContextStore:
-    """Holds what the run is made of, for the hub and all that start anew.
+    """Holds what the run is made of, for the coordinator and all that start anew.
 
     It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
     """
 
-    def __init__(self, site: Any) -> None:
+    def __init__(self, context: Any) -> None:
         take_title("site store")
-        self._site = site
+        self._context = context
 
     def give(self) -> Any:
-        return self._site
+        return self._context
 
 
-def site_store_of(run: str) -> Any:
+def context_store_of(run: str) -> Any:
     return ray.get_actor(f"{run}/site", namespace=NAMESPACE)
 
 
-def context_store(run: str, site: Any) -> Any:
-    """The site store of this run, which is started if it is not there."""
+def context_store(run: str, context: Any) -> Any:
+    """The context store of this run, which is started if it is not there."""
     with contextlib.suppress(ValueError):
-        return site_store_of(run)
+        return context_store_of(run)
     options: dict[str, Any] = {"name": f"{run}/site", "namespace": NAMESPACE, "lifetime": "detached"}
     options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
-    return ray.remote(ContextStore).options(**options).remote(site)
+    return ray.remote(ContextStore).options(**options).remote(context)
 
 
 def leave_place(plan: ProcessPlacement) -> None:
     """What was reserved is free again; whatever still runs there ends."""
     with contextlib.suppress(Exception):
-        ray.kill(site_store_of(plan.name), no_restart=True)
+        ray.kill(context_store_of(plan.name), no_restart=True)
     if plan.group is not None:
         with contextlib.suppress(Exception):
             remove_placement_group(plan.group)
 
 
 def end_members(plan: ProcessPlacement) -> None:
-    """All actors of the run but hub and site store, whoever started them. Ray kills also one that is frozen, in 5 s."""
+    """All actors of the run except the coordinator and the context store, whoever started them.
+
+    Ray kills a frozen one too, within 5 s.
+    """
     spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/site"}
     for found in ray.util.list_named_actors(all_namespaces=True):
         name = found["name"]

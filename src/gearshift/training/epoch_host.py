@@ -67,34 +67,34 @@ class EpochHost(ABC):
 
     # What others ask
 
-    def do_what_was_asked(self) -> None:
-        while not self.training.asked.empty():
-            asked = self.training.asked.get()
-            asked.carry_out(self)
+    def handle_requests(self) -> None:
+        while not self.training.requests.empty():
+            request = self.training.requests.get()
+            request.carry_out(self)
 
-    def resize(self, asked: ResizeRequest) -> None:
+    def resize(self, request: ResizeRequest) -> None:
         training = self.training
-        strategy = asked.strategy_after(training)
-        before, training.workers = training.workers, asked.workers
-        self._resize(asked.workers)
-        said = "1 worker" if asked.workers == 1 else f"{asked.workers} workers"
+        strategy = request.strategy_after(training)
+        before, training.workers = training.workers, request.workers
+        self._resize(request.workers)
+        said = "1 worker" if request.workers == 1 else f"{request.workers} workers"
         if strategy.batch != training.strategy.batch:
             self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
             training.strategy = strategy
         self.observer.tell(
             f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
         )
-        asked.answered.set()
+        request.answered.set()
 
-    def switch(self, asked: SwitchRequest) -> None:
+    def switch(self, request: SwitchRequest) -> None:
         training = self.training
-        if asked.by == "auto" and training.automatic is not asked.automatic:
+        if request.by == "auto" and training.automatic is not request.automatic:
             return  # somebody was faster, and knows better
-        asked.strategy = asked.strategy_after(training)
+        request.strategy = request.strategy_after(training)
         before, adopted = training.strategy.name, self._under_way()
-        self._switch(asked.name, asked.strategy, asked.reason)
-        training.take(asked)
-        self.observer.switched(asked.answer(before, training.step, adopted))
+        self._switch(request.name, request.strategy, request.reason)
+        training.take(request)
+        self.observer.switched(request.answer(before, training.step, adopted))
 
     # What engines differ in
 

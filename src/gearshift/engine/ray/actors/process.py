@@ -1,4 +1,4 @@
-"""The process of a shard or a worker: it begins by itself, meets the others at the hub, and watches over it."""
+"""The process of a shard or a worker: it begins by itself, meets the others at the coordinator, and watches over it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from gearshift.engine.protocol.messages import To
+from gearshift.engine.protocol.messages import COORDINATOR, To
 from gearshift.engine.ray.actors.heartbeats import Heartbeats, LateProcess
 from gearshift.engine.ray.actors.nodes import (
     ALONE_SECONDS,
@@ -34,8 +34,7 @@ from gearshift.errors import UserError, brief
 from gearshift.run.retry import retry
 
 NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
-STARTS = 1 << 20  # of members, that one start of the hub has numbers for
-HUB = To("coordinator")
+STARTS = 1 << 20  # of members, that one start of the coordinator has numbers for
 
 
 @dataclass
@@ -54,7 +53,7 @@ class RayMembership:
 
     @property
     def start(self) -> int:
-        """Of the hub that gave it its number."""
+        """Of the coordinator that gave it its number."""
         return self.boot // STARTS
 
     def announce(self, contact: Contact) -> None:
@@ -69,10 +68,10 @@ class RayMembership:
     def tell(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
-    def meet(self, hub: Any) -> Any:
-        """Tells the hub where we are; its answer, which `met` takes, says where the others are."""
+    def meet(self, coordinator: Any) -> Any:
+        """Tells the coordinator where we are; its answer, which `met` takes, says where the others are."""
         said, self._sentences = self._sentences, []
-        return hub.meet.remote(self._contact, self.place, said, self.me, self._measure())
+        return coordinator.meet.remote(self._contact, self.place, said, self.me, self._measure())
 
     def met(self, found: Iterable[Contact]) -> None:
         self._known.update({contact.who: contact for contact in found})
@@ -82,7 +81,7 @@ class ProcessActor:
     """An actor that is a shard or a worker, from its start on."""
 
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
-        self._hub_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
+        self._coordinator_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
         self._notice = threading.Event()
         with contextlib.suppress(ValueError):  # not in the main thread: it ends at once when it is asked to
             signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
@@ -98,66 +97,69 @@ class ProcessActor:
         os._exit(1)
 
     def _take_part(self) -> None:
-        hub = find_actor(self._hub_name)
+        coordinator = find_actor(self._coordinator_name)
         place = this_place()
-        boot, restarts, delay = with_retries(lambda: hub.register.remote(self._who, place))
-        self._site = with_retries(lambda: hub.site.remote())
-        seat = RayMembership(self._who, boot, this_host(), place, restarts > 0)
-        threading.Thread(target=self._keep_in_touch, args=(hub, seat), daemon=True).start()
+        boot, restarts, delay = with_retries(lambda: coordinator.register.remote(self._who, place))
+        self._context = with_retries(lambda: coordinator.context.remote())
+        membership = RayMembership(self._who, boot, this_host(), place, restarts > 0)
+        threading.Thread(target=self._keep_in_touch, args=(coordinator, membership), daemon=True).start()
         failure: tuple[str, bool] | None = None
         time.sleep(delay)
         try:
-            self._body(seat, self._site)
+            self._body(membership, self._context)
         except UserError as error:
             failure = str(error), True
         except BaseException as error:
             failure = brief(error), False
             with contextlib.suppress(Exception):
-                self._site.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
-        with_retries(lambda: hub.ended.remote(self._who, boot, failure))
-        os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the hub has ended it
+                self._context.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
+        with_retries(lambda: coordinator.ended.remote(self._who, boot, failure))
+        os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the coordinator has ended it
 
-    def _keep_in_touch(self, hub: Any, seat: RayMembership) -> None:
-        watchdog = CoordinatorWatchdog(hub, self._site.patience, from_afar=seat.me == To("shard", 0))
+    def _keep_in_touch(self, coordinator: Any, membership: RayMembership) -> None:
+        watchdog = CoordinatorWatchdog(
+            coordinator, self._context.patience, from_afar=membership.me == To("shard", 0)
+        )
         while True:
             with contextlib.suppress(Exception):  # the next time
-                if (found := watchdog.ask(seat.meet(hub))) is not None:
-                    seat.met(found)
+                if (found := watchdog.ask(membership.meet(coordinator))) is not None:
+                    membership.met(found)
             if self._notice.wait(MEET_SECONDS):
-                self._end_soon(hub)
+                self._end_soon(coordinator)
 
-    def _end_soon(self, hub: Any) -> None:
+    def _end_soon(self, coordinator: Any) -> None:
         """It was asked to end: its machine goes away, say."""
         with contextlib.suppress(Exception):
-            ray.get(hub.notice.remote(self._who), timeout=ANSWER_SECONDS)
+            ray.get(coordinator.notice.remote(self._who), timeout=ANSWER_SECONDS)
         time.sleep(NOTICE_SECONDS)
         os._exit(1)
 
 
 class CoordinatorWatchdog:
-    """Ends a hub that lives and does not answer: Ray starts another. Only that of its own machine, if not `from_afar`.
+    """Ends a coordinator that is alive but does not answer; Ray then starts another.
 
-    A hub that Ray is starting, or for which there is no machine, has its time.
+    Without `from_afar` it ends only a coordinator of its own machine. A coordinator that Ray is starting, or for which
+    there is no machine, is given time.
     """
 
     def __init__(
         self,
-        hub: Any,
+        coordinator: Any,
         patience: float,
         tell: Callable[[str], None] = lambda sentence: None,
         *,
         from_afar: bool = True,
     ) -> None:
-        self._hub, self._tell, self._from_afar = hub, tell, from_afar
+        self._coordinator, self._tell, self._from_afar = coordinator, tell, from_afar
         self._beats = Heartbeats(patience)
         self._here = ray.get_runtime_context().get_node_id()
         self.heard()
 
     def heard(self) -> None:
-        self._beats.heard(HUB, time.monotonic())
+        self._beats.heard(COORDINATOR, time.monotonic())
 
     def ask(self, reference: Any) -> Any:
-        """The answer to a question to the hub; none if it is not there, or was ended because it gave none."""
+        """The answer to a question to the coordinator; none if it is not there, or was ended because it gave none."""
         while not ray.wait([reference], timeout=MEET_SECONDS)[0]:
             if self.silent():
                 return None
@@ -172,9 +174,9 @@ class CoordinatorWatchdog:
     def silent(self) -> bool:
         """It has not answered. Whether it was ended for it."""
         for late in self._beats.look(time.monotonic()):
-            place = state_of(self._hub).place
+            place = state_of(self._coordinator).place
             if place is None:
-                self._beats.heard(HUB, time.monotonic())
+                self._beats.heard(COORDINATOR, time.monotonic())
             elif not late.overdue:
                 self._tell(late_sentence(late, self._beats.patience))
             elif self._from_afar or place[1] == self._here:
@@ -185,7 +187,7 @@ class CoordinatorWatchdog:
 
 
 def late_sentence(late: LateProcess, patience: float) -> str:
-    name = "the coordinator" if late.who == HUB else f"{late.who.role} {late.who.number}"
+    name = "the coordinator" if late.who == COORDINATOR else f"{late.who.role} {late.who.number}"
     return f"{name} has not answered for {late.seconds:.0f} s; it will be replaced after {patience:g} s"
 
 
