@@ -151,7 +151,7 @@ class Disk:
 
 @dataclass
 class Account:
-    """How often each example ended; a `Book`."""
+    """How often each example ended; an `Accounts`."""
 
     ends: Counter[int] = field(default_factory=Counter)
     passes: int = 1  # over the data

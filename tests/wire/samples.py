@@ -17,7 +17,16 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
 from gearshift.parameters.push import Push, RowPush
 from gearshift.parameters.replicas.figures import Counts
-from gearshift.parameters.shard import NO_PREDICTIONS, ApplyStep, Assemble, Drop, Held, Made, Order, TakeCut
+from gearshift.parameters.shard import (
+    NO_PREDICTIONS,
+    ApplyStep,
+    Assemble,
+    Drop,
+    HeldDense,
+    Order,
+    StepOnSum,
+    TakeCut,
+)
 from gearshift.sync.messages import Begin, Lease
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
@@ -76,7 +85,7 @@ orders = (
     )
 )
 tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
-held = st.none() | st.builds(Held, st.integers(-1, 2**61), numbers)
+held = st.none() | st.builds(HeldDense, st.integers(-1, 2**61), numbers)
 pulls = st.builds(
     m.Pull,
     numbers,
@@ -144,7 +153,7 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    made = draw(st.none() | st.builds(Made, numbers, reals, reals, reals)) if kind is m.Rows else None
+    made = draw(st.none() | st.builds(StepOnSum, numbers, reals, reals, reals)) if kind is m.Rows else None
     dense = draw(dense_part()) if made is None else torch.zeros(0)
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
     values = kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))

@@ -354,9 +354,9 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
         liar.send_multipart([b"x" * (LIMITS.text + 1000)])
         liar.send_multipart([b"GSFT"] * 500)
         company.until(lambda: shard.refused["too many frames"] and shard.refused["a head of another size"])
-        left = shard.door.left
+        left = shard.handshakes.left
         liar.send(bytes(LIMITS.frame_bytes + 10_000))
-        company.until(lambda: shard.door.left > left)
+        company.until(lambda: shard.handshakes.left > left)
     for name in (b"worker/0/9/0123456789abcdef", b"shard/0/1/0123456789abcdef"):
         before = shard.refused["a name that does not belong to the key"]
         with insider(company, shard, keys, name) as liar:

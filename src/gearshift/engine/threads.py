@@ -139,7 +139,7 @@ class ThreadsEngine:
         try:
             while not epoch.done:
                 before_step()
-                self._staff(epoch, threads)
+                self._adjust_workers(epoch, threads)
                 if epoch.done:
                     break
                 self._supply(epoch, batches)
@@ -156,7 +156,7 @@ class ThreadsEngine:
         """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
         self.workers, self._missing = workers, 0
 
-    def _staff(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
+    def _adjust_workers(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
         staying = [worker for worker in self._here if worker not in self._leaving]
         for _ in range(len(staying) + self._missing, self.workers):
             worker = next(self._numbers)

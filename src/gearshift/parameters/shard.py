@@ -68,7 +68,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDense:
     """The dense state that a worker keeps: of which step, -1: none; and the ring whose sum it has for the next."""
 
     version: int = -1
@@ -76,7 +76,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class StepOnSum:
     """How the last step was made of a ring's sum; ring 0: none is needed to get to it."""
 
     ring: int = 0
@@ -95,7 +95,7 @@ class Shard:
         self.server, self._take_cut, self._assemble = server, take_cut, assemble
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
-        self.made: Made | None = None  # the last step, if of one ring's sum and nothing else
+        self.made: StepOnSum | None = None  # the last step, if of one ring's sum and nothing else
         self.waiting: dict[int, Push] = {}  # by lease
         self._early: dict[int, Order] = {}  # told before their turn
         self._open_from = 0
@@ -110,11 +110,11 @@ class Shard:
         )
         return rows, *self._dense(whole=dense)
 
-    def way_on(self, held: Held) -> Made | None:
+    def way_on(self, held: HeldDense) -> StepOnSum | None:
         """How who holds that comes to the dense state of now without us; None: it cannot."""
         if held.version == self.step:
-            return Made()
-        if self.made is not None and held == Held(self.step - 1, self.made.ring):
+            return StepOnSum()
+        if self.made is not None and held == HeldDense(self.step - 1, self.made.ring):
             return self.made
         return None
 
@@ -176,7 +176,7 @@ class Shard:
         rings = {push.ring for push in pushes}
         ring = rings.pop() if len(rings) == 1 else 0
         sizes = [push.examples for push in pushes]
-        self.made = Made(ring, order.lr_scale, sum(sizes), effective_number(sizes)) if ring else None
+        self.made = StepOnSum(ring, order.lr_scale, sum(sizes), effective_number(sizes)) if ring else None
 
     def _end(self, leases: list[int]) -> list[Push]:
         """These leases are over; the gradients of those that had one here."""

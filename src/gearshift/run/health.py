@@ -113,7 +113,7 @@ class Health:
         run_log.record(self._folder, Fault("cost", "shard", last.number, redone_steps=steps, open=True))
 
     def stepped(self) -> None:
-        """A step was made. Raises `lease.Fenced` if another process owns the run now."""
+        """A step was made. Raises `ownership.Fenced` if another process owns the run now."""
         self._recovered()
         self._stepped_at = time.monotonic()
         if self._lease is not None and self._lease.lost:

@@ -199,7 +199,7 @@ class HeartbeatThread(threading.Thread):
             self.join(BEAT_SECONDS)
 
 
-class Keeper:
+class LeaseKeeper:
     """A process of a session that is not its owner: while it lives, nobody else takes the run."""
 
     def __init__(

@@ -79,7 +79,7 @@ class Saver:
         self._writing = step, in_background("gearshift-saver", write, to_its_end=True)
 
     def check(self) -> None:
-        """Raises `lease.Fenced` if the run is another process's now."""
+        """Raises `ownership.Fenced` if the run is another process's now."""
         ownership.check(self.checkpoints.folder.parent)
 
     def link(self, name: str, path: Path) -> None:

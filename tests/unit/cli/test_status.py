@@ -89,7 +89,7 @@ def test_a_run_whose_owner_is_gone_recovers_while_others_of_it_live(
     code = (
         "import os; from gearshift.run import ownership as lease, folder as run_folder, process_identity as run_owner\n"
         "folder = run_folder.create('runs', 'shop'); run_folder.set_state(folder, 'running')\n"
-        "lease.Keeper(folder, lease.held(folder).session, 'ray', run_owner.identity(os.getppid()))"
+        "lease.LeaseKeeper(folder, lease.held(folder).session, 'ray', run_owner.identity(os.getppid()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert cli.run(["status", "--exit-code"]) == 3

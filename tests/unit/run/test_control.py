@@ -213,7 +213,7 @@ def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
         "import os, sys; from gearshift.run import folder as run_folder, ownership as lease\n"
         "from gearshift.run import process_identity as run_owner\n"
         "folder = run_folder.create(sys.argv[1], 'shop')\n"
-        "lease.Keeper(folder, lease.held(folder).session, 'driver', run_owner.identity(os.getppid()))\n"
+        "lease.LeaseKeeper(folder, lease.held(folder).session, 'driver', run_owner.identity(os.getppid()))\n"
         "run_folder.set_state(folder, 'running'); print(folder)"
     )
     made = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)

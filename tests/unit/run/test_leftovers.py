@@ -102,7 +102,7 @@ def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(
         "temporary.mark(sys.argv[2] if len(sys.argv) > 2 else next(Path(os.environ['TMPDIR']).glob('gs-*')), folder,"
         " leader=made.pid)\n"
         "from gearshift.run import ownership as lease, process_identity as run_owner\n"
-        "lease.Keeper(folder, lease.held(folder).session, 'ray', run_owner.identity(made.pid))\n"
+        "lease.LeaseKeeper(folder, lease.held(folder).session, 'ray', run_owner.identity(made.pid))\n"
     )
     starter, folder, place = started("ray", cluster)
     starter.wait()

@@ -151,7 +151,7 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
     owns(process)
     owner = ownership.current(folder)
     assert owner is not None
-    keeper = ownership.Keeper(folder, owner.session, "shard-0")
+    keeper = ownership.LeaseKeeper(folder, owner.session, "shard-0")
     process.kill()
     process.wait()
     record = run_folder.read(folder)
@@ -175,7 +175,7 @@ def test_keepers_of_other_machines_keep_it_by_their_heartbeat(folder: Path, star
     owner = ownership.current(folder)
     assert owner is not None
     keep = FAST + (
-        f"import sys; from pathlib import Path; lease.Keeper(Path(sys.argv[1]), {owner.session!r}, 'shard-0')\n"
+        f"import sys; from pathlib import Path; lease.LeaseKeeper(Path(sys.argv[1]), {owner.session!r}, 'shard-0')\n"
         "print('mine', flush=True); sys.stdin.readline()"
     )
     keeper = started(folder, keep, **{process_identity.MACHINE: "elsewhere"})
@@ -428,12 +428,12 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     owns(process)
     owner = ownership.current(folder)
     assert owner is not None
-    ownership.Keeper(folder, owner.session, "ray", {})
+    ownership.LeaseKeeper(folder, owner.session, "ray", {})
     process.kill()
     process.wait()
     record = run_folder.read(folder)
     assert record.state == "recovering" and record.needs_heartbeats
-    shard = ownership.Keeper(folder, owner.session, "shard-0", {})
+    shard = ownership.LeaseKeeper(folder, owner.session, "shard-0", {})
     shard_heart = ownership.HeartbeatThread(shard.path)
     (seen,) = watch.seen([record], 30.0)
     assert seen.state == "recovering" and not seen.needs_heartbeats

@@ -23,7 +23,7 @@ from gearshift.engine.protocol.replica_messages import (
     Target,
 )
 from gearshift.parameters.push import Push
-from gearshift.parameters.shard import Held, Made, Order
+from gearshift.parameters.shard import HeldDense, Order, StepOnSum
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import BatchMeasures
 
@@ -161,7 +161,7 @@ class Rows:
     statistics: dict[str, Tensor] = field(
         default_factory=dict
     )  # running ones of the model, from the first shard
-    made: Made | None = None  # how who holds the dense state comes to this step; None: `dense` has it
+    made: StepOnSum | None = None  # how who holds the dense state comes to this step; None: `dense` has it
     state: dict[str, Tensor] = field(default_factory=dict)  # of the dense optimizer, for who shall hold it
 
 
@@ -214,7 +214,7 @@ class Pull:
     version: int
     ids: tuple[Ids, ...]
     dense: bool = True  # whether dense values are wanted too
-    held: Held | None = None  # what the worker has of them; None: nothing, and no state is wanted
+    held: HeldDense | None = None  # what the worker has of them; None: nothing, and no state is wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Go, Meet, Target
 from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.parameters.push import Push
-from gearshift.parameters.shard import Held
+from gearshift.parameters.shard import HeldDense
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import BatchMeasures
 
@@ -89,7 +89,7 @@ class WorkerRole:
         self.job = None
         self._begin: Begin | None = None
         self._epoch, self._rate, self._place = 0, 1.0, NO_GROUP
-        self._held = Held()
+        self._held = HeldDense()
         self._report: Report | None = None
         self._result: ComputedGradient | None = None
         self._answers: dict[int, Rows] = {}
@@ -232,7 +232,7 @@ class WorkerRole:
         answers = tuple(self._answers[shard] for shard in range(self.shards))
         steps = {answer.step for answer in answers}
         whole = self._place.ring and len(steps) == 1  # else the parts are of several steps
-        self._held = Held(steps.pop()) if whole else Held()
+        self._held = HeldDense(steps.pop()) if whole else HeldDense()
         replica = self.replicas.replica
         flat = None if replica is None else replica.flat
         self.state, self.job = "computing", Job(self._begin, answers, self._epoch, flat, self._place)

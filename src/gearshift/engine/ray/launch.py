@@ -107,7 +107,7 @@ def start(
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
-        ownership.Keeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
+        ownership.LeaseKeeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
         coordinator = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, context)
         return LaunchedRun(context, coordinator, plan, ray, model)
     except BaseException:
@@ -168,7 +168,7 @@ class LaunchedRun(History):
         self._over = self._stopping = self._looking = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
         self._result: Result | None = None
-        self._keeper = ownership.Keeper(self.folder, context.token, "driver")
+        self._keeper = ownership.LeaseKeeper(self.folder, context.token, "driver")
         # A cluster that others started goes on without this process, and so does the run.
         self._cancel_stop = interrupts.stop_before_exit(self) if context.local else lambda: None
 

@@ -126,7 +126,7 @@ class ProcessContext:
         return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
 
     def check_not_taken(self) -> None:
-        """Raises `lease.Fenced` if the run is somebody else's now. For processes that hold no lease of their own."""
+        """Raises `ownership.Fenced` if another session owns the run. For processes without a lease of their own."""
         if owner := self._taken_by():
             raise ownership.Fenced(
                 f"run {self.folder.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
@@ -137,7 +137,7 @@ class ProcessContext:
         """While this process lives, nobody else takes the run, also if its coordinator is just being restarted."""
         if self.token:
             name = f"{member.me.role}-{member.me.number}"
-            _until_written(lambda: ownership.Keeper(self.folder, self.token, name))
+            _until_written(lambda: ownership.LeaseKeeper(self.folder, self.token, name))
 
     def record_start(self, role: str, number: int) -> None:
         """A process of the run has started: counted in faults.jsonl, which outlives the coordinator."""

@@ -108,7 +108,7 @@ class Endpoint:
         self.unsent: Counter[str] = Counter()
         self.sent, self.received = Traffic(), Traffic()
         self._only_ours = bind.startswith("ipc://")  # a file that nobody but our user can reach
-        self.door = HandshakeMonitor(self.broken if self._only_ours else self.refused)
+        self.handshakes = HandshakeMonitor(self.broken if self._only_ours else self.refused)
         self._told: Counter[str] = Counter()
         self._told_at: dict[str, float] = {}
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -117,12 +117,12 @@ class Endpoint:
         self._lines: dict[To, PeerConnection] = {}
         self._routes: dict[To, Route] = {}
         self._monitors: dict[Any, PeerConnection | None] = {}  # None: of the socket that listens
-        self._neighbours = LocalPeers(me, boot, limits)
+        self._local_peers = LocalPeers(me, boot, limits)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._poller.register(self._wake, zmq.POLLIN)
-        self._gate = PeerAuthenticator(self._context, self._register) if keys else None
-        if self._gate:
-            self._poller.register(self._gate.socket, zmq.POLLIN)
+        self._authenticator = PeerAuthenticator(self._context, self._register) if keys else None
+        if self._authenticator:
+            self._poller.register(self._authenticator.socket, zmq.POLLIN)
         self._router = self._listen(bind, open_to_host) if bind else None
         address = self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router else ""
         self.contact = Contact(me, boot, address, keys.public if keys else "")
@@ -172,8 +172,8 @@ class Endpoint:
         for socket, _ in self._poller.poll(ceil(max(0.0, seconds) * 1000)):
             if socket == self._wake:
                 os.eventfd_read(self._wake)
-            elif self._gate and socket is self._gate.socket:
-                self._gate.answer()
+            elif self._authenticator and socket is self._authenticator.socket:
+                self._authenticator.answer()
             elif socket in self._monitors:
                 self._watch(socket)
             else:
@@ -214,7 +214,7 @@ class Endpoint:
             self._router.disable_monitor()
         self._context.destroy(linger=round(linger * 1000))
         os.close(self._wake)
-        self._neighbours.close()
+        self._local_peers.close()
 
     # ---- inside ----
 
@@ -259,10 +259,10 @@ class Endpoint:
 
     def _packed(self, frames: list[Buffer], address: str) -> list[Buffer]:
         """As they travel to this address, or back from it."""
-        return self._neighbours.share(frames) if address.startswith("ipc://") else frames
+        return self._local_peers.share(frames) if address.startswith("ipc://") else frames
 
     def _unpacked(self, frames: list[zmq.Frame], who: To, boot: int) -> list[Buffer]:
-        found = self._neighbours.gather([frame.buffer for frame in frames], who, boot)
+        found = self._local_peers.gather([frame.buffer for frame in frames], who, boot)
         self.received.count(found)
         return found
 
@@ -298,7 +298,7 @@ class Endpoint:
         if event in FAILURES:
             self._count_failure(event, line)
         if line is None:
-            self.door.saw(event, int(said["value"]))
+            self.handshakes.saw(event, int(said["value"]))
         elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
             line.down_since = None
             self._knock(line)
@@ -320,7 +320,7 @@ class Endpoint:
         if self.keys:
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.ZAP_DOMAIN, b"gearshift")
-        self._neighbours.meet(address)
+        self._local_peers.meet(address)
         self._monitors[self._monitor(router)] = None
         router.bind(address)
         self._poller.register(router, zmq.POLLIN)
@@ -329,7 +329,7 @@ class Endpoint:
     def _connect(self, contact: Contact) -> None:
         if (old := self._lines.get(contact.who)) is not None:
             self._disconnect(old)
-        self._neighbours.meet(contact.address)
+        self._local_peers.meet(contact.address)
         dealer = self._socket(zmq.DEALER, SMALL if contact.who.role == "coordinator" else BULK)
         name = f"{self.me.role}/{self.me.number}/{self.boot}/{secrets.token_hex(8)}"
         dealer.setsockopt(zmq.IPV6, "[" in contact.address)

@@ -1,4 +1,4 @@
-"""Who is who: CURVE key pairs, the register of public keys, and the gate that lets nobody else in.
+"""Who is who: CURVE key pairs, the register of public keys, and the check that admits nobody else.
 
 Each process makes its own pair; the secret half never leaves it. Whoever starts the processes hands round their
 `Contact`s, which hold nothing secret. A process that starts anew has a new key, and the old one counts no more.

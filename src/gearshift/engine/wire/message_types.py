@@ -23,9 +23,9 @@ from gearshift.parameters.shard import (
     ApplyStep,
     Assemble,
     Drop,
-    Held,
-    Made,
+    HeldDense,
     Order,
+    StepOnSum,
     TakeCut,
     Values,
 )
@@ -255,7 +255,7 @@ def read_pull(r: FrameReader, me: To) -> m.Pull:
     held = None
     if r.flags & HELD:
         after, ring = r.numbers(2)
-        held = Held(after - 1, ring)
+        held = HeldDense(after - 1, ring)
     ids = tuple(read_ids(r) for _ in r.limits.widths)
     return m.Pull(r.incarnation, worker, boot, pull, version, ids, bool(dense), held)
 
@@ -278,7 +278,7 @@ def read_rows(r: FrameReader, me: To) -> m.Rows:
     made = None
     if r.flags & MADE:
         (ring,) = r.numbers(1)
-        made = Made(ring, *r.reals(3))
+        made = StepOnSum(ring, *r.reals(3))
     values = read_values(r, shard, dense=made is None)
     state = read_state(r, shard) if r.flags & STATE else {}
     return m.Rows(r.incarnation, shard, boot, pull, step, *values, made, state)

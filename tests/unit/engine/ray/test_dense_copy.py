@@ -18,7 +18,7 @@ from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings
-from gearshift.parameters.shard import ApplyStep, Held, Made, Order, shard_server
+from gearshift.parameters.shard import ApplyStep, HeldDense, Order, StepOnSum, shard_server
 from gearshift.training.learner import Learner
 
 WORKERS = 3
@@ -102,7 +102,7 @@ class Cluster:
         for shard in self.shards:
             shard.handle(Tell(1, Order(self._orders, ApplyStep(self._orders, parts, lr_scale))))
 
-    def pull(self, held: Held | None) -> list[Rows]:
+    def pull(self, held: HeldDense | None) -> list[Rows]:
         self._pulls += 1
         ids = self.layout.split_ids(self.truth.find(make_batch(PLAIN, 5, 0)).ids)
         answers = []
@@ -137,19 +137,19 @@ def test_a_mirror_makes_the_steps_of_the_shards(
 ) -> None:
     cluster = Cluster(optimizer, max_norm, shards)
     cluster.step(a_round(cluster.truth, 1, 0), 0.7)
-    cluster.dense_copy.take(cluster.pull(Held()), None)  # it holds nothing: it is brought everything
+    cluster.dense_copy.take(cluster.pull(HeldDense()), None)  # it holds nothing: it is brought everything
     cluster.assert_same()
     for step in range(1, 5):
         pushes = a_round(cluster.truth, 2, 10 * step)
         before = cluster.own.server.flat.clone()
         cluster.step(pushes, 1.0 + step / 7)
-        answers = cluster.pull(Held(step, 2))
+        answers = cluster.pull(HeldDense(step, 2))
         assert all(answer.made and answer.made.ring == 2 and not answer.state for answer in answers)
         assert not any(len(answer.dense) for answer in answers)
         cluster.dense_copy.take(answers, pushes[0].dense)
         cluster.assert_same()
         assert not torch.equal(before, cluster.own.server.flat)
-    assert all(answer.made == Made() for answer in cluster.pull(Held(5)))  # it is there already
+    assert all(answer.made == StepOnSum() for answer in cluster.pull(HeldDense(5)))  # it is there already
 
 
 def separate(on: Learner, step: int) -> list[Push]:
@@ -168,14 +168,14 @@ def test_a_sum_with_its_variance_makes_the_step_of_the_separate_gradients(
     cluster, alone = Cluster(reduced, max_norm, shards), learner(reduced, max_norm)
     plain = learner(build(name.removeprefix("vr_"), lr=0.05), max_norm)
     ring = Spreads(cluster.truth)
-    cluster.dense_copy.take(cluster.pull(Held()), None)
+    cluster.dense_copy.take(cluster.pull(HeldDense()), None)
     for step in range(1, 6):
         pushes = separate(cluster.truth, step)
         for server in (alone.server, plain.server):
             server.apply_group([(push, 1.0) for push in pushes], lr_scale=0.5 + step / 7)
         summed = ring.summed(pushes, 4)
         cluster.step(summed, 0.5 + step / 7)
-        cluster.dense_copy.take(cluster.pull(Held(step - 1, 4)), summed[0].dense, summed[0].variance)
+        cluster.dense_copy.take(cluster.pull(HeldDense(step - 1, 4)), summed[0].dense, summed[0].variance)
         cluster.assert_same()
         # Adam and LAMB divide by the size of a gradient: where that is near 0, rounding is a share of the move.
         torch.testing.assert_close(cluster.truth.server.flat, alone.server.flat, rtol=1e-3, atol=5e-5)
@@ -188,12 +188,12 @@ def test_members_of_a_ring_are_counted(shards: int) -> None:
     cluster = Cluster(build("vr_adam", lr=0.05, min_gradients=WORKERS + 1), None, shards)
     plain = Cluster(build("adam", lr=0.05), None, shards)
     ring = Spreads(cluster.truth)
-    cluster.dense_copy.take(cluster.pull(Held()), None)
+    cluster.dense_copy.take(cluster.pull(HeldDense()), None)
     for step in range(1, 4):
         summed = ring.summed(separate(cluster.truth, step), 4)
         cluster.step(summed, 1.0)
         plain.step(summed, 1.0)
-        answers = cluster.pull(Held(step - 1, 4))
+        answers = cluster.pull(HeldDense(step - 1, 4))
         assert all(answer.made and 2.9 < answer.made.gradients < 3 for answer in answers)
         cluster.dense_copy.take(answers, summed[0].dense, summed[0].variance)
         cluster.assert_same()
@@ -204,7 +204,7 @@ def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
     cluster = Cluster(gs.Adam(0.01), None, 2)
     for ring in (1, 1):
         cluster.step(a_round(cluster.truth, ring, 0), 1.0)
-    for held in (Held(), Held(0, 1), Held(1), Held(1, 2)):
+    for held in (HeldDense(), HeldDense(0, 1), HeldDense(1), HeldDense(1, 2)):
         answers = cluster.pull(held)
         assert all(
             answer.made is None and answer.state.keys() == {"step", "mean", "square"} for answer in answers
@@ -214,7 +214,7 @@ def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
         cluster.truth.compute(cluster.truth.find(make_batch(PLAIN, 9, 1)), 1),
     ]
     cluster.step(mixed, 1.0)  # more than the ring's sum
-    cluster.dense_copy.take(cluster.pull(Held(2, 3)), mixed[0].dense)
+    cluster.dense_copy.take(cluster.pull(HeldDense(2, 3)), mixed[0].dense)
     cluster.assert_same()
 
 
