@@ -32,7 +32,7 @@ def stream_of(epoch: int, first: int) -> int:
     return EPOCH_STRIDE * epoch + first
 
 
-def compute_lease(worker: Worker, found: Found, rows: tuple[Floats, ...], seed: int) -> Push:
+def compute_lease(worker: Worker, found: IndexedBatch, rows: tuple[Floats, ...], seed: int) -> Push:
     """The gradient of one lease, on the dense parameters that `worker` holds and the rows that were pulled.
 
     Every engine computes a lease here, so that the same lease on the same parameters gives the same push everywhere.
