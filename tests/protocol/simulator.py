@@ -61,6 +61,7 @@ from tests.protocol.world import (
     summed,
     whole_server,
 )
+from tests.shard_ids import split_ids
 
 TICK, PATIENCE, LIMIT = 3.0, 12.0, 3000.0
 MOST_WORKERS = 5
@@ -353,7 +354,7 @@ class Simulation:
             self._after(at)
 
     def _ids(self, begin: Begin, epoch: int = 0) -> list[tuple[np.ndarray, ...]]:
-        return self.layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
+        return split_ids(self.layout.shards, (ids_of(begin.lease.first, begin.lease.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
         lease, process = job.begin.lease, self.processes[at]
@@ -666,7 +667,7 @@ class Simulation:
                 expected = values[own] if values.dim() else values
                 assert self._same(server.flat, flat[own]), f"dense values of shard {i}"
                 assert self._same(server.optimizer_state[name], expected), f"{name} of shard {i}"
-            mine = self.layout.split_ids((np.arange(IDS, dtype=np.int64),))[i][0]
+            mine = split_ids(self.layout.shards, (np.arange(IDS, dtype=np.int64),))[i][0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
 
 

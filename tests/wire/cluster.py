@@ -51,6 +51,7 @@ from tests.protocol.world import (
     restored,
     whole_server,
 )
+from tests.shard_ids import split_ids
 
 SHARDS, WORKERS = 2, 3
 BATCH, GLOBAL_BATCH, EXAMPLES, CUT_EVERY = 2, 6, 360, 8
@@ -159,7 +160,7 @@ def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     layout, boots = layout_of(SHARDS), iter(range(boot * 1_000_000, (boot + 1) * 1_000_000))
 
     def ids(begin: Begin, epoch: int) -> list[tuple[np.ndarray, ...]]:
-        return layout.split_ids((ids_of(begin.lease.first, begin.lease.count),))
+        return split_ids(layout.shards, (ids_of(begin.lease.first, begin.lease.count),))
 
     def compute(job: Job) -> Computed | ComputeFailed:
         lease = job.begin.lease
@@ -337,7 +338,7 @@ class Cluster:
             assert part.step == step
             assert torch.equal(part.flat, flat[own]), f"dense values of shard {i}"
             assert torch.equal(part.optimizer["velocity"], velocity_of_all[own]), f"optimizer of shard {i}"
-            server, mine = restored(part, i, SHARDS), layout.split_ids((np.arange(IDS),))[i][0]
+            server, mine = restored(part, i, SHARDS), split_ids(layout.shards, (np.arange(IDS),))[i][0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
             assert self.place.read(f"shard-{i}.json")["waiting"] == 0, "a gradient waits for nothing"
 

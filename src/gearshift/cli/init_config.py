@@ -174,8 +174,16 @@ def _entry(feature: columns.Feature) -> dict[str, Any]:
     return {"name": entry.pop("name"), "type": entry.pop("type"), **entry}
 
 
+def recommended_global_batch(examples: int) -> int:
+    """A power of two, which divides among 2, 4, 8, ... workers, and small enough for about 200 steps in an epoch.
+
+    Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
+    """
+    return 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
+
+
 def _training_lines(schema: columns.Schema, examples: int) -> list[str]:
-    batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
+    batch = recommended_global_batch(examples)
     return [
         f"model: {dump_flow(_model(schema))}",
         "optimizer:",

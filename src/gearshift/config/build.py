@@ -21,6 +21,7 @@ from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
+from gearshift.models.losses import LOSSES
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.run import folder as run_folder
@@ -248,6 +249,7 @@ def make_trainer(config: Config) -> Trainer:
         row_trust=rates.row_trust,
         row_clip=CowClip(rates.row_clip.ratio, rates.row_clip.zeta) if rates.row_clip else None,
         clip_norm=rates.clip_norm,
+        loss=LOSSES[train.loss],
         schedule=Schedule(**rates.schedule.model_dump()),
         shuffle=None if train.shuffle == "auto" else train.shuffle,
         eval_every=train.eval_every,

@@ -45,6 +45,20 @@ ROW_SETTINGS: Mapping[str, frozenset[str]] = {
     "adam": _ADAM,
     "ftrl": frozenset({"lr", "beta", "l1", "l2"}),
 }
+# The parameters of each model, as in its class. Classes of models import torch, which loading a config must not;
+# tests/unit/config/test_load.py compares this table with them.
+_DEEP = frozenset({"dim", "hidden", "activation", "dropout", "batch_norm"})
+MODEL_SETTINGS: Mapping[str, frozenset[str]] = {
+    "lr": frozenset(),
+    "fm": frozenset({"dim"}),
+    "dnn": _DEEP,
+    "wide_deep": _DEEP,
+    "deepfm": _DEEP,
+    "dcn": _DEEP | {"cross_layers"},
+    "dcnv2": _DEEP | {"cross_layers", "rank", "structure"},
+    "dlrm": _DEEP | {"bottom"},
+    "din": _DEEP | {"attention", "attention_activation", "target", "history"},
+}
 # Formats that say themselves what their columns mean.
 SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})
 
@@ -217,6 +231,20 @@ def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEnt
 
 
 def _model_misfits(config: Config) -> Iterator[Misfit]:
+    model = config.model
+    known = MODEL_SETTINGS[model.name]
+    for setting in model.settings():
+        if setting not in known:
+            say = (
+                f"model {model.name} has no setting `{setting}` ({', '.join(sorted(known)) or 'it has none'})"
+            )
+            yield Misfit(
+                ("model", setting), f"{say}; remove it, or write model={model.name} for its defaults"
+            )
+    yield from _din_misfits(config)
+
+
+def _din_misfits(config: Config) -> Iterator[Misfit]:
     if config.model.name != "din" or config.features is None:
         return
     settings = config.model.settings()

@@ -22,8 +22,8 @@ from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
 DATA_ENDINGS = (".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt", ".libfm", ".libsvm", ".jsonl", ".ndjson")
-# Settings of later versions: a clearer refusal than "unknown key".
-_LATER = frozenset({"min_count", "switch", "address", "batch", "max_lag", "exchange", "embedding_reduce"})
+# Settings that a later version will bring: a clearer refusal than "unknown key".
+_LATER = frozenset({"min_count"})
 
 
 def load_config(path: str | FilePath, overrides: Iterable[str] = ()) -> Config:
@@ -186,7 +186,9 @@ def _choices(expected: str) -> list[str]:
 
 
 def _unknown_value(value: Any, name: str, known: Sequence[str]) -> str:
-    return f"unknown key `{_shown(value)}` in {name}.{checks.nearest(str(value), known)} ({', '.join(known)})"
+    return (
+        f"unknown value `{_shown(value)}` for {name}.{checks.nearest(str(value), known)} ({', '.join(known)})"
+    )
 
 
 def _unknown_key(path: Path, values: Any) -> str:
@@ -195,7 +197,18 @@ def _unknown_key(path: Path, values: Any) -> str:
     if key in _LATER:
         return f"`{document.dotted(path)}` is not in this version; remove it"
     inside = f" in {where}" if where else ""
+    if elsewhere := _elsewhere(path):
+        return f"unknown key `{key}`{inside}. It belongs in another section: {' or '.join(elsewhere)}"
     return f"unknown key `{key}`{inside}.{checks.nearest(key, known)} ({', '.join(known)})"
+
+
+def _elsewhere(path: Path) -> list[str]:
+    """The settings of other sections with this name, the outermost only. Entries of lists have keys of their own."""
+    if any(isinstance(part, int) for part in path):
+        return []
+    named = [setting for setting in overrides.settings_of(Config) if setting[-1] == path[-1]]
+    outermost = min(map(len, named), default=0)
+    return [document.dotted(setting) for setting in named if len(setting) == outermost]
 
 
 def _known_keys(path: Path, values: Any) -> list[str]:

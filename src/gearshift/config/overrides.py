@@ -63,7 +63,7 @@ def _split(key: str) -> Path:
 
 def _full_path(text: str, path: Path, root: type[BaseModel]) -> Path:
     """The path with its sections put before it, where the short form means one setting alone."""
-    settings = list(_settings(root, ()))
+    settings = list(settings_of(root))
     if path[0] in root.model_fields:
         return path
     names = tuple(part for part in path if isinstance(part, str))
@@ -80,12 +80,13 @@ def _full_path(text: str, path: Path, root: type[BaseModel]) -> Path:
     )
 
 
-def _settings(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def settings_of(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all settings and sections below this one, without those of list entries."""
     for name, field in section.model_fields.items():
         yield (*path, name)
         inner = section_of(field.annotation)
         if inner is not None:
-            yield from _settings(inner, (*path, name))
+            yield from settings_of(inner, (*path, name))
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -152,11 +152,6 @@ def check_parts(
             _check_times(earlier, before, later, after)
 
 
-def check_no_leak(train: Dataset, valid: Dataset, allow_overlap: bool = False) -> None:
-    """`check_parts` of two."""
-    check_parts(train, valid, None, allow_overlap)
-
-
 def _check_files(earlier: str, before: Dataset, later: str, after: Dataset) -> None:
     files = _files(before.examples)
     shared = sorted(path for path in _files(after.examples) if path in files)

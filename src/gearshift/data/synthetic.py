@@ -29,14 +29,6 @@ from gearshift.metrics import auc
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# (with sequences, examples, model, test AUC) of plain models after one pass over the default log. Width 16,
-# batch 1024, Adam 1e-3 for rows and dense weights, hidden layers 256-128; one run each, standard error .002.
-MEASURED = (
-    (False, 1_500_000, "lr", 0.730),
-    (False, 1_500_000, "fm", 0.761),
-    (False, 1_500_000, "deepfm", 0.778),
-)
-
 NUMERICS = tuple(f"n{i}" for i in range(1, _core.CLICK_NUMERICS + 1))
 
 
@@ -152,12 +144,6 @@ class ClickLog:
         each = [auc(truth, truth) for truth in truths]  # clicks in proportion to the truth
         whole = np.concatenate(truths)
         return SampleEstimate(auc(whole, whole), float(np.std(each, ddof=1)) / parts**0.5)
-
-    def reachable_auc(self) -> str:
-        """What models reached on logs of this kind, where that was measured: the teacher is out of reach."""
-        rows = [row for row in MEASURED if row[0] == self.sequences]
-        figures = ", ".join(f"{model} {value:.3f}" for _, _, model, value in rows)
-        return f"measured after one pass over {rows[0][1]:,} examples of one day: {figures}" if rows else ""
 
     def write_csv(self, path: str | Path) -> None:
         """A header, then one line per example; compressed if the name ends in .gz or .zst."""

@@ -40,6 +40,9 @@ def binary_cross_entropy(logits_BT: Tensor, labels_BT: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(logits_BT, labels_BT, reduction="none").sum(1)
 
 
+LOSSES: dict[str, Loss] = {"bce": binary_cross_entropy}  # by their names in a config
+
+
 def prepared(loss: object) -> Loss:
     """The loss as workers call it: torch's own give the loss of each example, whatever their reduction."""
     if not callable(loss):

@@ -210,11 +210,6 @@ class ShardLayout:
     def shards(self) -> int:
         return len(self.dense)
 
-    def split_ids(self, ids: tuple[Ids, ...]) -> list[tuple[Ids, ...]]:
-        """The ids of each store, by shard."""
-        by_store = [[own[at] for at in IdPlacement(own, self.shards).groups] for own in ids]
-        return [tuple(of_store[s] for of_store in by_store) for s in range(self.shards)]
-
     def split(self, push: Push) -> list[Push]:
         """Each shard's share of a gradient, in memory of its own; running statistics go to the first."""
         rows = [split_rows(own, self.shards) for own in push.rows]

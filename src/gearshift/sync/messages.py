@@ -2,12 +2,12 @@
 
 An event says what happened, with `at`, the engine's seconds; an action says what is to be done, and actions are
 carried out in the order given. A gradient is named by its lease: the servers keep it, nothing here sees it.
-Everything is JSON-able (`as_json`, `event_from_json`), so that a log of events can be replayed.
+Fields hold only what JSON can hold, so that a log of events can be replayed.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -177,27 +177,3 @@ class Exchange:
 
 
 Action = Begin | Apply | Discard | Reissue | Exchange
-
-_EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        WorkerJoined,
-        WorkRequested,
-        GradientArrived,
-        GradientRefused,
-        WorkerLost,
-        Supplied,
-        DataExhausted,
-        SwitchRequested,
-        ExchangeDone,
-    )
-}
-
-
-def as_json(message: Event | Action) -> dict[str, Any]:
-    return {"kind": type(message).__name__, **asdict(message)}
-
-
-def event_from_json(line: dict[str, Any]) -> Event:
-    fields = dict(line)
-    return _EVENTS[fields.pop("kind")](**fields)

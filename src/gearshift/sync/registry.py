@@ -159,25 +159,6 @@ def gradients_per_step(strategy: Strategy) -> int:
     return -(-examples // strategy.batch)
 
 
-def recommended_global_batch(examples: int) -> int:
-    """A global batch for who never trained these data in sync: the power of two nearest to 1/2000 of an epoch.
-
-    About two thousand steps are enough for an optimizer to settle in one pass, which is how click logs are trained;
-    with that many, the batch is as large as it can be, so the most workers fit in it. Below 1024 a step is mostly
-    overhead; above 65536 rates tuned for small batches no longer carry over (see LAMB, CowClip). A power of two
-    divides among 2, 4, 8, ... workers.
-
-    >>> recommended_global_batch(10_000_000)
-    4096
-    """
-    batch = 1024
-    while (
-        batch < 65536 and batch * batch * 2 < (examples / 2000) ** 2
-    ):  # past the geometric middle of two powers
-        batch *= 2
-    return batch
-
-
 def local_batch(
     name: str,
     global_batch: int,

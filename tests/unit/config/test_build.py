@@ -6,10 +6,12 @@ import errno
 from pathlib import Path
 
 import pytest
+import torch
 
 from gearshift.config import load_config
-from gearshift.config.build import build, start
+from gearshift.config.build import build, make_trainer, start
 from gearshift.errors import UserError
+from gearshift.models.losses import LOSSES
 from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
@@ -102,6 +104,16 @@ def test_a_batch_that_leaves_no_steps_is_told(tmp_path: Path) -> None:
         headers.append(run.header)
     told = [[line for line in header if line.startswith("Steps")] for header in headers]
     assert told == [[], ["Steps  only about 1 in all, too few to learn much: lower train.global_batch"]]
+
+
+def test_the_loss_of_the_config_is_that_of_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another(logits_BT: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+        return (logits_BT - labels_BT).square().sum(1)
+
+    monkeypatch.setitem(LOSSES, "bce", another)
+    assert make_trainer(configured(tmp_path, settings=["train.loss=bce"])).loss is another
 
 
 def test_too_little_memory_is_told_before_anything_is_written(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gearshift.config import config_from, load_config, load_schema
+from gearshift.config.checks import MODEL_SETTINGS
+from gearshift.config.tree import ModelName
 from gearshift.data.schema import Bag, Bucketized, Categorical, Label, Numeric, Sequence, Vector
 from gearshift.errors import UserError
 from gearshift.training.timing import Every
@@ -128,6 +131,47 @@ def test_plain_values_from_python_are_checked_too() -> None:
         config_from({"train": {"epoch": 3}})
 
 
+@pytest.mark.parametrize(
+    ("setting", "right"),
+    [
+        ("train.max_lag=4", "strategy.max_lag"),
+        ("cluster.batch=512", "train.batch"),
+        ("train.address=auto", "cluster.address"),
+        ("train.embedding_reduce=sum", "optimizer.embedding_reduce"),
+        ("train.switch=[]", "strategy.switch"),
+        ("train.lr=0.1", "optimizer.dense.lr or optimizer.embeddings.lr or optimizer.linear.lr"),
+    ],
+)
+def test_a_key_of_another_section_is_refused_with_the_right_place(
+    complaint: Complain, setting: str, right: str
+) -> None:
+    section, key = setting.partition("=")[0].split(".")
+    assert complaint(SHOP, setting) == (
+        f"{setting}: unknown key `{key}` in {section}. It belongs in another section: {right}"
+    )
+
+
+def test_entries_of_lists_have_keys_of_their_own(complaint: Complain) -> None:
+    assert "another section" not in complaint(SHOP, "features[price].epochs=3")
+
+
+def test_a_model_is_refused_a_setting_that_it_does_not_have(complaint: Complain) -> None:
+    assert complaint(SHOP, "model={name: lr, cross_layers: 3}") == (
+        "model={name: lr, cross_layers: 3}: model lr has no setting `cross_layers` (it has none); remove it, or write "
+        "model=lr for its defaults"
+    )
+    assert "model fm has no setting `hidden` (dim); remove it" in complaint(
+        SHOP, "model={name: fm, hidden: 3}"
+    )
+
+
+def test_the_table_of_model_settings_is_that_of_the_models() -> None:
+    from gearshift import models
+
+    assert {name: frozenset(models.parameters(name)) for name in models.MODELS} == MODEL_SETTINGS
+    assert [*models.MODELS] == [*get_args(ModelName)]
+
+
 # What is wrong, where, and what to do.
 
 
@@ -139,7 +183,7 @@ def test_an_unknown_type_as_in_the_guide(complaint: Complain) -> None:
     assert (
         complaint(text)
         == (
-            "clicks.yaml:17: unknown key `catagorical` in features[2].type. Did you mean `categorical`? "  # codespell:ignore
+            "clicks.yaml:17: unknown value `catagorical` for features[2].type. Did you mean `categorical`? "  # codespell:ignore
             "(numeric, categorical, bag, sequence, vector)"
         )
     )
@@ -151,9 +195,9 @@ WRONG = [
     ("name: shop-clicks", "namee: shop", 2, "unknown key `namee`. Did you mean `name`? (name, data, features, "),
     ("transform: log1p", "transfrm: log1p", 15, "unknown key `transfrm` in features[0]. Did you mean `transform`?"),
     ("label: click", "label: {column: a, positivee: b}", 8, "unknown key `positivee` in data.label. Did you mean `pos"),
-    ("name: din", "name: dcnv3", 22, "unknown key `dcnv3` in model.name. Did you mean `dcnv2`? (lr, fm, dnn, wide_deep"),
-    ("pool: mean", "pool: max", 20, "unknown key `max` in features[5].pool. (mean, sum)"),
-    ("name: adagrad", "name: adagard", 25, "unknown key `adagard` in optimizer.embeddings.name. Did you mean `adagrad`"),
+    ("name: din", "name: dcnv3", 22, "unknown value `dcnv3` for model.name. Did you mean `dcnv2`? (lr, fm, dnn, wide_deep"),
+    ("pool: mean", "pool: max", 20, "unknown value `max` for features[5].pool. (mean, sum)"),
+    ("name: adagrad", "name: adagard", 25, "unknown value `adagard` for optimizer.embeddings.name. Did you mean `adagrad`"),
     # missing and of another type
     ("- {name: item_id,      type: categorical}", "- {type: categorical}", 18, "features[3].name is missing: The column."),
     ("- {name: item_id,      type: categorical}", "- {name: item_id}", 18, "features[3].type is missing (numeric, cat"),

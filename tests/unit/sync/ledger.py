@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
 from gearshift.sync.coordinator import Coordinator, state
 from gearshift.sync.exchange import EverySeconds
@@ -33,11 +33,20 @@ from gearshift.sync.messages import (
     WorkerJoined,
     WorkerLost,
     WorkRequested,
-    as_json,
-    event_from_json,
 )
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
+
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def as_json(message: Event | Action) -> dict[str, Any]:
+    return {"kind": type(message).__name__, **asdict(message)}
+
+
+def event_from_json(line: dict[str, Any]) -> Event:
+    fields = dict(line)
+    return _EVENTS[fields.pop("kind")](**fields)
 
 
 class Ledger:

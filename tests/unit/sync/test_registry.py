@@ -16,7 +16,6 @@ from gearshift.sync.registry import (
     STRATEGIES,
     local_batch,
     make_strategy,
-    recommended_global_batch,
     resolve,
 )
 
@@ -225,14 +224,6 @@ class TestLocalBatch:
                 )
             if "leave batch out" in ways:
                 local_batch(name, global_batch, workers, backups=backups)
-
-
-@pytest.mark.parametrize(
-    ("examples", "batch"),
-    [(0, 1024), (288_609, 1024), (3_000_000, 2048), (10_000_000, 4096), (45_840_617, 16384), (10**10, 65536)],
-)
-def test_recommended_global_batch(examples, batch):
-    assert recommended_global_batch(examples) == batch
 
 
 class TestForARun:

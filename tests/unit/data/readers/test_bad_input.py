@@ -24,7 +24,7 @@ from gearshift.data.schema import (
     Sequence,
     Vector,
 )
-from gearshift.data.split import check_no_leak
+from gearshift.data.split import check_parts
 from gearshift.errors import UserError
 
 SCHEMA = Schema((Categorical("user"), Numeric("price")), (Label("click"),))
@@ -228,13 +228,13 @@ def test_validation_that_starts_before_training_ends(tmp_path: Path) -> None:
     early = read(file(tmp_path, "click,user,ts\n1,a,2026-11-05\n0,b,2026-11-09\n", "v.csv"), schema)
     late = read(file(tmp_path, "click,user,ts\n1,a,2026-11-08\n0,b,2026-11-09\n", "l.csv"), schema)
     with pytest.raises(UserError) as caught:
-        check_no_leak(train, early)
+        check_parts(train, early, None)
     assert str(caught.value) == (
         "valid starts 2026-11-05, before train ends 2026-11-07: the score would leak the future. "
         "Move the split, or say data.allow_overlap=true"
     )
-    check_no_leak(train, late)
-    check_no_leak(train, early, allow_overlap=True)
+    check_parts(train, late, None)
+    check_parts(train, early, None, allow_overlap=True)
 
 
 def test_an_all_null_column(tmp_path: Path) -> None:

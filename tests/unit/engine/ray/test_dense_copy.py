@@ -20,6 +20,7 @@ from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import ApplyStep, HeldDense, Order, StepOnSum, shard_server
 from gearshift.training.learner import Learner
+from tests.shard_ids import split_ids
 
 WORKERS = 3
 
@@ -104,7 +105,7 @@ class Cluster:
 
     def pull(self, held: HeldDense | None) -> list[Rows]:
         self._pulls += 1
-        ids = self.layout.split_ids(self.truth.find(make_batch(PLAIN, 5, 0)).ids)
+        ids = split_ids(self.layout.shards, self.truth.find(make_batch(PLAIN, 5, 0)).ids)
         answers = []
         for shard, own in zip(self.shards, ids, strict=True):
             shard.out.clear()

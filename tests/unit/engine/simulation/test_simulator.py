@@ -23,7 +23,7 @@ from gearshift.cluster_model.cluster import (
 from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested, as_json
+from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested
 from gearshift.sync.registry import STRATEGIES, make_strategy
 from gearshift.sync.strategy import Strategy
 
@@ -113,7 +113,6 @@ def test_the_same_seed_gives_the_same_log(name: str) -> None:
     )
     once, again = (log_of(cluster, name, examples=G * 30) for _ in range(2))
     assert once == again
-    assert [as_json(event) for event, _ in once] == [as_json(event) for event, _ in again]
 
 
 def test_paired_runs_see_the_same_durations() -> None:
