@@ -6,6 +6,7 @@ cluster and do not run beside each other.
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -28,6 +29,7 @@ def temporary() -> Iterator[Path]:
 
     Not pytest's own: the path of a socket must be short.
     """
+    multiprocessing.util.get_temp_dir()  # removed when the process ends: not inside a folder that goes before that
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="gst-", ignore_cleanup_errors=True) as name:
         tempfile.tempdir = os.environ["TMPDIR"] = name

@@ -54,14 +54,25 @@ def figures(folder: Path) -> dict[str, Any]:
     """The newest that is known: the report of a run that ended, else its last measurements."""
     known: dict[str, Any] = {}
     before: dict[str, Any] = {}
+    saved = _saved_step(folder)
     for line in run_folder.metrics(folder):
         known |= {key: value for key, value in {**_speed(before, line), **line}.items() if value is not None}
         before = line
     with suppress(OSError, ValueError):  # not there yet, or damaged
         final = json.loads((folder / run_folder.REPORT).read_text())
-        known |= {key: value for key, value in final.items() if value is not None}
-        known["step"] = final.get("global_steps", known.get("step", 0))
+        if final.get("global_steps", 0) >= saved:  # else the run went on after it
+            known |= {key: value for key, value in final.items() if value is not None}
+            known["step"] = final.get("global_steps", known.get("step", 0))
+    if saved > known.get("step", -1):  # measurements are ten seconds apart
+        known["step"] = saved
     return known
+
+
+def _saved_step(folder: Path) -> int:
+    """Of the newest checkpoint; -1 if there is none."""
+    with suppress(OSError, ValueError):
+        return int((folder / run_folder.CHECKPOINTS / "last").resolve(strict=True).name.removeprefix("step-"))
+    return -1
 
 
 def _speed(before: dict[str, Any], line: dict[str, Any]) -> dict[str, float]:

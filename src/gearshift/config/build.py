@@ -295,11 +295,11 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
 
 def _how(run: Run) -> str:
     """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
-    plan, strategy = run.training.plan, run.training.strategy
-    if plan.workers == 1 and strategy.batch == plan.batch:
+    plan, strategy, count = run.training.plan, run.training.strategy, run.training.workers
+    if count == 1 and strategy.batch == plan.batch:
         return f"{strategy.name}, 1 worker, global batch {plan.batch:,}"
     pieces = f"{plan.batch // strategy.batch} x {strategy.batch:,}"
-    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    workers = "1 worker" if count == 1 else f"{count} workers"
     return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
 
 

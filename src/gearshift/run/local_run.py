@@ -21,7 +21,7 @@ import torch
 from gearshift import __version__
 from gearshift.data.dataset import Dataset
 from gearshift.data.order import grouping_of_end
-from gearshift.errors import UserError, brief
+from gearshift.errors import UserError, brief, warn
 from gearshift.metrics import day_name
 from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
@@ -105,6 +105,7 @@ class Run(History):
         )
         self._error: BaseException | None = None
         self._result: Result | None = None
+        self._warns = False  # whether `wait` gives warnings of Python
         self.resumed: Path | None = None  # the checkpoint it goes on from
         self.make_saver: type[Saver] = Saver
         self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
@@ -120,9 +121,12 @@ class Run(History):
 
     # What others call
 
-    def start(self, folder: Path) -> None:
-        """Trains in the background; `folder` is this run's own."""
-        self.folder = folder
+    def start(self, folder: Path, *, warns: bool = False) -> None:
+        """Trains in the background; `folder` is this run's own.
+
+        With `warns`, `wait` also gives its warning about steps as a `DataWarning`, for users who read no messages.
+        """
+        self.folder, self._warns = folder, warns
         self.messages.keep_in(folder)
         self.health.begin(folder, self.resumed)
         if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
@@ -286,6 +290,9 @@ class Run(History):
                 raise
         if self._error is not None:
             raise self._error
+        if self._warns and self.training.plain_warning:
+            self._warns = False
+            warn(self.training.plain_warning)
         assert self._result is not None
         return self._result
 
@@ -494,6 +501,7 @@ class Run(History):
     def facts(self) -> dict[str, Any]:
         """What a checkpoint remembers beside the arrays."""
         training = self.training
+        training.note_position()
         counted = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
         progress = copy.deepcopy(counted)  # it is written while training goes on
         return {
@@ -505,6 +513,7 @@ class Run(History):
             "schema": training.learner.schema.to_dict(),
             "settings": training.learner.settings,
             "strategy": training.strategy_facts(),
+            "workers": {"planned": training.plan.workers, "now": training.workers},
             "parts": training.learner.parts,
             "plan": plan_facts(training),
         }
@@ -523,6 +532,7 @@ class Run(History):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
         training.replica_counts = from_json(training.progress.exchanges)
+        training.restore_workers(facts.get("workers", {}))
         if "strategy" in facts and facts["strategy"].get("planned", training.planned) == training.planned:
             training.restore_strategy(facts["strategy"])  # it may have been switched on the way
         else:

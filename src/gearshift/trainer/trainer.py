@@ -256,7 +256,7 @@ class Trainer:
             warn(sentence)
         folder = self._open_folder(saved)
         with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
-            run.start(folder)
+            run.start(folder, warns=True)
         if came:
             interrupts.stop_now(run)
         return run

@@ -35,7 +35,7 @@ class EpochHost(ABC):
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
         self._tick()
-        progress.position, progress.open = self._position()
+        training.open_work = self._position  # for a checkpoint of this step, if one is taken
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             self._evaluation_due = True
         self._evaluate_if_due()
@@ -44,6 +44,9 @@ class EpochHost(ABC):
             for sentence in training.automatic.new_outcomes():
                 self.observer.tell(sentence)
         go_on = self.observer.stepped(self.before) and not training.out_of_patience()
+        if not go_on:
+            training.note_position()  # for the last checkpoint, which is taken when the engine has ended
+        training.open_work = None
         self.mark, self.before = time.perf_counter(), training.moment
         return go_on
 

@@ -76,11 +76,13 @@ class Training:
         self.log: Log | None = None  # where events and actions are written
         self.first_lease = 0  # the number with which leases of this epoch begin
         self.requests: queue.SimpleQueue[SwitchRequest | ResizeRequest] = queue.SimpleQueue()
+        # Where this step stands in the data; None between steps, when `progress` has what was noted last.
+        self.open_work: Callable[[], tuple[int, list[list[int]]]] | None = None
         # Puts what replicas agree on where it is evaluated and saved; False: not yet, ask again after the next step.
         self.settle: Callable[[], bool] = lambda: True
         self._scale = 1.0  # of the learning rates, in the last step
         self._plain = 0, ""  # the last step of too few gradients: its pass, and why
-        self._told_plain = False
+        self.plain_warning: str | None = None  # the sentence about such steps, once it was told
 
     @property
     def step(self) -> int:
@@ -174,6 +176,11 @@ class Training:
             automatic = self._automatic(planned.strategy, planned.settings)
             self._ask(planned.strategy, planned.settings, automatic, "plan", "as planned")
 
+    def note_position(self) -> None:
+        """Brings `progress` up to date with the open leases. Only a checkpoint needs them: they are not free."""
+        if self.open_work is not None:
+            self.progress.position, self.progress.open = self.open_work()
+
     def take(self, request: SwitchRequest) -> None:
         """The switch was made."""
         self.strategy_name, self.strategy, self.automatic = request.name, request.strategy, request.automatic
@@ -210,6 +217,11 @@ class Training:
         self.strategy = self.make(facts["name"], facts["settings"])
         self.strategy_settings = facts.get("asked", facts["settings"])
         self.automatic = None if facts["auto"] is None else self._automatic("auto", facts["auto"])
+
+    def restore_workers(self, facts: dict[str, int]) -> None:
+        """As many as after the last resize, unless whoever resumes asks for another number than the run began with."""
+        if facts.get("planned") == self.plan.workers:
+            self.workers = facts["now"]
 
     def run(self, observer: Observer) -> None:
         """From where `progress` stands to the end, or until the observer says stop."""
@@ -277,13 +289,13 @@ class Training:
         if reason is not None:
             progress.plain_steps += 1
             self._plain = progress.epoch, reason
-        if self._told_plain or not known or epoch != progress.epoch:
+        if self.plain_warning or not known or epoch != progress.epoch:
             return None
-        self._told_plain = True
-        return (
+        self.plain_warning = (
             f"a step of vr_* was one without it: {known}. More batches form a step with train.micro_batches (in Python "
             "micro_batches=) or workers, under a strategy that gathers them; such steps are counted as plain_steps"
         )
+        return self.plain_warning
 
     def rate(self, examples: int) -> float:
         """What learning rates are multiplied with in a step that ends `examples` later."""

@@ -33,6 +33,16 @@ def test_a_live_run_shows_its_newest_measurements(shell: Shell) -> None:
     assert shell("runs")[1].splitlines()[1].split()[1:6] == ["starting", "-", "20", "500", ".7000"]
 
 
+def test_a_step_that_is_saved_is_shown_though_it_was_not_measured(shell: Shell) -> None:
+    folder = run_folder.create("runs", "apple")
+    run_folder.append_metrics(folder, {"step": 10, "time": 100.0, "examples": 1000})
+    (folder / "checkpoints" / "step-17").mkdir()
+    (folder / "checkpoints" / "last").symlink_to("step-17")
+    assert shell("runs")[1].splitlines()[1].split()[3] == "17"
+    run_folder.write_json(folder / "report.json", {"global_steps": 12, "auc": 0.7})  # of before it went on
+    assert shell("runs")[1].splitlines()[1].split()[3:6] == ["17", "-", "-"]
+
+
 def test_a_damaged_run_hides_no_other(shell: Shell) -> None:
     run_folder.create("runs", "apple")
     broken = run_folder.create("runs", "banana")

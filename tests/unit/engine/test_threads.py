@@ -15,6 +15,7 @@ from torch import nn
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow, SlowPeriod
+from gearshift.engine.local_epoch import LocalEpoch
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import Server
@@ -23,7 +24,7 @@ from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step
 from gearshift.training.engine import NotFinite
 from gearshift.training.plan import PlannedSwitch
-from gearshift.training.timing import When
+from gearshift.training.timing import Every, When
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:
@@ -607,3 +608,35 @@ def test_a_resume_with_another_strategy_takes_it(tmp_path: Path) -> None:
     run = trainer(tmp_path, workers=2, strategy="gba").start(model(), data(), resume=folder)
     assert run.wait(60).report["strategy"] == "gba"
     assert "goes on with gba, as asked; the run had sync" in run.messages
+
+
+class _ResizeThenStop(gs.Callback):
+    def on_step(self, run: gs.Run) -> None:
+        if run.training.step == 2:
+            run.ask_resize(4)
+        if run.training.step == 6:
+            run.stop()
+
+
+def test_a_resized_run_goes_on_with_as_many_workers(tmp_path: Path) -> None:
+    stopped = trainer(tmp_path, workers=2, callbacks=[_ResizeThenStop()]).fit(model(), data())
+    assert stopped.report["workers"] == 4
+    again = trainer(tmp_path, workers=2).fit(model(), data(), resume=stopped.folder)
+    assert again.report["workers"] == 4
+
+
+def test_whoever_resumes_with_another_number_of_workers_gets_it(tmp_path: Path) -> None:
+    stopped = trainer(tmp_path, workers=2, callbacks=[_ResizeThenStop()]).fit(model(), data())
+    assert trainer(tmp_path, workers=1).fit(model(), data(), resume=stopped.folder).report["workers"] == 1
+
+
+def test_open_leases_are_listed_only_for_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = []
+    position = LocalEpoch._position
+    monkeypatch.setattr(LocalEpoch, "_position", lambda self: listed.append(self) or position(self))
+    made = trainer(tmp_path, workers=2, checkpoint=gs.CheckpointPolicy(Every(steps=10), path=tmp_path)).fit(
+        model(), data()
+    )
+    assert made.report["global_steps"] == 25 and len(listed) == 2

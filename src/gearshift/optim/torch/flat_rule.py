@@ -7,8 +7,9 @@ that Gearshift's server steps its flat buffer with (`first_order`, `large_batch`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ Closure = Callable[[], Any]
 
 
 class RuleOptimizer(torch.optim.Optimizer):
-    optional_state: frozenset[str] = frozenset()  # what a saved state may have or lack: a step makes it anew
+    optional_state: frozenset[str] = frozenset()  # what a saved state may have or lack: a step makes it
+    added_settings: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # which states of older versions lack, with their values
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         super().__init__(params, defaults)
@@ -63,9 +67,16 @@ class RuleOptimizer(torch.optim.Optimizer):
         finally:
             check.remove()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.added_settings.items():
+                group.setdefault(name, value)
+
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
         settings = self.defaults.keys() - {"differentiable"}  # which torch adds when a state is loaded
         for own, group in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            group = {**self.added_settings, **group}
             if missing := settings - group.keys():
                 raise UserError(
                     f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"

@@ -11,6 +11,7 @@ Without them a step is that of the rule without VR; it is counted (`plain_steps`
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from torch.optim.optimizer import ParamsT
@@ -57,20 +58,28 @@ class LAMB(RuleOptimizer):
 
 
 class VRSGD(VarianceReducedOptimizer):
+    """`momentum` is for schedulers that move it, such as OneCycleLR; VRMomentum has it from the beginning."""
+
+    optional_state = VarianceReducedOptimizer.optional_state | {"velocity"}
+    added_settings = MappingProxyType({"momentum": 0.0})
+
     def __init__(
         self,
         params: ParamsT,
         lr: float = 0.1,
         weight_decay: float = 0.0,
         *,
+        momentum: float = 0.0,
         floor: float = 0.1,
         min_gradients: float = 8.0,
         control: Control = "none",
     ) -> None:
         settings = {"floor": floor, "min_gradients": min_gradients, "control": control}
-        super().__init__(params, lr=lr, weight_decay=weight_decay, **settings)
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, **settings)
 
     def base(self, group: dict[str, Any]) -> DenseOptimizer:
+        if group["momentum"]:
+            return Momentum(float(group["lr"]), group["momentum"], False, group["weight_decay"])
         return SGD(float(group["lr"]), group["weight_decay"])
 
 

@@ -81,7 +81,7 @@ def test_a_loss_falls_with_every_scheduler(kind: Make) -> None:
         lambda o: LambdaLR(o, lambda epoch: 0.98**epoch),
         lambda o: ExponentialLR(o, 0.99),
         lambda o: CosineAnnealingLR(o, 100),
-        lambda o: OneCycleLR(o, 0.05, total_steps=100, cycle_momentum=kind is not VRSGD),
+        lambda o: OneCycleLR(o, 0.05, total_steps=100),
         ReduceLROnPlateau,
     ]
     for make in schedulers:
@@ -121,6 +121,19 @@ def test_one_cycle_moves_the_momentum(kind: Make) -> None:
         value = optimizer.param_groups[0][key]
         seen.append(value if key == "momentum" else value[0])
     assert min(seen) < 0.87 and max(seen) > 0.94
+
+
+def test_a_state_of_vrsgd_from_before_it_had_momentum_is_loaded() -> None:
+    one, other = fresh(), fresh()
+    optimizer = VRSGD(one, lr=0.1)
+    walk(optimizer, one, 1)
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        del group["momentum"]
+    loaded = VRSGD(other, lr=0.3, momentum=0.9)
+    loaded.load_state_dict(saved)
+    assert (loaded.param_groups[0]["lr"], loaded.param_groups[0]["momentum"]) == (0.1, 0.0)
+    walk(loaded, other, 1)
 
 
 @every
