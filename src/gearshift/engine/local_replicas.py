@@ -33,7 +33,7 @@ class EpochReplicas:
         self.training, self._shards, self._work, self._tell = training, shards, work, tell
         self.live: LiveReplicas | None = None
         if choices := choices_of(training.strategy):
-            self._fork(choices)
+            self._fork(choices).take_velocity(training.block_velocity)
 
     # ---- from workers' threads ----
 
@@ -79,6 +79,7 @@ class EpochReplicas:
         if not self.live.hold():
             return False
         self.live.show()
+        self.training.block_velocity = self.live.replicas.velocity()
         self.training.progress.exchanges = as_json(self.training.replica_counts)
         return True
 
@@ -97,6 +98,7 @@ class EpochReplicas:
         before, after = choices_of(old), choices_of(new)
         if before and (after is None or after.workers_per_replica != before.workers_per_replica):
             self.fold()  # what is in flight is pushed to the servers as any gradient
+            self.training.block_velocity = None
         elif after and self.live is not None and after != before:
             self.live.rechoose(after)
         change_over()
@@ -106,13 +108,15 @@ class EpochReplicas:
     def fold(self) -> None:
         if self.live is not None:
             self.live.fold()
+            self.training.block_velocity = self.live.replicas.velocity()
             self.training.progress.exchanges = as_json(self.training.replica_counts)
         self.live, self._shards.moved = None, None
 
-    def _fork(self, choices: Choices) -> None:
+    def _fork(self, choices: Choices) -> Replicas:
         learner = self.training.learner
         replicas = Replicas(learner.server, choices, self.training.replica_counts)
         for worker in self._work.pace.counts:
             replicas.join(worker)
         self.live = LiveReplicas(replicas, learner.layout.dense, self._tell)
         self._shards.moved = self.live.shift
+        return replicas

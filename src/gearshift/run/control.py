@@ -56,7 +56,7 @@ class Status:
     checkpoint_age: float = math.nan  # seconds since the newest was written
     failed_saves: int = 0
     missing_workers: int = 0  # that should be running but are not
-    wall_seconds: float = math.nan  # since the run was started or resumed
+    wall_seconds: float = math.nan  # of the whole run, with the sessions before a resume
     save_retried: bool = (
         False  # a save that the run cannot end without failed, and is tried again: a stop gives it up
     )

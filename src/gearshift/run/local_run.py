@@ -111,6 +111,7 @@ class Run(History):
         self.processes: Callable[[], dict[str, dict[str, float]]] = dict  # figures of each, if it has several
         self._thread = threading.Thread(target=self._run, name="gearshift-run", daemon=True)
         self._started = self._save_clock = time.monotonic()
+        self._saved_wall: dict[str, Any] = {}  # seconds until the checkpoint that it goes on from
         self._metrics = MetricsLog(self)
 
     def __repr__(self) -> str:
@@ -423,9 +424,18 @@ class Run(History):
         self.health.enters(phase)
 
     def _seconds(self) -> float:
-        """Of wall time, also before the coordinator of a cluster was restarted."""
-        mine = ownership.held(self.folder)
-        return mine.seconds if mine else time.monotonic() - self._started
+        """Wall time of the whole run, like its examples: of this session and of those that it was resumed from."""
+        wall = self._wall_facts()
+        return float(wall["before"] + wall["here"])
+
+    def _wall_facts(self) -> dict[str, Any]:
+        """Seconds of this session and of those before. A restarted coordinator goes on in the same session."""
+        mine, saved = ownership.held(self.folder), self._saved_wall
+        here = mine.seconds if mine else time.monotonic() - self._started
+        session = mine.session if mine else ""
+        if not session or saved.get("session") != session:
+            saved = {"before": saved.get("before", 0.0) + saved.get("here", 0.0)}
+        return {"session": session, "before": saved["before"], "here": here}
 
     def stepped(self, before: Moment) -> bool:
         """Called by the training after every step; False asks it to stop."""
@@ -496,6 +506,8 @@ class Run(History):
             "progress": measure_arrays(training.progress),
             "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
         }
+        if training.block_velocity is not None:
+            arrays["replicas"] = {"velocity": training.block_velocity.numpy()}
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
 
     def facts(self) -> dict[str, Any]:
@@ -508,6 +520,7 @@ class Run(History):
             "step": training.step,
             "seed": training.plan.seed,
             "total": training.total,
+            "wall_seconds": self._wall_facts(),
             "progress": progress,
             "model": model_facts(training.learner.model),
             "schema": training.learner.schema.to_dict(),
@@ -532,6 +545,8 @@ class Run(History):
             training.total = facts["total"]
         training.progress = Progress(**facts["progress"])
         training.replica_counts = from_json(training.progress.exchanges)
+        # A checkpoint of an older version knows only the time in training.
+        self._saved_wall = facts.get("wall_seconds", {"before": training.progress.seconds})
         training.restore_workers(facts.get("workers", {}))
         if "strategy" in facts and facts["strategy"].get("planned", training.planned) == training.planned:
             training.restore_strategy(facts["strategy"])  # it may have been switched on the way
@@ -540,5 +555,7 @@ class Run(History):
                 f"goes on with {training.plan.strategy}, as asked; the run had {facts['strategy']['name']}"
             )
         restore_measures(training.progress, checkpoint.arrays("progress"))
+        if checkpoint.has("replicas"):
+            training.block_velocity = torch.from_numpy(checkpoint.arrays("replicas")["velocity"])
         torch.set_rng_state(torch.from_numpy(checkpoint.arrays("random")["torch"]))
         self.resumed = checkpoint.path

@@ -15,6 +15,8 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Literal
 
+from torch import Tensor
+
 from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
@@ -72,6 +74,9 @@ class Training:
         self.progress = Progress()
         self.data_warning: str | None = None  # a sentence about how validation data were cut
         self.replica_counts: dict[int, Counts] = {}  # as of now; `progress.exchanges` as of the last settling
+        self.block_velocity: Tensor | None = (
+            None  # of bmuf's global step when replicas were last settled or folded
+        )
         self.total = plan.epochs * max(1, train.estimate())
         self.log: Log | None = None  # where events and actions are written
         self.first_lease = 0  # the number with which leases of this epoch begin
@@ -233,6 +238,7 @@ class Training:
     def next_epoch(self, observer: Observer) -> bool:
         """The data are done with; whether there is another pass to make."""
         self.progress.epoch, self.progress.position, self.progress.open = self.progress.epoch + 1, 0, []
+        self.block_velocity = None  # replicas of another epoch begin without momentum
         self.evaluate(observer)
         return self.goes_on
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -628,6 +630,27 @@ def test_a_resized_run_goes_on_with_as_many_workers(tmp_path: Path) -> None:
 def test_whoever_resumes_with_another_number_of_workers_gets_it(tmp_path: Path) -> None:
     stopped = trainer(tmp_path, workers=2, callbacks=[_ResizeThenStop()]).fit(model(), data())
     assert trainer(tmp_path, workers=1).fit(model(), data(), resume=stopped.folder).report["workers"] == 1
+
+
+def test_a_resumed_bmuf_run_keeps_its_momentum(tmp_path: Path) -> None:
+    class StopAfter(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if run.training.step >= 12:
+                run.stop()
+
+    bmuf = {"workers": 2, "strategy": {"name": "bmuf", "exchange": {"every": 2}, "momentum": 0.9}}
+    stopped = trainer(tmp_path, callbacks=[StopAfter()], **bmuf).fit(model(), data())
+    saved = Checkpoint.open((stopped.folder / "checkpoints" / "last").resolve())
+    velocity = saved.arrays("replicas")["velocity"]
+    assert np.abs(velocity).max() > 0
+    run = trainer(tmp_path, **bmuf).prepare(model(), data(), resume=stopped.folder)
+    observer = SimpleNamespace(began=lambda: None, tell=print)
+    epoch = LocalEpoch(run.training, observer)
+    with closing(epoch.feed), closing(epoch.shards):
+        assert epoch.replicas.live is not None
+        begun = epoch.replicas.live.replicas.global_step
+        np.testing.assert_array_equal(begun.velocity.numpy(), velocity)
+        np.testing.assert_array_equal(begun.target.numpy(), run.training.learner.server.flat.numpy())
 
 
 def test_open_leases_are_listed_only_for_a_checkpoint(

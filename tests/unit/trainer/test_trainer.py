@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -471,6 +472,31 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
 def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         gs.Trainer(global_batch=100, **settings)
+
+
+def test_steps_of_too_few_gradients_are_a_warning_of_python_once(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optimizer=optim.build("vr_sgd", lr=0.1), eval_every=None).start(model(), data())
+    with pytest.warns(gs.DataWarning, match=r"a step of vr_\* was one without it") as given:
+        run.wait()
+    assert len(given) == 1 and given[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.wait()
+
+
+def test_the_wall_time_of_a_resumed_run_is_that_of_all_its_processes(tmp_path: Path) -> None:
+    stopped = trainer(tmp_path, callbacks=[StopAt(5)]).fit(model(), data())
+    saved = Checkpoint.open((stopped.folder / "checkpoints" / "last").resolve())
+    assert saved.facts["wall_seconds"]["here"] > 0
+    saved.facts["wall_seconds"]["before"] = 1000.0
+    run = trainer(tmp_path).prepare(model(), data())
+    run.restore(saved)
+    assert run.status().wall_seconds > 1000 + saved.facts["wall_seconds"]["here"]
+    del saved.facts["wall_seconds"]  # of an older version
+    saved.facts["progress"]["seconds"] = 500.0
+    run = trainer(tmp_path).prepare(model(), data())
+    run.restore(saved)
+    assert 500 < run.status().wall_seconds < 1000
 
 
 def test_micro_batches_are_the_gradients_that_a_step_is_formed_from(tmp_path: Path) -> None:

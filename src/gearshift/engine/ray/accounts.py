@@ -34,6 +34,7 @@ class TrainingAccounts(EpochHost):
         self._rewinds = -1
         self._before: dict[int, tuple[int, Counts]] = {}  # boot of a worker, and what was counted before it
         training.settle = self._settle
+        training.block_velocity = None  # the shards have their own, which begins at 0
 
     def ended(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         self._account(leases)

@@ -162,6 +162,15 @@ class Replicas:
 
     # ---- what the outside sees ----
 
+    def velocity(self) -> Tensor | None:
+        """A copy of what block momentum has gathered; None for a strategy without it."""
+        return self.global_step.velocity.clone() if self.choices.block_momentum else None
+
+    def take_velocity(self, velocity: Tensor | None) -> None:
+        """Of a run that was saved. Replicas begin at its global model, so the next step is counted from there."""
+        if velocity is not None and self.choices.block_momentum:
+            self.global_step.velocity.copy_(velocity)
+
     def target(self) -> Tensor:
         """What an evaluation sees: the centre, the global model, or the mean."""
         if self.choices.exchange == "centre":
