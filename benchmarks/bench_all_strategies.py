@@ -21,7 +21,7 @@ from typing import Any
 
 from replicas.arms import FAST_LINK, SLOW_LINK, Arm, Rates, Score, difference, plain, run, text
 
-from gearshift.cli.compare import Asked, table
+from gearshift.cli.compare import CompareOptions, table
 from gearshift.cluster_model.cluster import Slow
 from gearshift.experiments.paired_runs import StrategyRuns as Compared
 from gearshift.experiments.paired_runs import compare
@@ -74,7 +74,7 @@ def compared(name: str, options: argparse.Namespace) -> list[Compared]:
         own = [run(here, Rates(), seed, options.examples) for seed in range(1, options.seeds + 1)]
         reports[label] = [report(score) for score in own]
     arms = compare(reports)
-    asked = Asked("", [], list(ARMS), options.seeds, [], 0.001, None, Path())
+    asked = CompareOptions("", [], list(ARMS), options.seeds, [], 0.001, None, Path())
     print(f"== {name}\n{table(arms, asked)}", flush=True)
     return arms
 

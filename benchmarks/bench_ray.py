@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.config.tree import Inject
+from gearshift.config.tree import InjectSection
 from gearshift.engine.ray.process_context import read_state
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -114,7 +114,7 @@ def engines(options: argparse.Namespace) -> dict[str, float]:
 
 
 def stragglers(options: argparse.Namespace) -> dict[str, float]:
-    cluster = Inject(step=options.step, slow=("0=5x",)).cluster(8)
+    cluster = InjectSection(step=options.step, slow=("0=5x",)).cluster(8)
     data = gs.read(gs.ClickLog(examples=options.examples, days=2))
     found = {}
     for strategy in ("sync", "gba"):

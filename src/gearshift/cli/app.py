@@ -325,12 +325,14 @@ def compare(
     ] = Path(),
 ) -> None:
     """The same run under several strategies and seeds: AUC with a verdict, speed, staleness, what was lost."""
-    from gearshift.cli.compare import Asked, compare_command
+    from gearshift.cli.compare import CompareOptions, compare_command
 
     inject = []
     if slow or bursts:
         inject = [f"cluster.inject={{step: {step_seconds}, slow: {slow or []}, bursts: {bursts or []}}}"]
-    compare_command(Asked(config, settings or [], _listed(strategies), seeds, inject, margin, price, out))
+    compare_command(
+        CompareOptions(config, settings or [], _listed(strategies), seeds, inject, margin, price, out)
+    )
 
 
 @app.command("sweep-batch", rich_help_panel=LAB)
@@ -438,9 +440,9 @@ def simulate(
 ) -> None:
     """Strategies on a cluster that need not exist: speed, staleness, whose data are lost; nothing is trained."""
     from gearshift.cli.simulate import simulate_command
-    from gearshift.cli.simulate_options import Asked
+    from gearshift.cli.simulate_options import SimulateOptions
 
-    asked = Asked(
+    asked = SimulateOptions(
         workers=workers,
         global_batch=global_batch,
         examples=examples,

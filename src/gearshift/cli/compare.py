@@ -22,7 +22,7 @@ _UNDER = ("", "", "", "", "", "", "", "mean / p99", "p99", "")
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompareOptions:
     config: str
     settings: list[str]
     strategies: list[str]
@@ -33,7 +33,7 @@ class Asked:
     out: Path
 
 
-def compare_command(asked: Asked) -> None:
+def compare_command(asked: CompareOptions) -> None:
     if asked.seeds < 1:
         raise UserError(f"--seeds is {asked.seeds}; at least 1, and 5 for an interval that says something")
     if not asked.strategies or len(set(asked.strategies)) < len(asked.strategies):
@@ -61,7 +61,7 @@ def compare_command(asked: Asked) -> None:
     _write(asked, arms, reports)
 
 
-def _config(asked: Asked, strategy: str, seed: int) -> Config:
+def _config(asked: CompareOptions, strategy: str, seed: int) -> Config:
     name, written = parse_strategy(strategy)
     words = [
         *asked.settings,
@@ -74,7 +74,7 @@ def _config(asked: Asked, strategy: str, seed: int) -> Config:
     return load_config(asked.config, words)
 
 
-def _run(config: Config, asked: Asked) -> dict[str, Any]:
+def _run(config: Config, asked: CompareOptions) -> dict[str, Any]:
     from gearshift.config import build  # imports torch
 
     run = build.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
@@ -86,7 +86,7 @@ def _run(config: Config, asked: Asked) -> dict[str, Any]:
     return report
 
 
-def _opening(asked: Asked, config: Config) -> str:
+def _opening(asked: CompareOptions, config: Config) -> str:
     cluster = config.cluster
     said = "Same data, model, settings and seeds; "
     said += f"{cluster.workers} workers, global batch {config.train.global_batch:,}."
@@ -99,13 +99,13 @@ def _opening(asked: Asked, config: Config) -> str:
     return said
 
 
-def table(arms: Sequence[StrategyRuns], asked: Asked) -> str:
+def table(arms: Sequence[StrategyRuns], asked: CompareOptions) -> str:
     heads, rows = _lines(arms, asked, "$ / 1 B examples")
     under = [*_UNDER, *[""] * (len(heads) - len(_UNDER))]
     return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
 
 
-def _lines(arms: Sequence[StrategyRuns], asked: Asked, price: str) -> tuple[list[str], list[list[str]]]:
+def _lines(arms: Sequence[StrategyRuns], asked: CompareOptions, price: str) -> tuple[list[str], list[list[str]]]:
     """Heads and rows; with a column for what only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
     if any(arm.sync_gap is not None for arm in arms):
@@ -147,7 +147,7 @@ def difference_text(found: Interval) -> str:
     return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
 
 
-def notes(arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: Asked) -> list[str]:
+def notes(arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: CompareOptions) -> list[str]:
     said = [
         f'"same" = the whole interval lies within +-{terminal.figure(asked.margin, 3)} (--margin); '
         '"worse"/"better" = all of it lies outside, on that side; otherwise "unclear".'
@@ -171,13 +171,13 @@ def notes(arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]
     return said
 
 
-def _keep(asked: Asked, reports: dict[str, list[dict[str, Any]]]) -> None:
+def _keep(asked: CompareOptions, reports: dict[str, list[dict[str, Any]]]) -> None:
     """What is known so far, should the rest not come."""
     asked.out.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
 
 
-def _write(asked: Asked, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]) -> None:
+def _write(asked: CompareOptions, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
     run_folder.write_json(asked.out / "compare.json", found)
@@ -185,7 +185,7 @@ def _write(asked: Asked, arms: Sequence[StrategyRuns], reports: dict[str, list[d
     terminal.say(f"Wrote {asked.out / 'compare.json'}, {asked.out / 'compare.md'}.")
 
 
-def markdown(arms: Sequence[StrategyRuns], asked: Asked) -> str:
+def markdown(arms: Sequence[StrategyRuns], asked: CompareOptions) -> str:
     heads, rows = _lines(arms, asked, "$ / 1 B")
     return markdown_table(heads, rows)
 

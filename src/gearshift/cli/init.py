@@ -11,7 +11,7 @@ from pathlib import Path
 from gearshift.cli import terminal
 from gearshift.cli.init_config import Extent, split_of, written
 from gearshift.cli.train import check_writable
-from gearshift.config.data import Data
+from gearshift.config.data import DataSection
 from gearshift.config.files import exists, hint
 from gearshift.config.load import DATA_ENDINGS, config_from
 from gearshift.config.overrides import parse_value
@@ -66,7 +66,7 @@ def init(
     )
 
 
-def _stated(settings: Sequence[str]) -> Data:
+def _stated(settings: Sequence[str]) -> DataSection:
     """The data section of these settings alone; others than those of reading are refused."""
     for text in settings:
         key = text.partition("=")[0].strip()

@@ -16,7 +16,7 @@ from gearshift.data.readers.public_logs import KNOWN_LOGS
 _COMMENT_AT = 74
 
 
-class Guess(Protocol):
+class ShownGuess(Protocol):
     @property
     def column(self) -> str: ...
     @property
@@ -27,12 +27,12 @@ class Guess(Protocol):
     def left_out(self) -> columns.Feature | None: ...
 
 
-class Grouping(Protocol):
+class ShownGrouping(Protocol):
     @property
     def words(self) -> str: ...
 
 
-class Inferred(Protocol):
+class ShownGuesses(Protocol):
     """What data.infer found, as far as a config shows it."""
 
     @property
@@ -40,11 +40,11 @@ class Inferred(Protocol):
     @property
     def csv(self) -> Any: ...  # data.sniff.CsvFormat
     @property
-    def guesses(self) -> Sequence[Guess]: ...
+    def guesses(self) -> Sequence[ShownGuess]: ...
     @property
     def schema(self) -> columns.Schema: ...
     @property
-    def grouping(self) -> Grouping | None: ...
+    def grouping(self) -> ShownGrouping | None: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Extent:
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
-def written(found: Inferred, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
+def written(found: ShownGuesses, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
     """`skip`: how many bad lines the user allows."""
     why = {guess.column: guess.why for guess in found.guesses}
     lines = [
@@ -84,7 +84,7 @@ def _plain(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _data_lines(found: Inferred, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
+def _data_lines(found: ShownGuesses, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
     schema: columns.Schema = found.schema
     lines = [f"train: {dump_flow(str(data))}", _split_line(split_of(found, extent))]
     if found.format != "parquet":
@@ -135,7 +135,7 @@ class GuessedSplit:
     why: str
 
 
-def split_of(found: Inferred, extent: Extent) -> GuessedSplit:
+def split_of(found: ShownGuesses, extent: Extent) -> GuessedSplit:
     """By time if there is one, else the end of the file, unless the end has other users than the beginning."""
     if extent.has_days:
         return GuessedSplit("time", "the last 10 % in time measure; or  valid: FILE")
@@ -152,7 +152,7 @@ def _split_line(split: GuessedSplit) -> str:
     return _commented(f"split: {{by: {split.by}, valid: 10%}}", split.why)
 
 
-def _feature_lines(found: Inferred, why: Mapping[str, str]) -> list[str]:
+def _feature_lines(found: ShownGuesses, why: Mapping[str, str]) -> list[str]:
     schema: columns.Schema = found.schema
     known = KNOWN_LOGS.get(found.format)
     if known is not None and known.features == schema.features:

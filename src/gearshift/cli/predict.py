@@ -84,7 +84,7 @@ def _ending(output: Path) -> str:
     return Path(output.stem).suffix if output.suffix in _COMPRESSION else output.suffix
 
 
-class Writer:
+class ScoreWriter:
     """Opens the file with the first table, whose columns it takes."""
 
     def __init__(self, path: Path, output: Path) -> None:
@@ -132,12 +132,12 @@ class _JsonLines:
 
 
 @contextmanager
-def writing(output: Path) -> Iterator[Writer]:
+def writing(output: Path) -> Iterator[ScoreWriter]:
     """Writes beside `output` and renames; nothing is left behind when it fails."""
     from gearshift.data.prepare import sync
 
     beside = output.with_name(f".{output.name}.{os.getpid()}.part")
-    writer = Writer(beside, output)
+    writer = ScoreWriter(beside, output)
     try:
         yield writer
         writer.close()

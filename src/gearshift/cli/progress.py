@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOG_SECONDS = 30.0
 
 
-class Status(Protocol):
+class ShownStatus(Protocol):
     """Where a run is. A figure that does not exist yet is None or NaN."""
 
     @property
@@ -45,22 +45,22 @@ class Status(Protocol):
     def phase(self) -> str: ...
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None: ...
-    def show(self, status: Status, messages: Sequence[str] = ()) -> None: ...
+    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None: ...
     def say(self, text: str) -> None: ...
 
 
-def progress() -> Progress:
+def progress() -> ProgressDisplay:
     return TerminalProgress() if terminal.is_terminal() else LoggedProgress()
 
 
-def share_done(status: Status) -> float | None:
+def share_done(status: ShownStatus) -> float | None:
     return min(1.0, status.examples / status.total) if status.total else None
 
 
-def seconds_left(status: Status) -> float | None:
+def seconds_left(status: ShownStatus) -> float | None:
     if not status.total or not status.examples_per_second:
         return None
     return max(0, status.total - status.examples) / status.examples_per_second
@@ -74,7 +74,7 @@ def rounded(figure: float | None) -> float | None:
     return round(figure, 5) if figure is not None and math.isfinite(figure) else None
 
 
-def figures(status: Status) -> str:
+def figures(status: ShownStatus) -> str:
     """`41 %  94,120 ex/s  loss .1312  AUC(so far) .7698  ETA 0:57`, as far as known."""
     share, left = share_done(status), seconds_left(status)
     parts = [
@@ -87,7 +87,7 @@ def figures(status: Status) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def logged(status: Status, now: float) -> str:
+def logged(status: ShownStatus, now: float) -> str:
     """One line for a log file: a timestamp, then `key=value`."""
     left = seconds_left(status)
     pairs: dict[str, object] = {
@@ -128,7 +128,7 @@ class LoggedProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def show(self, status: Status, messages: Sequence[str] = ()) -> None:
+    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None:
         for note in messages[self._noted :]:
             self.say(f"{timestamp(self._now())} {note}")
         self._noted = len(messages)
@@ -164,7 +164,7 @@ class TerminalProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def show(self, status: Status, messages: Sequence[str] = ()) -> None:
+    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None:
         for note in messages[self._noted :]:
             self.say(f"  {note}")
         self._noted = len(messages)

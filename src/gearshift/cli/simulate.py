@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.cli import terminal
-from gearshift.cli.simulate_options import Arm, Asked, arms_of, cluster_of, read_count
+from gearshift.cli.simulate_options import SimulatedArm, SimulateOptions, arms_of, cluster_of, read_count
 from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
 from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.engine.simulation.simulator import simulate
@@ -27,7 +27,7 @@ _UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
 GAP = 6  # the place of the sync gap in a line, where there are replicas
 
 
-def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
+def simulate_command(asked: SimulateOptions, *, json_file: Path | None) -> None:
     cluster, examples = cluster_of(asked), read_count("--examples", asked.examples)
     arms = arms_of(asked, cluster.workers, examples)
     terminal.say(_opening(asked, cluster, examples, arms[0].strategy))
@@ -47,12 +47,12 @@ def simulate_command(asked: Asked, *, json_file: Path | None) -> None:
         run_folder.write_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
 
 
-def _simulated(cluster: ClusterModel, arm: Arm, examples: int) -> Outcome:
+def _simulated(cluster: ClusterModel, arm: SimulatedArm, examples: int) -> Outcome:
     automatic = Automatic(arm.auto, arm.strategy.global_batch) if arm.auto else None
     return simulate(cluster, arm.strategy, examples, switches=arm.switches, automatic=automatic)
 
 
-def told_changes(arm: Arm, outcome: Outcome) -> list[str]:
+def told_changes(arm: SimulatedArm, outcome: Outcome) -> list[str]:
     """What auto did, why, and what came of it; the first few."""
     told = []
     for change in outcome.automatic[:MOST_CHANGES]:
@@ -65,7 +65,7 @@ def told_changes(arm: Arm, outcome: Outcome) -> list[str]:
     return [*told, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else told
 
 
-def _opening(asked: Asked, cluster: ClusterModel, examples: int, first: Strategy) -> str:
+def _opening(asked: SimulateOptions, cluster: ClusterModel, examples: int, first: Strategy) -> str:
     cut = f"{first.global_batch:,} = {first.global_batch / first.batch:g} x {first.batch:,}"
     disturbed = [
         f"{name} {' '.join(words)}"
@@ -95,7 +95,7 @@ def _sync_rate(cluster: ClusterModel, strategy: Strategy) -> float | None:
     return sync_rate(cluster, strategy.batch)
 
 
-def _row(arm: Arm, outcome: Outcome, sync: Outcome | None) -> tuple[str, ...]:
+def _row(arm: SimulatedArm, outcome: Outcome, sync: Outcome | None) -> tuple[str, ...]:
     names = {arm.strategy.name, *(switch.strategy for switch in arm.switches)}
     names |= {change.strategy for change in outcome.automatic}
     speed = outcome.examples_per_second
@@ -116,7 +116,7 @@ def _row(arm: Arm, outcome: Outcome, sync: Outcome | None) -> tuple[str, ...]:
     )
 
 
-def warnings(arm: Arm, outcome: Outcome) -> list[str]:
+def warnings(arm: SimulatedArm, outcome: Outcome) -> list[str]:
     """What a user should know before choosing this strategy."""
     sentences = []
     losers = losing(outcome)
@@ -155,10 +155,10 @@ def _several(losers: list[tuple[int, float]]) -> str:
 
 
 def _figures(
-    asked: Asked,
+    asked: SimulateOptions,
     cluster: ClusterModel,
     examples: int,
-    arms: list[Arm],
+    arms: list[SimulatedArm],
     outcomes: list[Outcome],
     sync: Outcome | None,
 ) -> dict[str, Any]:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulateOptions:
     """The command's words, as they were typed."""
 
     workers: str
@@ -66,7 +66,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class SimulatedArm:
     """One line of the table: a strategy, and what takes over from it."""
 
     name: str
@@ -75,7 +75,7 @@ class Arm:
     auto: Auto | None = None  # whether it changes by itself
 
 
-def cluster_of(asked: Asked) -> ClusterModel:
+def cluster_of(asked: SimulateOptions) -> ClusterModel:
     workers = read_count("--workers", asked.workers)
     if workers > MOST_WORKERS:
         raise UserError(f"--workers is `{asked.workers}`; at most {MOST_WORKERS:,} are simulated")
@@ -102,7 +102,7 @@ def cluster_of(asked: Asked) -> ClusterModel:
     )
 
 
-def _network(asked: Asked) -> Network:
+def _network(asked: SimulateOptions) -> Network:
     network = Network(
         latency=_seconds("--latency", asked.latency),
         pull_bytes=_bytes("--pull-bytes", asked.pull_bytes),
@@ -120,7 +120,7 @@ def _network(asked: Asked) -> Network:
     return replace(network, bandwidth=_bytes("--bandwidth", asked.bandwidth))
 
 
-def arms_of(asked: Asked, workers: int, examples: int) -> list[Arm]:
+def arms_of(asked: SimulateOptions, workers: int, examples: int) -> list[SimulatedArm]:
     words = [word.strip() for word in asked.strategies.split(",") if word.strip()]
     if not words:
         raise UserError(f"--strategies names none; there are {', '.join(STRATEGIES)} and auto")
@@ -132,16 +132,16 @@ def arms_of(asked: Asked, workers: int, examples: int) -> list[Arm]:
     return arms
 
 
-def _arm(word: str, asked: Asked, workers: int) -> Arm:
+def _arm(word: str, asked: SimulateOptions, workers: int) -> SimulatedArm:
     name, written = parse_strategy(word)
     if name != "auto":
-        return Arm(word, make_strategy(*_named(word, asked, workers)))
+        return SimulatedArm(word, make_strategy(*_named(word, asked, workers)))
     check_auto_names(written)
     auto = make_auto({key: _setting(word, Auto, key, value) for key, value in written.items()})
-    return Arm(word, make_strategy(*_named("sync", asked, workers)), auto=auto)
+    return SimulatedArm(word, make_strategy(*_named("sync", asked, workers)), auto=auto)
 
 
-def _named(word: str, asked: Asked, workers: int) -> tuple[str, dict[str, Any]]:
+def _named(word: str, asked: SimulateOptions, workers: int) -> tuple[str, dict[str, Any]]:
     """The name and the settings, with its batch."""
     name, written = parse_strategy(word)
     kind = check_names(name, written)
@@ -166,13 +166,13 @@ def _setting(word: str, kind: type[Any], key: str, value: str) -> Any:
     return meant
 
 
-def _usual_batch(asked: Asked, workers: int) -> float:
+def _usual_batch(asked: SimulateOptions, workers: int) -> float:
     if asked.batch:
         return read_count("--batch", asked.batch)
     return read_count("--global-batch", asked.global_batch) / workers
 
 
-def _switch(word: str, asked: Asked, workers: int, examples: int) -> SimulatedSwitch:
+def _switch(word: str, asked: SimulateOptions, workers: int, examples: int) -> SimulatedSwitch:
     when, equals, to = word.partition("=")
     if not equals or not to:
         raise UserError(f"--switch `{word}` is not understood; write it like 50%=gba, 500k=gba or 60s=gba")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gearshift.cli import terminal
 from gearshift.cli.arguments import find_model
-from gearshift.cli.progress import Progress, Status, progress
+from gearshift.cli.progress import ProgressDisplay, ShownStatus, progress
 from gearshift.config import Config, check_files, load_config
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
@@ -27,14 +27,14 @@ REFRESH_SECONDS = 0.25
 TERMINATED = 143
 
 
-class Result(Protocol):
+class ShownResult(Protocol):
     @property
     def report(self) -> Mapping[str, Any]: ...
     @property
     def lines(self) -> Sequence[str]: ...
 
 
-class Run(Protocol):
+class StartedRun(Protocol):
     """What `gearshift.config.build.start` returns, as far as a command needs it."""
 
     @property
@@ -45,9 +45,9 @@ class Run(Protocol):
     def finished(self) -> bool: ...
     @property
     def messages(self) -> Sequence[str]: ...  # sentences for the user, all since the start
-    def status(self) -> Status: ...
+    def status(self) -> ShownStatus: ...
     def stop(self) -> None: ...
-    def wait(self, timeout: float | None = None) -> Result: ...  # TimeoutError if it is not done by then
+    def wait(self, timeout: float | None = None) -> ShownResult: ...  # TimeoutError if it is not done by then
 
 
 def train(
@@ -70,7 +70,7 @@ def train(
 
     from gearshift.config.build import start
 
-    run: Run = start(asked, command=command_line(), resume=saved, init_from=warm)
+    run: StartedRun = start(asked, command=command_line(), resume=saved, init_from=warm)
     ending = follow(run)
     if ending.exit_code == 0 and json_file is not None:
         run_folder.write_json(json_file, ending.result.report)
@@ -127,11 +127,11 @@ def check_writable(json_file: Path | None) -> None:
 
 @dataclass(frozen=True)
 class Ending:
-    result: Result
+    result: ShownResult
     exit_code: int  # 0: the run went to its end
 
 
-def follow(run: Run) -> Ending:
+def follow(run: StartedRun) -> Ending:
     """Prints what a run has to say from its start to its end."""
     with progress() as shown, interrupts.heard(run, shown.say) as signals:
         introduced = introduce(run.header, shown)
@@ -154,7 +154,7 @@ def follow(run: Run) -> Ending:
     return Ending(result, 0)
 
 
-def introduce(header: Sequence[str], shown: Progress) -> bool:
+def introduce(header: Sequence[str], shown: ProgressDisplay) -> bool:
     """Whether there was something to say; a run of other processes knows it a little later."""
     for line in header:
         shown.say(line)

@@ -10,14 +10,22 @@
     overrides.py    dotted `key=value`, and its short forms
     load.py         document + overrides -> Config; every complaint says file, line and nearest name
     files.py        do the paths that a config names exist?
-    cli/api_reference.py    docs/config.md and the JSON schema for editors, from the descriptions
+    reference.py    docs/config.md and the JSON schema for editors, from the descriptions
 
 Imports neither torch nor numpy nor pyarrow.
 """
 
-from gearshift.config.data import Split
+from gearshift.config.data import SplitSection
 from gearshift.config.files import check_files
 from gearshift.config.load import config_from, load_config, load_schema
 from gearshift.config.tree import SCHEMA_FILE, Config
 
-__all__ = ["SCHEMA_FILE", "Config", "Split", "check_files", "config_from", "load_config", "load_schema"]
+__all__ = [
+    "SCHEMA_FILE",
+    "Config",
+    "SplitSection",
+    "check_files",
+    "config_from",
+    "load_config",
+    "load_schema",
+]

@@ -12,7 +12,7 @@ import torch
 
 from gearshift import models, optim
 from gearshift.config import Config, load_config
-from gearshift.config.data import Split
+from gearshift.config.data import SplitSection
 from gearshift.data.dataset import CsvFormat, Dataset, read
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.schema import Schema
@@ -152,13 +152,13 @@ def build(
 
 
 @dataclass(frozen=True)
-class Data:
+class DataParts:
     train: Dataset
     valid: Dataset | None
     test: Dataset | None
 
 
-def datasets(config: Config) -> Data:
+def datasets(config: Config) -> DataParts:
     if config.data.synthetic:
         return _synthetic(config)
     settings, schema = config.data, config.schema()
@@ -176,7 +176,7 @@ def datasets(config: Config) -> Data:
         train, valid, cut_off = _split(train, settings.split)
         test = test if cut_off is None else cut_off
     check_parts(train, valid, test, settings.allow_overlap)
-    return Data(train, valid, test)
+    return DataParts(train, valid, test)
 
 
 def _as_stated(dataset: Dataset, config: Config) -> Dataset:
@@ -194,7 +194,7 @@ def _as_stated(dataset: Dataset, config: Config) -> Dataset:
     return dataset.with_schema(replace(dataset.schema, **stated)) if stated else dataset
 
 
-def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | None]:
+def _split(whole: Dataset, split: SplitSection) -> tuple[Dataset, Dataset, Dataset | None]:
     """Test data are cut off first, then validation data."""
 
     def parts(dataset: Dataset, held_out: float | str, name: str) -> tuple[Dataset, Dataset]:
@@ -212,15 +212,15 @@ def _split(whole: Dataset, split: Split) -> tuple[Dataset, Dataset, Dataset | No
     return (*parts(rest, split.valid, "valid"), test)
 
 
-def _synthetic(config: Config) -> Data:
+def _synthetic(config: Config) -> DataParts:
     settings = config.data.synthetic
     assert settings is not None
     log = ClickLog(**settings.model_dump())
     if settings.days == 1:
-        return Data(Dataset(GeneratedExamples(log)), None, None)
+        return DataParts(Dataset(GeneratedExamples(log)), None, None)
     last_day = log.day_begin(settings.days - 1)
     train, valid = GeneratedExamples(log, 0, last_day), GeneratedExamples(log, last_day)
-    return Data(Dataset(train), Dataset(valid), None)
+    return DataParts(Dataset(train), Dataset(valid), None)
 
 
 def make_trainer(config: Config) -> Trainer:

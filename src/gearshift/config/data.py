@@ -96,7 +96,7 @@ def _null_texts(value: Any) -> Any:
     return ["null" if v is None else parse_text(v) for v in value] if isinstance(value, list) else value
 
 
-class Csv(Section):
+class CsvSection(Section):
     """What is not set is found out by looking at the start of the first file."""
 
     delimiter: Delimiter | None = Field(
@@ -132,7 +132,7 @@ class Csv(Section):
         return self.model_dump()
 
 
-class Split(Section):
+class SplitSection(Section):
     by: Text = Field(
         description="time or end (the last part of the log is kept back), hash (single examples) or hash(column): "
         "all examples of a value, such as a user, together."
@@ -148,7 +148,7 @@ class Split(Section):
         return match[1] if match else None
 
 
-class Synthetic(Section):
+class SyntheticSection(Section):
     examples: Count = Field(default=2_000_000, ge=1000, description="How many examples over all days.")
     days: Count = Field(
         default=7, ge=1, description="Days; the last one is for validation if there are several."
@@ -161,24 +161,24 @@ class Synthetic(Section):
     click_rate: Share = Field(default=0.2, ge=0.001, le=0.999, description="The share of clicks.")
 
 
-class Data(Section):
+class DataSection(Section):
     train: Paths | None = Field(
         default=None,
         description="Files to train on: a path, a glob, a folder (dt=2026-11-01/ works) or a list.",
     )
     valid: Paths | None = Field(default=None, description="Files to validate on while training.")
     test: Paths | None = Field(default=None, description="Files to measure the final model on.")
-    split: Split | None = Field(
+    split: SplitSection | None = Field(
         default=None, description="Keep back a part of `train` instead of naming files."
     )
-    synthetic: Synthetic | None = Field(
+    synthetic: SyntheticSection | None = Field(
         default=None,
         description="Generate a click log whose best reachable AUC is known, instead of `train`.",
     )
     format: Literal["auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared"] = Field(
         default="auto", description="auto looks at the files; criteo and avazu have built-in features."
     )
-    csv: Csv = Field(default=Csv(), description="How text files are written.")
+    csv: CsvSection = Field(default=CsvSection(), description="How text files are written.")
     bad_lines: Tolerated = Field(
         default=Tolerated(),
         description="fail, or {skip: 1000}: leave out at most so many lines, and list them.",

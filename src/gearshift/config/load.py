@@ -16,7 +16,7 @@ from gearshift.config import checks, document, overrides
 from gearshift.config.data import LabelColumn
 from gearshift.config.document import Document, Path, Places
 from gearshift.config.features import ENTRY_TYPES
-from gearshift.config.strategies import PlannedSwitch
+from gearshift.config.strategies import PlannedSwitchSection
 from gearshift.config.tree import Config
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
@@ -223,7 +223,7 @@ def _section(path: Path, values: Any) -> type[BaseModel] | None:
             return None
         if isinstance(part, int):
             in_switch = path[:i] == ("strategy", "switch")
-            section = PlannedSwitch if in_switch else _entry_section(_at(values, path[: i + 1]))
+            section = PlannedSwitchSection if in_switch else _entry_section(_at(values, path[: i + 1]))
         elif part in section.model_fields and not isinstance(_at(values, path[: i + 1]), list):
             section = overrides.section_of(section.model_fields[part].annotation)
             section = LabelColumn if path[: i + 1] == ("data", "label") else section

@@ -10,7 +10,7 @@ from gearshift.config.section import Named, Section
 from gearshift.config.units import Count, Number, Share
 
 
-class Optimizer(Named):
+class RuleSection(Named):
     """Settings that are not given are the optimizer's own defaults."""
 
     name: str
@@ -35,7 +35,7 @@ class Optimizer(Named):
         return self.model_dump(exclude_none=True, exclude={"name"})
 
 
-class DenseOptimizer(Optimizer):
+class DenseOptimizerSection(RuleSection):
     name: Literal[
         "sgd",
         "momentum",
@@ -71,7 +71,7 @@ class DenseOptimizer(Optimizer):
     )
 
 
-class RowOptimizer(Optimizer):
+class RowOptimizerSection(RuleSection):
     name: Literal["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl"] = Field(
         default="adagrad", description="Which rule; rowwise_adagrad needs one number of state per row."
     )
@@ -79,7 +79,7 @@ class RowOptimizer(Optimizer):
     l1: Number | None = Field(default=None, ge=0, description="ftrl: makes small weights exactly zero.")
 
 
-class RowClip(Named):
+class RowClipSection(Named):
     name: Literal["cowclip"] = Field(default="cowclip", description="Which rule.")
     ratio: Number = Field(default=1.0, gt=0, description="Of the row's length, per occurrence of its id.")
     zeta: Number = Field(
@@ -87,7 +87,7 @@ class RowClip(Named):
     )
 
 
-class ScheduleSettings(Section):
+class ScheduleSection(Section):
     warmup: Share = Field(default=0.0, description="Share of the run in which the rate rises from 0.")
     decay: Literal["none", "linear", "cosine", "step"] = Field(
         default="none", description="How it falls after."
@@ -95,14 +95,14 @@ class ScheduleSettings(Section):
     floor: Share = Field(default=0.0, description="The share of the rate that decay ends at.")
 
 
-class Optimizers(Section):
-    dense: DenseOptimizer = Field(
-        default=DenseOptimizer(name="adam", lr=1e-3), description="For the network's weights."
+class OptimizerSection(Section):
+    dense: DenseOptimizerSection = Field(
+        default=DenseOptimizerSection(name="adam", lr=1e-3), description="For the network's weights."
     )
-    embeddings: RowOptimizer = Field(
-        default=RowOptimizer(name="adagrad", lr=0.05), description="For the embedding rows."
+    embeddings: RowOptimizerSection = Field(
+        default=RowOptimizerSection(name="adagrad", lr=0.05), description="For the embedding rows."
     )
-    linear: RowOptimizer | None = Field(
+    linear: RowOptimizerSection | None = Field(
         default=None,
         description="For the linear term of a row (LR, FM, Wide&Deep, DeepFM); as embeddings if not set.",
     )
@@ -112,7 +112,7 @@ class Optimizers(Section):
     row_trust: Literal["dense_only", "touched", "row_wise"] = Field(
         default="dense_only", description="Whether vr_* scales rows too: per element, or one number per row."
     )
-    row_clip: RowClip | None = Field(
+    row_clip: RowClipSection | None = Field(
         default=None, description="cowclip: a row's gradient is clipped by the row's own length."
     )
     batch_rule: Literal["constant", "linear", "square_root", "cowclip"] = Field(
@@ -128,6 +128,6 @@ class Optimizers(Section):
         description="What a row's summed gradient is divided by: the examples of the step, those of the batches "
         "that have the id, or nothing.",
     )
-    schedule: ScheduleSettings = Field(
-        default=ScheduleSettings(), description="How learning rates move over the run, by examples."
+    schedule: ScheduleSection = Field(
+        default=ScheduleSection(), description="How learning rates move over the run, by examples."
     )

@@ -175,7 +175,7 @@ def _unknown(keys: dict[str, Any]) -> list[InitErrorDetails]:
     return [InitErrorDetails(type="extra_forbidden", loc=(key,), input=value) for key, value in keys.items()]
 
 
-class PlannedSwitch(StrategySettings):
+class PlannedSwitchSection(StrategySettings):
     main_key: ClassVar[str] = "to"
     about_itself: ClassVar[tuple[str, ...]] = ("to", "at")
 
@@ -183,13 +183,13 @@ class PlannedSwitch(StrategySettings):
     at: Point = Field(description="When: after examples (500k), a share (50%), a time (10min) or at `day 3`.")
 
 
-class Strategy(StrategySettings):
+class StrategySection(StrategySettings):
     about_itself: ClassVar[tuple[str, ...]] = ("name", "switch")
 
     name: StrategyName = Field(
         default="sync",
         description="How workers synchronise; one of your own by its place, `module:Class`, with its own settings.",
     )
-    switch: tuple[PlannedSwitch, ...] = Field(
+    switch: tuple[PlannedSwitchSection, ...] = Field(
         default=(), description="Changes on the way, such as [{at: 50%, to: gba}]."
     )

@@ -21,11 +21,11 @@ from pydantic_core import PydanticCustomError
 
 from gearshift.cluster_model import cluster as cluster_model
 from gearshift.config import checks, disturbances, document
-from gearshift.config.data import Data, Tolerated
+from gearshift.config.data import DataSection, Tolerated
 from gearshift.config.features import FeatureEntry
-from gearshift.config.optimizers import Optimizers
+from gearshift.config.optimizers import OptimizerSection
 from gearshift.config.section import Counts, Named, Section, Texts
-from gearshift.config.strategies import Strategy
+from gearshift.config.strategies import StrategySection
 from gearshift.config.units import Count, MaybeEvery, Number, Seconds, Share, Size, Text
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
@@ -36,7 +36,7 @@ SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors
 ModelName = Literal["lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"]
 
 
-class Model(Named):
+class ModelSection(Named):
     """Settings that are not given are the model's own defaults."""
 
     name: ModelName = Field(default="deepfm", description="Which network.")
@@ -67,13 +67,13 @@ class Model(Named):
         return {key: list(v) if isinstance(v, tuple) else v for key, v in set_here.items()}
 
 
-class EarlyStopping(Section):
+class EarlyStoppingSection(Section):
     patience: Count = Field(
         default=2, ge=1, description="Validations without improvement before the run ends."
     )
 
 
-class Plateau(Section):
+class PlateauSection(Section):
     factor: Share = Field(
         default=0.1, gt=0, lt=1, description="Multiply the rates by this without improvement."
     )
@@ -92,7 +92,7 @@ Shuffle = Annotated[
 ]
 
 
-class Training(Section):
+class TrainSection(Section):
     global_batch: Count = Field(default=4096, ge=1, description="Examples per step, over all workers.")
     batch: Count | None = Field(
         default=None,
@@ -115,10 +115,10 @@ class Training(Section):
         default="auto",
         description="auto: in file order where the log has a time and is read once, shuffled else.",
     )
-    early_stopping: EarlyStopping | None = Field(
+    early_stopping: EarlyStoppingSection | None = Field(
         default=None, description="End when checkpoint.best stops improving on the validation data."
     )
-    plateau: Plateau | None = Field(
+    plateau: PlateauSection | None = Field(
         default=None, description="Lower the rates when checkpoint.best stops improving."
     )
     bad_batches: Tolerated = Field(
@@ -132,7 +132,7 @@ class Training(Section):
     loss: Literal["bce"] = Field(default="bce", description="Binary cross-entropy; own losses in Python.")
 
 
-class Inject(Section):
+class InjectSection(Section):
     """Slowness on purpose, to see what it costs: each batch is padded to a drawn duration."""
 
     step: Seconds = Field(default=0.2, description="How long an undisturbed batch takes; more than its work.")
@@ -147,7 +147,7 @@ class Inject(Section):
         )
 
 
-class Resources(Section):
+class ResourcesSection(Section):
     """What Ray reserves for each process."""
 
     coordinator_cpus: Number = Field(default=1.0, ge=0, description="CPUs of the coordinator.")
@@ -156,7 +156,7 @@ class Resources(Section):
     worker_gpus: Number = Field(default=0.0, ge=0, description="GPUs of a worker. Not tried by us.")
 
 
-class Cluster(Section):
+class ClusterSection(Section):
     engine: Text = Field(
         default="threads",
         description="Where workers run: threads of this process, or ray: processes on one machine or many.",
@@ -168,7 +168,9 @@ class Cluster(Section):
     threads: Count | None = Field(
         default=None, ge=1, description="CPU threads per worker; all cores if not set."
     )
-    inject: Inject | None = Field(default=None, description="Slow workers down on purpose, for experiments.")
+    inject: InjectSection | None = Field(
+        default=None, description="Slow workers down on purpose, for experiments."
+    )
     address: Text = Field(
         default="local",
         description="Of a Ray cluster, as 10.0.0.5:6379; auto: the one of this machine; local: one for the run.",
@@ -192,12 +194,12 @@ class Cluster(Section):
     placement: Literal["pack", "spread"] = Field(
         default="pack", description="Processes on few machines, or over many."
     )
-    resources: Resources = Field(
-        default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."
+    resources: ResourcesSection = Field(
+        default=ResourcesSection(), description="CPUs and GPUs that Ray reserves for a process, by its role."
     )
 
 
-class Checkpoints(Section):
+class CheckpointSection(Section):
     every: MaybeEvery = Field(
         default=Every(seconds=600.0),
         description="Save after this wall time (10min), so many steps (500), a share (10%), or none: at the end.",
@@ -221,17 +223,23 @@ class Config(Section):
     """What a run is."""
 
     name: Text | None = Field(default=None, description="Names the run folder; the file's name if not set.")
-    data: Data = Field(default=Data(), description="Where the click log is and what its columns mean.")
+    data: DataSection = Field(
+        default=DataSection(), description="Where the click log is and what its columns mean."
+    )
     features: tuple[FeatureEntry, ...] | None = Field(
         default=None,
         description="The columns that the model sees. Columns not named are ignored, and listed.",
     )
-    model: Model = Field(default=Model(), description="The network.")
-    optimizer: Optimizers = Field(default=Optimizers(), description="How weights move.")
-    train: Training = Field(default=Training(), description="How long, in what steps, how often measured.")
-    strategy: Strategy = Field(default=Strategy(), description="How workers synchronise.")
-    cluster: Cluster = Field(default=Cluster(), description="Where workers run.")
-    checkpoint: Checkpoints = Field(default=Checkpoints(), description="What is saved, and where.")
+    model: ModelSection = Field(default=ModelSection(), description="The network.")
+    optimizer: OptimizerSection = Field(default=OptimizerSection(), description="How weights move.")
+    train: TrainSection = Field(
+        default=TrainSection(), description="How long, in what steps, how often measured."
+    )
+    strategy: StrategySection = Field(default=StrategySection(), description="How workers synchronise.")
+    cluster: ClusterSection = Field(default=ClusterSection(), description="Where workers run.")
+    checkpoint: CheckpointSection = Field(
+        default=CheckpointSection(), description="What is saved, and where."
+    )
     memory: Size | None = Field(
         default=None,
         description="What embedding rows may take, such as 16GiB; the machine's memory if not set.",

@@ -28,7 +28,7 @@ OF_THE_RUN = {  # fields of `control.Status`
         "Checkpoints that could not be written since the run was started or resumed.",
     ),
     "missing_workers": ("missing_workers", "Workers that should be running but are not."),
-    "wall_seconds": ("wall_seconds", "Time since the run was started or resumed."),
+    "wall_seconds": ("wall_seconds", "Wall time of the run, with the sessions before a resume."),
 }
 COUNTERS = {
     "sent_messages": "Messages sent.",

@@ -31,7 +31,7 @@ def test_sections_stand_in_the_order_of_the_file() -> None:
 
 
 def test_the_schema_takes_any_setting_of_a_strategy_of_ones_own_and_no_other() -> None:
-    for section, key in (("Strategy", "name"), ("PlannedSwitch", "to")):
+    for section, key in (("StrategySection", "name"), ("PlannedSwitchSection", "to")):
         _, own, known = json.loads(SCHEMA_FILE.read_text())["$defs"][section]["anyOf"]
         assert key in own["required"] and "additionalProperties" not in own
         assert [kind["pattern"] for kind in own["properties"][key]["anyOf"]] == ["^.+:.+$"]
