@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,20 +38,48 @@ class DataWarning(UserWarning):
     """Something about the data that the user should know and that does not stop the work."""
 
 
+def warn_through(tell: Callable[[str], None]) -> None:
+    """In a process whose stderr nobody reads, as one of Ray's: what `warn` says is told instead, each sentence once."""
+    global _tell
+    said: set[str] = set()
+
+    def once(sentence: str) -> None:
+        if sentence not in said:
+            said.add(sentence)
+            tell(sentence)
+
+    _tell = once
+
+
+_tell: Callable[[str], None] | None = None
+
+
 def warn(sentence: str) -> None:
     """A `DataWarning` at the line of the user's own code that led here."""
+    if _tell is not None:
+        _tell(sentence)
+        return
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gearshift."):
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, DataWarning, stacklevel=level)
 
 
+_NUMBERS: dict[type[OSError], int] = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the disk get the name of this file: those of a read or write, as on a full disk, have none."""
+    """Errors of the disk get the name of this file: those of a read or write, as on a full disk, have none.
+
+    Libraries that are not in Python (safetensors) raise with a sentence alone: its number is that of its class.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            error.errno = _NUMBERS.get(type(error), errno.EIO)
+            error.strerror = os.strerror(error.errno) if type(error) in _NUMBERS else str(error)
         if error.filename is None:
             error.filename = str(path)
         raise

@@ -65,6 +65,6 @@ def test_a_full_disk_at_the_last_save_and_at_a_rewind(tmp_path: Path, cluster: g
 def test_it_is_given_up_by_a_stop(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     with small_disk(tmp_path / "disk", "32m") as disk:
         run = filled(disk, cluster)
-        run.stop()
+        run.stop(give_up=True)
         with pytest.raises(gs.UserError, match=r"no space left on .* Retrying was stopped on request"):
             run.wait(60)

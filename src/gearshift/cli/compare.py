@@ -12,7 +12,7 @@ from typing import Any
 from gearshift.cli import terminal
 from gearshift.config import Config, check_files, load_config
 from gearshift.config.strategy_argument import parse_strategy
-from gearshift.errors import UserError
+from gearshift.errors import UserError, warn
 from gearshift.experiments.paired_runs import Interval, StrategyRuns, compare
 from gearshift.run import folder as run_folder
 
@@ -78,6 +78,8 @@ def _run(config: Config, asked: CompareOptions) -> dict[str, Any]:
     from gearshift.config import build  # imports torch
 
     run = build.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
+    for sentence in getattr(run, "remarks", ()):  # nobody looks at the messages of single runs
+        warn(sentence)
     report = dict(run.wait().report)
     if report["auc"] is None:
         raise UserError(
@@ -105,7 +107,9 @@ def table(arms: Sequence[StrategyRuns], asked: CompareOptions) -> str:
     return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
 
 
-def _lines(arms: Sequence[StrategyRuns], asked: CompareOptions, price: str) -> tuple[list[str], list[list[str]]]:
+def _lines(
+    arms: Sequence[StrategyRuns], asked: CompareOptions, price: str
+) -> tuple[list[str], list[list[str]]]:
     """Heads and rows; with a column for what only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
     if any(arm.sync_gap is not None for arm in arms):
@@ -147,7 +151,9 @@ def difference_text(found: Interval) -> str:
     return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
 
 
-def notes(arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: CompareOptions) -> list[str]:
+def notes(
+    arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: CompareOptions
+) -> list[str]:
     said = [
         f'"same" = the whole interval lies within +-{terminal.figure(asked.margin, 3)} (--margin); '
         '"worse"/"better" = all of it lies outside, on that side; otherwise "unclear".'
@@ -177,7 +183,9 @@ def _keep(asked: CompareOptions, reports: dict[str, list[dict[str, Any]]]) -> No
     run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
 
 
-def _write(asked: CompareOptions, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]) -> None:
+def _write(
+    asked: CompareOptions, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]
+) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
     run_folder.write_json(asked.out / "compare.json", found)

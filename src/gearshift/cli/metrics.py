@@ -12,6 +12,7 @@ from gearshift.cli.status import look
 from gearshift.errors import UserError
 from gearshift.run import control, prometheus
 from gearshift.run import folder as run_folder
+from gearshift.run.state import Watcher
 from gearshift.run.watch import seen
 
 HOST = "127.0.0.1"
@@ -40,31 +41,33 @@ def page(folder: Path) -> str:
     return figures + prometheus.state_text(folder.name, run_folder.read(folder).state)
 
 
-def page_or_state(folder: Path) -> str:
+def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> str:
     """For who looks again and again: a run that recovers or is over has a state, and no figures."""
     try:
         return page(folder)
     except UserError:
-        (record,) = seen([run_folder.read(folder)])
+        (record,) = seen([run_folder.read(folder)], watchers=watchers)
         return prometheus.state_text(folder.name, record.state)
 
 
-def probe(folder: Path) -> tuple[int, str]:
+def probe(folder: Path, watchers: dict[Path, Watcher] | None = None) -> tuple[int, str]:
     """As /healthz of a service: 200 while the run is healthy or done, else 503, and a word why."""
-    answer = look(folder)
+    answer = look(folder, watchers=watchers)
     return 200 if answer.health == "healthy" else 503, f"{answer.health} {answer.why}".rstrip() + "\n"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
+    watchers: dict[Path, Watcher] = {}  # what was heard of the run, from one request to the next
+
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds for a request
 
         def do_GET(self) -> None:
             try:
                 if self.path == "/healthz":
-                    self._answer(*probe(folder))
+                    self._answer(*probe(folder, watchers))
                 elif self.path in ("/", "/metrics"):
-                    self._answer(200, page_or_state(folder))
+                    self._answer(200, page_or_state(folder, watchers))
                 else:
                     self._answer(404, "only /metrics and /healthz are here\n")
             except (UserError, OSError) as error:  # the run's folder is gone, say

@@ -23,6 +23,7 @@ from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.control import Status
+from gearshift.run.state import Watcher
 from gearshift.run.watch import seen
 
 Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
@@ -65,9 +66,14 @@ def status(
     return EXIT_CODES[answer.health] if exit_code else 0
 
 
-def look(folder: Path, stalled_after: float = STALLED_SECONDS, watch: float | None = None) -> Answer:
-    """A run whose processes cannot be seen from here is watched for so many seconds at most."""
-    (record,) = seen([run_folder.read(folder)], watch)
+def look(
+    folder: Path,
+    stalled_after: float = STALLED_SECONDS,
+    watch: float | None = None,
+    watchers: dict[Path, Watcher] | None = None,
+) -> Answer:
+    """A run whose processes cannot be seen from here is watched for so many seconds at most, by these `watchers`."""
+    (record,) = seen([run_folder.read(folder)], watch, watchers)
     match record.state:
         case "done":
             return Answer(record, "healthy")

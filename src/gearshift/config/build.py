@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 from gearshift import models, optim
 from gearshift.config import Config, load_config
 from gearshift.config.data import SplitSection
-from gearshift.data.dataset import CsvFormat, Dataset, read
+from gearshift.data.dataset import CsvFormat, Dataset, open_dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
@@ -21,6 +22,7 @@ from gearshift.data.synthetic import ClickLog
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
+from gearshift.errors import warn
 from gearshift.models.losses import LOSSES
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.schedule import Schedule
@@ -136,9 +138,15 @@ def build(
     """All of `start` but the start: looks at the data and checks; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
-    data = datasets(config)
-    torch.manual_seed(config.train.seed)
-    model = models.build(config.model.name, data.train.schema, **config.model.settings())
+    remarks: list[str] = []  # of no process but the first that looks at the data
+    try:
+        data = datasets(config, remarks.append if schema is None else None)
+        torch.manual_seed(config.train.seed)
+        model = models.build(config.model.name, data.train.schema, **config.model.settings())
+    except BaseException:
+        for sentence in remarks:  # there is no run to tell them, and they may be the reason
+            warn(sentence)
+        raise
     return make_trainer(config).prepare(
         model,
         data.train,
@@ -148,6 +156,7 @@ def build(
         init_from=init_from,
         schema=schema,
         rows_elsewhere=rows_elsewhere,
+        remarks=remarks,
     )
 
 
@@ -158,7 +167,8 @@ class DataParts:
     test: Dataset | None
 
 
-def datasets(config: Config) -> DataParts:
+def datasets(config: Config, tell: Callable[[str], None] | None = warn) -> DataParts:
+    """`tell` hears what the user should know about the files. With None nobody looks for it."""
     if config.data.synthetic:
         return _synthetic(config)
     settings, schema = config.data, config.schema()
@@ -167,7 +177,8 @@ def datasets(config: Config) -> DataParts:
     def open_files(paths: tuple[str, ...] | None) -> Dataset | None:
         if paths is None:
             return None
-        found = read(list(paths), schema, format=settings.format, csv=csv, bad_lines=settings.bad_lines.skip)
+        bad_lines = settings.bad_lines.skip
+        found = open_dataset(list(paths), schema, tell, format=settings.format, csv=csv, bad_lines=bad_lines)
         return found if schema is not None else _as_stated(found, config)
 
     train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))

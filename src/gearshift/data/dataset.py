@@ -8,7 +8,7 @@ keep their order). A batch's `first` is its position in the epoch's order, so `s
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from threading import Lock
@@ -34,7 +34,7 @@ from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.readers.prepared import PreparedExamples, is_prepared, prepared_folder
 from gearshift.data.readers.python_objects import as_table
 from gearshift.data.readers.sniff import CsvFormat as CsvFormat
-from gearshift.data.readers.sources import Source, builtin_schema, open_source
+from gearshift.data.readers.sources import Source, builtin_schema, file_remarks, open_source
 from gearshift.data.schema import TYPE_NAMES, Schema
 from gearshift.data.synthetic import ClickLog
 from gearshift.errors import UserError, unknown_name, warn
@@ -68,6 +68,30 @@ def read(
 
     A list of dicts and a polars LazyFrame are read like the table that they make.
     """
+    return open_dataset(
+        source,
+        schema,
+        warn,
+        format=format,
+        csv=csv,
+        bad_lines=bad_lines,
+        labelled=labelled,
+        missing_columns=missing_columns,
+    )
+
+
+def open_dataset(
+    source: Source | Batch | ClickLog,
+    schema: Schema | None,
+    tell: Callable[[str], None] | None,
+    *,
+    format: str = "auto",
+    csv: CsvFormat = CsvFormat(),
+    bad_lines: int | BadLines = 0,
+    labelled: bool = True,
+    missing_columns: MissingColumnsMode = "fail",
+) -> Dataset:
+    """As `read`; `tell` hears what the user should know about the files. With None nobody looks for it."""
     if missing_columns not in get_args(MissingColumnsMode):
         raise unknown_name("missing_columns", missing_columns, get_args(MissingColumnsMode))
     if isinstance(source, Batch):
@@ -83,8 +107,9 @@ def read(
         csv = replace(csv, null=schema.null)
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
-    for remark in raw.remarks:
-        warn(remark)
+    if tell is not None:
+        for remark in file_remarks(raw):
+            tell(remark)
     if schema is None:
         schema = _stated(builtin_schema(found, raw), found)
     lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
@@ -212,17 +237,7 @@ class Dataset:
         A `Trainer` does this itself; a loop of your own calls it on the training data, and on other data with these as
         `reference`: `valid.fitted(train)`.
         """
-        from gearshift.data.fitted_transforms import fit_schema
-        from gearshift.data.id_spellings import spelling_remarks
-        from gearshift.data.separators import check_separators
-        from gearshift.data.value_forms import raw_examples
-
-        check_separators(self.examples)
-        raw = raw_examples(self.examples)
-        for remark in spelling_remarks(raw.source, raw.schema.features) if raw is not None else ():
-            warn(remark)
-        schema = reference.schema if reference is not None else fit_schema(self)
-        return self if schema == self.schema else self.with_schema(schema)
+        return fitted(self, reference, warn)
 
     def split(
         self, *, time: str | None = None, hash: str | Literal[True] | None = None, valid: float | str = "10%"
@@ -347,3 +362,18 @@ def cut(blocks: Iterator[Batch], size: int) -> Iterator[Batch]:
             missing -= len(block) - at
     if waiting:
         yield Batch.concat(waiting)
+
+
+def fitted(dataset: Dataset, reference: Dataset | None, tell: Callable[[str], None]) -> Dataset:
+    """As `Dataset.fitted`; `tell` hears what the user should know about the ids."""
+    from gearshift.data.fitted_transforms import fit_schema
+    from gearshift.data.id_spellings import spelling_remarks
+    from gearshift.data.separators import check_separators
+    from gearshift.data.value_forms import raw_examples
+
+    check_separators(dataset.examples)
+    raw = raw_examples(dataset.examples)
+    for remark in spelling_remarks(raw.source, raw.schema.features) if raw is not None else ():
+        tell(remark)
+    schema = reference.schema if reference is not None else fit_schema(dataset)
+    return dataset if schema == dataset.schema else dataset.with_schema(schema)

@@ -205,7 +205,8 @@ class Checkpoint:
         return f"{name}.safetensors" in self.files
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        with safe_open(self.path / f"{name}.safetensors", framework="numpy") as file:
+        path = self.path / f"{name}.safetensors"
+        with naming(path), safe_open(path, framework="numpy") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
 
     def rows(self, name: str) -> Iterator[RowBlock]:
@@ -221,7 +222,8 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        with naming(path / MANIFEST):
+            manifest = json.loads((path / MANIFEST).read_text())
         version, _, _ = int(manifest["format"]), manifest["facts"], manifest["files"]
     except FileNotFoundError:
         raise UserError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None

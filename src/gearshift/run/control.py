@@ -58,7 +58,7 @@ class Status:
     missing_workers: int = 0  # that should be running but are not
     wall_seconds: float = math.nan  # of the whole run, with the sessions before a resume
     save_retried: bool = (
-        False  # a save that the run cannot end without failed, and is tried again: a stop gives it up
+        False  # a save that the run cannot end without failed, and is tried again until somebody gives it up
     )
 
 
@@ -78,7 +78,7 @@ class Controlled(Protocol):
     def processes(self) -> Callable[[], dict[str, dict[str, float]]]: ...
     def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Any: ...
     def resize(self, workers: int) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self, *, give_up: bool = False) -> None: ...
     def checkpoint(self) -> None: ...
     def tell(self, sentence: str) -> None: ...
 
@@ -160,13 +160,10 @@ class ControlServer:
                 run.resize(workers)
                 return asdict(run.status())
             case {"do": "stop"}:
-                what = (
-                    "giving up the save that fails"
-                    if run.status().save_retried
-                    else "stopping after this step"
-                )
+                give_up = run.status().save_retried  # decided once: what is told is what is done
+                what = "giving up the save that fails" if give_up else "stopping after this step"
                 run.tell(f"asked to stop from another process; {what}")
-                run.stop()
+                run.stop(give_up=give_up)
                 return asdict(run.status())
             case {"do": "checkpoint"}:
                 run.checkpoint()

@@ -225,9 +225,12 @@ def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | Tor
         before = path
 
 
-def last_step(folder: Path) -> int | None:
-    """The step that the log of a run ends at; None if it has none. Looks at the end, not at 64 MB of lines."""
-    for path in reversed(files(folder)):
+def last_step(folder: Path, before: int = 0) -> int | None:
+    """The step that the log of a run ends at; None if it has none. Looks at the end, not at 64 MB of lines.
+
+    The first files, `before` of them, do not count: a session before this one wrote them.
+    """
+    for path in reversed(files(folder)[before:]):
         text = path.read_bytes()
         text = text[: text.rfind(b"\n") + 1]  # what comes after it is torn
         applied, head = text.rfind(_APPLIED), text.rfind(_HEAD)

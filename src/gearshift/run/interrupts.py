@@ -44,9 +44,11 @@ class SignalTarget(Protocol):
 
     @property
     def folder(self) -> Path: ...
-    def stop(self) -> None: ...
-    def status(self) -> SavedProgress:
-        """Called in a signal handler."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """`give_up`: a save that fails is not tried again. Never waits."""
+
+    def last_status(self) -> SavedProgress:
+        """As last heard. Never waits: a signal handler calls it, also while Ray's head is frozen."""
 
 
 class Stoppable(SignalTarget, Protocol):
@@ -60,8 +62,9 @@ class Stoppable(SignalTarget, Protocol):
 class Interrupts:
     """A signal handler: the first signal asks the run to stop, the next one quits.
 
-    While the last save is being retried, a stop means that it is given up. Whoever stopped the run before may not know
-    that its save fails, so that takes a signal of its own, and the one after it quits.
+    While the last save is being retried, a signal means that it is given up. Whoever stopped the run before may not
+    know that its save fails, so that takes a signal of its own, and the one after it quits. What the user is told is
+    what is asked of the run, whatever happens to the save meanwhile.
     """
 
     def __init__(self, run: SignalTarget, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
@@ -70,13 +73,13 @@ class Interrupts:
         self._gave_up = False
 
     def __call__(self, number: int, _frame: Any) -> None:
-        status = self._run.status()
+        status = self._run.last_status()
         if self.came and (self._gave_up or not status.save_retried):
             self._leave()
         self.came.append(number)
         self._gave_up = status.save_retried
         self._say(giving_up(self._run.folder, status.step) if self._gave_up else STOPPING)
-        self._run.stop()
+        self._run.stop(give_up=self._gave_up)
 
 
 STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without saving)"
@@ -193,7 +196,8 @@ def _leave(run: Stoppable, process: int) -> None:
         _quit()
     if run.over(0.0):
         return
-    _say(f"The program ends, and run {run.folder} with it, after this step ... (Ctrl-C quits at once)")
+    when = "when its last save succeeds" if run.last_status().save_retried else "after this step"
+    _say(f"The program ends, and run {run.folder} with it, {when} ... (Ctrl-C quits at once)")
     try:
         run.stop()
         while not run.over(POLL_SECONDS):

@@ -97,6 +97,7 @@ class Run(History):
         self.retries = Retries(policy.retry_for, self.tell)
         self.header: tuple[str, ...] = ()  # what to tell before the start
         self.messages = Messages()  # sentences for the user, in order; all of them are in run.log too
+        self.remarks: tuple[str, ...] = ()  # those of before the start: about its data
         self.last_evaluation: Evaluation | None = None
         self._stop, self._save_requested, self._ended = (
             threading.Event(),
@@ -128,6 +129,7 @@ class Run(History):
         With `warns`, `wait` also gives its warning about steps as a `DataWarning`, for users who read no messages.
         """
         self.folder, self._warns = folder, warns
+        self.remarks = tuple(self.messages)
         self.messages.keep_in(folder)
         self.health.begin(folder, self.resumed)
         if self.health.is_recovering and self.resumed:  # the time before this process took over counts too
@@ -153,12 +155,15 @@ class Run(History):
         """Whether it has ended, in whatever way."""
         return self._ended.is_set() and not self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Asks the run to stop after this step; it saves a checkpoint first. One that cannot be saved is given up."""
-        if self.retries.active:
+    def stop(self, *, give_up: bool = False) -> None:
+        """Asks the run to stop after this step; it saves a checkpoint first.
+
+        `give_up=True` gives up a save that fails and is being retried (`status().save_retried`): what is in no
+        checkpoint is lost.
+        """
+        self._stop.set()
+        if give_up:
             self.retries.give_up()
-        else:
-            self._stop.set()
 
     @property
     def stopping(self) -> bool:
@@ -272,6 +277,10 @@ class Run(History):
             self._seconds(),
             self.retries.active,
         )
+
+    def last_status(self) -> Status:
+        """As `status`; of a run on a cluster, as last heard: it asks nobody and never waits."""
+        return self.status()
 
     def _missing_workers(self) -> int:
         """That should be running but are not: they start, or are lost. Workers that are threads are always there."""

@@ -232,8 +232,15 @@ class HeartbeatWatcher:
         self.heard = False  # since this was made
 
     def look(self, holders: list[Holder]) -> float:
-        """Seconds since a change was seen. A file that is new to us is no sign of life yet."""
+        """Seconds since a change was seen.
+
+        A file that is there when we begin is no sign of life yet. Somebody has just made one that comes later: the time
+        begins anew, but only its next heartbeat tells that he lives.
+        """
+        began = bool(self._beats)
         for holder in holders:
+            if began and holder.path not in self._beats:
+                self._changed = time.monotonic()
             known = self._beats.get(holder.path)
             if known is not None and known != holder.beat:
                 self._changed, self.heard = time.monotonic(), True

@@ -82,7 +82,7 @@ class RemoteRun(History):
         control.ask(self.folder, "resize", workers=workers)
 
     def stop(self) -> None:
-        """Asks it to stop after this step; it saves a checkpoint first."""
+        """Asks it to stop after this step; it saves a checkpoint first. A save that is being retried is given up."""
         control.ask(self.folder, "stop")
 
     def checkpoint(self) -> None:

@@ -83,13 +83,14 @@ class Watcher:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._pulse = folder, ownership.HeartbeatWatcher()
+        self.quiet = 0.0  # seconds without a heartbeat, when it was looked at last
 
     def look(self, now: RunState) -> RunState:
         """The state with what the heartbeats have shown so far; call it every second or so."""
         owner = ownership.current(self._folder)
         if now.recorded == "unknown" or owner is None:
             return now
-        quiet = self._pulse.look([owner, *ownership.keepers(self._folder, owner.session)])
+        self.quiet = quiet = self._pulse.look([owner, *ownership.keepers(self._folder, owner.session)])
         if quiet > ownership.LAPSE_SECONDS:
             return RunState("failed", f"it was on {owner.host}, and there was no heartbeat for {quiet:.0f} s")
         if self._pulse.heard:

@@ -27,15 +27,28 @@ WATCH_SECONDS = (
 )  # in which a live run shows a heartbeat; whether it is dead takes longer
 
 
-def seen(records: Sequence[RunRecord], seconds: float | None = None) -> list[RunRecord]:
-    """With the states of runs that only heartbeats can tell, as a few of them show; all at once."""
+def seen(
+    records: Sequence[RunRecord], seconds: float | None = None, watchers: dict[Path, Watcher] | None = None
+) -> list[RunRecord]:
+    """With the states of runs that only heartbeats can tell, as a few of them show; all at once.
+
+    Who looks again and again keeps the `watchers`: they remember the last heartbeat, so that a dead run is known to be
+    dead after a while, however short each look is.
+    """
     seconds = WATCH_SECONDS if seconds is None else seconds
-    watchers = {record.folder: Watcher(record.folder) for record in records if record.needs_heartbeats}
-    found, until = list(records), time.monotonic() + seconds
-    while any(record.needs_heartbeats for record in found) and time.monotonic() < until:
-        found = [r.seen_by(watchers[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
+    watchers = {} if watchers is None else watchers
+    for record in records:
+        if not record.needs_heartbeats:
+            watchers.pop(record.folder, None)
+        elif record.folder not in watchers:
+            watchers[record.folder] = Watcher(record.folder)
+    kept, found, until = dict(watchers), list(records), time.monotonic() + seconds
+    while open_ones := [record for record in found if record.needs_heartbeats]:
+        found = [r.seen_by(kept[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
+        if time.monotonic() >= until or all(kept[record.folder].quiet >= seconds for record in open_ones):
+            break
         time.sleep(ownership.BEAT_SECONDS / 8)
-    return [_not_heard(r, seconds) if r.needs_heartbeats else r for r in found]
+    return [_not_heard(r, kept[r.folder].quiet) if r.needs_heartbeats else r for r in found]
 
 
 def _again(record: RunRecord) -> RunRecord:
@@ -45,7 +58,7 @@ def _again(record: RunRecord) -> RunRecord:
 def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
     """It may be dead, or just slow: that is not known."""
     why = record.reason or "its owner is gone"
-    known = f"no heartbeat for {seconds:.0f} s; it counts as failed after {ownership.LAPSE_SECONDS:g} s without one"
+    known = f"no heartbeat for {int(seconds)} s; it counts as failed after {ownership.LAPSE_SECONDS:g} s without one"
     return replace(record, state="unknown", reason=f"{why}; {known}")
 
 

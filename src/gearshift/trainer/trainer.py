@@ -17,7 +17,7 @@ from torch import nn
 
 from gearshift import models
 from gearshift.cluster_model.cluster import ClusterModel
-from gearshift.data.dataset import Dataset
+from gearshift.data.dataset import Dataset, fitted
 from gearshift.data.schema import Schema
 from gearshift.data.skew import differences
 from gearshift.data.value_forms import observed_forms
@@ -276,18 +276,40 @@ class Trainer:
         init_from: str | Path | None = None,
         schema: Schema | None = None,
         rows_elsewhere: bool = False,
+        remarks: Sequence[str] = (),
     ) -> Run:
         """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint.
 
         `schema` is what another process has learned from the data; with `rows_elsewhere` others hold the rows.
+        `remarks` were found when the data were opened: the run tells them, as those that are found here.
         """
+        told = list(remarks)
+        try:
+            return self._prepare(model, train, valid, test, resume, init_from, schema, rows_elsewhere, told)
+        except BaseException:
+            for sentence in told:  # there is no run to tell them, and they may be the reason
+                warn(sentence)
+            raise
+
+    def _prepare(
+        self,
+        model: nn.Module,
+        train: Dataset,
+        valid: Dataset | None,
+        test: Dataset | None,
+        resume: Path | None,
+        init_from: str | Path | None,
+        schema: Schema | None,
+        rows_elsewhere: bool,
+        told: list[str],
+    ) -> Run:
         is_first = schema is None  # no other process has looked at the data
         saved = None
         if resume is not None:
             saved = Checkpoint.open(_last_of(resume), lambda file: not (rows_elsewhere and is_of_rows(file)))
         if saved is not None:
             schema = Schema.from_dict(saved.facts["schema"])
-        train = train.fitted() if schema is None else train.with_schema(schema)
+        train = fitted(train, None, told.append) if schema is None else train.with_schema(schema)
         valid = None if valid is None else valid.with_schema(train.schema)
         test = None if test is None else test.with_schema(train.schema)
         if valid is None and (self.plan.early_stopping or self.plan.plateau):
@@ -309,8 +331,9 @@ class Trainer:
         run = Run(training, self.checkpoint, self.callbacks, test)
         if is_first:
             parts = [train if saved is not None else None, valid, test]
-            for sentence in _remarks(known, parts, init_from):
-                run.tell(sentence)
+            told += _remarks(known, parts, init_from)
+        for sentence in dict.fromkeys(told):
+            run.tell(sentence)
         if saved is not None:
             run.restore(saved)
         elif init_from is not None:
@@ -371,7 +394,7 @@ def _remarks(known: Schema, parts: Sequence[Dataset | None], init_from: str | Pa
     if init_from is not None:
         before = Schema.from_dict(Checkpoint.open(resolve(Path(init_from))).facts["schema"])
         found += differences(before.forms, known.forms, "the training data").values()
-    return list(dict.fromkeys(found))
+    return found
 
 
 @dataclass(frozen=True)

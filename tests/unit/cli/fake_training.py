@@ -70,7 +70,10 @@ class Run:
     def status(self) -> Status:
         return Status(step=self.step, examples=self.step * 100, total=self.steps * 100)
 
-    def stop(self) -> None:
+    def last_status(self) -> Status:
+        return self.status()
+
+    def stop(self, *, give_up: bool = False) -> None:
         self._stop.set()
 
     def wait(self, timeout: float | None = None) -> Result:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
-from gearshift.config import load_config
+from gearshift.cli import compare
+from gearshift.config import Config, load_config
 from gearshift.config.build import build, make_trainer, start
-from gearshift.errors import UserError
+from gearshift.errors import DataWarning, UserError
 from gearshift.models.losses import LOSSES
 from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
@@ -51,6 +55,49 @@ def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
     assert (run.folder / "config.yaml").is_file() and (run.folder / "report.json").is_file()
     assert any("embedding rows expected" in line for line in run.header)
     assert str(run.folder) in run.header[0]
+
+
+def with_a_copy(tmp_path: Path) -> Config:
+    """Of the file that it trains on."""
+    configured(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / "logs" / name).write_bytes((tmp_path / "clicks.csv").read_bytes())
+    return load_config(tmp_path / "clicks.yaml", [f"data.train={tmp_path / 'logs'}"])
+
+
+def test_what_is_said_of_the_data_is_a_message_of_the_run_and_in_its_log(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        run = start(with_a_copy(tmp_path), command="test")
+        run.wait(120)
+    (said,) = [line for line in run.messages if "holds the same examples as" in line]
+    assert (run.folder / "run.log").read_text().count(said) == 1
+
+
+def test_what_is_said_of_the_data_of_compared_runs_is_warned_of(tmp_path: Path) -> None:
+    """Their messages are not shown."""
+    asked = cast(compare.Asked, SimpleNamespace(config="clicks.yaml"))
+    with pytest.warns(DataWarning, match="holds the same examples as"):
+        compare._run(with_a_copy(tmp_path), asked)
+
+
+def test_only_the_first_process_of_a_cluster_looks_for_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_a_copy(tmp_path)
+    first = build(config, rows_elsewhere=True)
+    assert any("holds the same examples as" in line for line in first.messages)
+    monkeypatch.setattr("gearshift.data.readers.sources.copy_remarks", lambda files: pytest.fail("again"))
+    other = build(config, schema=first.training.learner.schema, rows_elsewhere=True)
+    assert other.messages == []
+
+
+def test_what_is_said_of_data_that_fail_is_warned_of(tmp_path: Path) -> None:
+    """There is no run that could tell it."""
+    config = with_a_copy(tmp_path)
+    with pytest.warns(DataWarning, match="holds the same examples as"), pytest.raises(UserError):
+        build(config, resume=tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("breaks", ["config.yaml", "control", "run.json"])

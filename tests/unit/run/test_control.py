@@ -54,7 +54,7 @@ class Fake:
         self.asked.append((strategy, settings, reason))
         return Switch(strategy, "sync", 812, 0.44, 8, 0, reason)
 
-    def stop(self) -> None:
+    def stop(self, *, give_up: bool = False) -> None:
         self.stopping.set()
 
     def checkpoint(self) -> None:

@@ -227,6 +227,11 @@ def test_steps_that_a_lost_coordinator_had_made_are_counted_once(tmp_path: Path)
     log(GradientArrived(0, 9, 1.0), [Apply(617, (Part(9),))])
     log.close()
 
+    costs: list[int] = []
+
+    def recovers(*_: object, redone_steps: int, **__: object) -> None:
+        costs.append(redone_steps)
+
     def restarted(health: Health) -> str:
         said: list[str] = []
         training = SimpleNamespace(step=600)
@@ -238,6 +243,13 @@ def test_steps_that_a_lost_coordinator_had_made_are_counted_once(tmp_path: Path)
     sentence = (
         "the coordinator was lost and restarted; the run goes on from step-600: 17 steps are done again"
     )
+    (folder / "cluster.json").write_text('{"logs_before": 1}')  # all that was a session before, which ended
+    assert (
+        restarted(cast(Health, SimpleNamespace(recovers=recovers, begin=lambda folder: None)))
+        == (sentence.partition(":")[0])
+    )
+    assert costs == [0]
+    (folder / "cluster.json").unlink()
     assert restarted(Health()) == sentence
     second = Health()
     assert restarted(second) == sentence  # the first one was lost before it made a step

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -103,10 +104,13 @@ def test_a_folder_that_is_gone_for_a_while(disk: SmallDisk) -> None:
     assert_saved(run)
 
 
-def test_it_is_given_up_by_a_stop(disk: SmallDisk) -> None:
+def test_it_is_given_up_by_a_stop_that_says_so(disk: SmallDisk) -> None:
     run = started(disk, lambda run: disk.fill())
     until_retrying(run)
-    run.stop()
+    run.stop()  # does not
+    time.sleep(1.0)
+    assert run.status().save_retried
+    run.stop(give_up=True)
     sentence = (
         r"step-8 was not written, step-3 is intact.*Retrying was stopped on request: step-3 is kept, steps 4 to 8 "
         rf'are lost\. Resume: trainer\.fit\(.*resume="{run.folder}"\)$'
@@ -204,7 +208,7 @@ def test_ctrl_c_while_the_report_cannot_be_written_keeps_all_steps(
         disk, lambda run: monkeypatch.setattr("gearshift.run.local_run.run_folder.write_json", full)
     )
     assert "report.json was not written" in until_retrying(run, "The run cannot go on without it")
-    run.stop()
+    run.stop(give_up=True)
     with pytest.raises(
         UserError, match=r"all 8 steps are kept, in step-8; the files after them, .* are lost"
     ):
@@ -231,8 +235,8 @@ def test_the_signal_after_the_one_that_gives_up_quits(
     now, did = [False], list[str]()
     run = SimpleNamespace(
         folder=tmp_path,
-        status=lambda: SimpleNamespace(step=8, save_retried=now[0]),
-        stop=lambda: did.append("give up" if now[0] else "stop"),
+        last_status=lambda: SimpleNamespace(step=8, save_retried=now[0]),
+        stop=lambda give_up: did.append("give up" if give_up else "stop"),
     )
 
     def leave() -> NoReturn:
@@ -244,3 +248,21 @@ def test_the_signal_after_the_one_that_gives_up_quits(
         with suppress(Quit):
             handler(signal.SIGINT, None)
     assert did == expected
+
+
+def test_a_ctrl_c_that_said_it_would_stop_gives_up_nothing(disk: SmallDisk) -> None:
+    """The save begins to fail between the word and the deed."""
+    run = started(disk, lambda run: disk.fill())
+    told: list[str] = []
+
+    def say(sentence: str) -> None:
+        until_retrying(run)
+        told.append(sentence)
+
+    before = replace(run.status(), save_retried=False)
+    asked = SimpleNamespace(folder=run.folder, last_status=lambda: before, stop=run.stop)
+    interrupts.Interrupts(asked, say, lambda: pytest.fail("quit"))(signal.SIGINT, None)
+    assert told == [interrupts.STOPPING]
+    disk.free()
+    run.wait(30)
+    assert Checkpoint.open((run.folder / "checkpoints" / "last").resolve()).facts["step"] == 8

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership, ownership_files, process_identity
+from gearshift.run.state import Watcher
 
 FAST = (
     "from gearshift.run import ownership as lease, folder as run_folder, log as run_log\n"
@@ -421,7 +422,7 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
 ) -> None:
     """Nobody can look at the processes of such a cluster: their heartbeats tell, or that there are none."""
     from gearshift.cli import app as cli
-    from gearshift.cli.metrics import page_or_state
+    from gearshift.cli.metrics import page_or_state, probe
     from gearshift.run import watch
 
     process = started(folder)
@@ -448,6 +449,18 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     assert "(its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one)" in (
         capsys.readouterr().out
     )
+    watchers: dict[
+        Path, Watcher
+    ] = {}  # of a process that serves /healthz: each look is shorter than the wait
+    answers = [probe(folder, watchers)[1].split()[0]]
+    for _ in range(20):
+        answers.append(probe(folder, watchers)[1].split()[0])
+        time.sleep(0.2)
+    assert (answers[0], answers[-1]) == ("unknown", "failed")
+    assert 'state="failed"} 1' in page_or_state(folder, watchers)
+    revived = ownership.Heart(ownership.Keeper(folder, owner.session, "shard-1", {}).path)
+    assert "failed" not in [probe(folder, watchers)[1].split()[0] for _ in range(5)]
+    revived.stop()
     assert cli.run(["status", str(folder), "--exit-code", "--wait"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
     monkeypatch.setattr(watch, "WATCH_SECONDS", 3.0)

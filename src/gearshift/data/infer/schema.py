@@ -33,7 +33,7 @@ from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.files import hive_keys
 from gearshift.data.readers.python_objects import as_table
 from gearshift.data.readers.sniff import CsvFormat
-from gearshift.data.readers.sources import Source, builtin_schema, open_source
+from gearshift.data.readers.sources import Source, builtin_schema, file_remarks, open_source
 from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.errors import UserError
@@ -110,7 +110,7 @@ def infer(
     source = as_table(source)
     expected = frozenset(n for n in (label, time) if n)
     raw, format = open_source(source, format=format, csv=csv, expected=expected)
-    remarks = raw.remarks
+    remarks = file_remarks(raw)
     profiles, examples, unreadable = sample_profiles(raw)
     markers = find_missing_markers(profiles) if format == "csv" and csv.null == CsvFormat().null else ()
     if markers:

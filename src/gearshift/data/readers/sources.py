@@ -89,9 +89,12 @@ def open_source(
     for file in files:
         if file.size == 0:
             raise UserError(f"{file.path} is empty.")
-    raw, found = _open_files(files, format, csv, expected)
-    raw.remarks += copy_remarks(files)
-    return raw, found
+    return _open_files(files, format, csv, expected)
+
+
+def file_remarks(raw: RawSource) -> tuple[str, ...]:
+    """Sentences for the user about how the files are read. Opens those that may be copies of each other."""
+    return (*raw.remarks, *copy_remarks(raw.files))
 
 
 def _open_files(

@@ -106,7 +106,8 @@ def coordinate(member: Membership, context: ProcessContext, process_manager: Pro
 def tell_of_restart(run: Run, folder: Path, seconds: float) -> None:
     """The coordinator before this one was lost so many `seconds` ago. Its event log knows how far it came."""
     where = run.resumed.name if run.resumed else "the beginning"
-    again = max(0, (last_step(folder) or 0) - run.training.step)
+    logs_before = int(read_state(folder).get("logs_before", 0))
+    again = max(0, (last_step(folder, logs_before) or 0) - run.training.step)
     more = f": {again:,} steps are done again" if again else ""
     run.tell(f"the coordinator was lost and restarted; the run goes on from {where}{more}")
     # Of a coordinator that was lost while it restarted, the steps are counted already.

@@ -32,7 +32,7 @@ from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
-from gearshift.run import control, interrupts, ownership, process_identity, temporary_folders
+from gearshift.run import control, event_log, interrupts, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.control import Status
@@ -103,6 +103,7 @@ def start(
             private=private,
         )
         write_state(folder, token=context.token, starts_before=read_state(folder).get("start", 0))
+        write_state(folder, logs_before=len(event_log.files(folder)))
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
@@ -192,6 +193,10 @@ class LaunchedRun(History):
 
     def status(self) -> Status:
         self._look()
+        return self._status
+
+    def last_status(self) -> Status:
+        """As last heard: it asks nobody and never waits, also while Ray's head is frozen."""
         return self._status
 
     def processes(self) -> dict[Any, tuple[int, str]]:
@@ -355,15 +360,15 @@ class LaunchedRun(History):
     def resize(self, workers: int) -> None:
         self._ask("resize", workers)
 
-    def stop(self) -> None:
-        """Each call is one request, as of `Run.stop`; a coordinator that restarts gets it again."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """As `Run.stop`. A coordinator that restarts is asked again, and never to give up: its save may succeed."""
         self._stopping = True
         if not self._over:
-            self._send_stop()
+            self._send_stop(give_up=give_up)
 
-    def _send_stop(self) -> None:
+    def _send_stop(self, *, give_up: bool = False) -> None:
         self._stop_heard_by = self._start
-        self._coordinator.ask.remote("stop")
+        self._coordinator.ask.remote("stop", give_up=give_up)
 
     def checkpoint(self) -> None:
         self._ask("checkpoint")

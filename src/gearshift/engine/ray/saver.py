@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gearshift.engine.ray import snapshots
 from gearshift.engine.ray.process_context import STATE, read_state, write_state
+from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.run import ownership
 from gearshift.run.saver import Saver, refuse_vanished, why
@@ -116,12 +117,18 @@ class FolderSnapshotStore:
         write_state(self._folder, incarnation=self._incarnation)
 
     def newest(self) -> tuple[str, dict[str, Any]]:
-        return self._engine.context.with_retries(self._newest, self._engine.tell)
+        return self._engine.context.with_retries(
+            self._newest, self._engine.tell, lambda: self._engine.stop_requested
+        )
 
     def _newest(self) -> tuple[str, dict[str, Any]]:
         training, last = self._engine.training, self._engine.saver.last
         assert last is not None, "a run begins with a checkpoint"
-        saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
+        try:
+            saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
+        except UserError:  # it is not there, or not whole
+            refuse_vanished(self._folder)  # with its folder, which may come back
+            raise
         progress = saved.facts["progress"]
         # Whatever was asked since then still counts: a strategy is no state of the parameters.
         facts = {

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowBlock, StoreSnapshot
+from gearshift.errors import naming
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import Server
@@ -130,7 +131,8 @@ def commit(
                     values.copy_(saved)
             for name, values in learner.server.buffers.items() if shard == 0 else ():
                 values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
-            said = json.loads((beside / f"s{shard}.json").read_text())
+            with naming(beside / f"s{shard}.json"):
+                said = json.loads((beside / f"s{shard}.json").read_text())
             files |= said["files"]
             sizes.append(said["sizes"])
     for leftover in [*beside.glob("dense-s*.safetensors"), *beside.glob("s*.json")]:
@@ -148,6 +150,6 @@ def discard(checkpoints: Path, name: str) -> None:
 
 
 def _arrays(file: Path) -> Iterator[tuple[str, NDArray[Any]]]:
-    with safe_open(file, framework="numpy") as opened:
+    with naming(file), safe_open(file, framework="numpy") as opened:
         for name in opened.keys():  # noqa: SIM118 (not a dict)
             yield name, np.asarray(opened.get_tensor(name))

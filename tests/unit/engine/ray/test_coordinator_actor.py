@@ -1,4 +1,4 @@
-"""The coordinator's actor when it starts and when it was replaced: the real hub, with stand-ins for Ray and the run."""
+"""The coordinator's actor when it starts and when it was replaced: the real coordinator, with stand-ins for Ray and the run."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class World:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.did = folder, list[str]()
+        self.warned: list[Callable[[str], None]] = []  # through whom
         mine = run_folder.claim(folder)
         self.context = ProcessContext(
             cast(Recipe, None), folder, str(folder), 1, "ipc", "", token=mine.session, folder_seconds=20.0
@@ -45,6 +46,7 @@ class World:
         for name, stand_in in {
             "ray": ray,
             "take_title": lambda *_: None,
+            "warn_through": self.warned.append,
             "with_retries": lambda *_: self.context,
             "state_of": self.state_of,
             "this_place": lambda: (7, "node"),
@@ -180,3 +182,40 @@ def test_a_failure_of_the_run_is_no_reason_to_step_down(world: World) -> None:
         raise UserError("no such column")
 
     assert world.live(begin)._error == ("no such column", True) and world.did == ENDED
+
+
+def test_an_error_of_any_kind_does_not_end_the_watch_over_the_cluster(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would notice that machines are drained."""
+    looks, ended = list[int](), threading.Event()
+
+    def context_store(*_: object) -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise TypeError("an answer of another version of Ray")
+        ended.set()
+
+    monkeypatch.setattr(coordinator_actor, "context_store", context_store)
+    monkeypatch.setattr(coordinator_actor, "LOOK_SECONDS", 0.01)
+    coordinator = object.__new__(CoordinatorActor)
+    coordinator._plan, coordinator._context, coordinator._leaving = (
+        ProcessPlacement("run", {}, 1, 1),
+        world.context,
+        set(),
+    )
+    run: Any = type("Watched", (), {"finished": property(lambda self: ended.is_set())})()
+    threading.Thread(target=coordinator._watch_over_cluster, args=(run,), daemon=True).start()
+    assert ended.wait(20), "the thread has ended"
+
+
+def test_what_a_coordinator_is_warned_of_before_it_fails_is_heard(world: World) -> None:
+    """Ray discards its stderr."""
+
+    def begin(*_: object) -> Any:
+        world.warned[0]("7,212 is read as 7212")
+        raise UserError("line 3 is no number")
+
+    coordinator = world.live(begin)
+    assert coordinator.watch(0, 0)["messages"] == ["7,212 is read as 7212"]
+    assert coordinator._error == ("line 3 is no number", True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from gearshift.engine.ray import launch
 from gearshift.engine.ray.launch import LaunchedRun
 from gearshift.run import folder as run_folder
+from gearshift.run import interrupts
 from gearshift.run.control import Status
 
 STATUS = Status(1, 10, 100, 1.0, 10.0, 0.5, 0.5, None, "training")
@@ -21,9 +23,9 @@ class Coordinator:
     """Answers questions at once; `start` grows when it restarts."""
 
     def __init__(self) -> None:
-        self.start, self.requests = 1, list[str]()
+        self.start, self.requests = 1, list[tuple[str, bool]]()
         self.watch = SimpleNamespace(remote=lambda seen, start: self.answer())
-        self.ask = SimpleNamespace(remote=self.requests.append)
+        self.ask = SimpleNamespace(remote=lambda what, give_up: self.requests.append((what, give_up)))
 
     def answer(self) -> dict[str, Any]:
         return {"over": False, "error": None, "start": self.start, "messages": [], "status": STATUS}
@@ -69,19 +71,38 @@ def launched(
 def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
     launched: tuple[LaunchedRun, Coordinator, LocalRay],
 ) -> None:
-    """A repeated stop means that a last save that fails shall be given up: one Ctrl-C must not mean that."""
+    """That a save that fails shall be given up is not said again: to the next coordinator it may succeed."""
     run, coordinator, _ = launched
     run.status()
-    run.stop()
+    run.stop(give_up=True)
     for _ in range(5):
         run.status()
-    assert coordinator.requests == ["stop"]
+    assert coordinator.requests == [("stop", True)]
     coordinator.start = 2
     for _ in range(5):
         run.status()
-    assert coordinator.requests == ["stop", "stop"]
+    assert coordinator.requests == [("stop", True), ("stop", False)]
     run.stop()
-    assert len(coordinator.requests) == 3
+    assert coordinator.requests[2:] == [("stop", False)]
+
+
+def test_ctrl_c_asks_nothing_of_ray(launched: tuple[LaunchedRun, Coordinator, LocalRay]) -> None:
+    """With a frozen head it would wait, and so would the user who wants to quit."""
+    run, coordinator, _ = launched
+    run.status()
+    run._ray.answered = run._ray.answer = lambda *arguments: pytest.fail("a frozen head")
+    left: list[str] = []
+
+    def leave() -> NoReturn:
+        left.append("quit")
+        raise SystemExit
+
+    handler = interrupts.Interrupts(run, lambda sentence: None, leave)
+    handler(signal.SIGINT, None)
+    with pytest.raises(SystemExit):
+        handler(signal.SIGINT, None)
+    assert coordinator.requests == [("stop", False)] and left == ["quit"]
+    run._leave()
 
 
 def test_a_run_that_has_ended_ends_its_cluster_and_is_done(

@@ -15,13 +15,14 @@ import pytest
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray import process_context as sites
+from gearshift.engine.ray import snapshots
 from gearshift.engine.ray.coordinator_process import RayEngine, coordinate
 from gearshift.engine.ray.process_context import ProcessContext, write_state
 from gearshift.engine.ray.saver import FolderSnapshotStore
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
-from gearshift.parameters.checkpoint import CheckpointFolder
+from gearshift.parameters.checkpoint import Checkpoint, CheckpointFolder
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership, ownership_files
 from tests.small_disk import small_disk
@@ -247,3 +248,34 @@ def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp
         disk.free()
         here = CheckpointFolder(disk.path, 3).take_over(source)
         assert [file.name for file in here.iterdir()] == ["manifest.json"]
+
+
+def snapshot_store_of(
+    context: ProcessContext, last: Path, stopped: Callable[[], bool], said: list[str]
+) -> FolderSnapshotStore:
+    saver = SimpleNamespace(last=last)
+    engine = SimpleNamespace(context=context, training=None, saver=saver, tell=said.append)
+    made = type("Asked", (SimpleNamespace,), {"stop_requested": property(lambda self: stopped())})
+    return FolderSnapshotStore(made(**vars(engine)))
+
+
+def test_a_rewind_that_waits_for_its_folder_ends_when_the_run_is_asked_to_stop(tmp_path: Path) -> None:
+    """The checkpoint is away with its folder: that is no checkpoint that is damaged."""
+    site, said = replace(site_in(tmp_path / "run"), folder_seconds=10_000.0), list[str]()
+    vault = snapshot_store_of(site, site.folder / "checkpoints" / "step-3", lambda: bool(said), said)
+    with pytest.raises(UserError, match=r"\(the run's folder is gone\) and was asked to stop"):
+        vault.newest()
+
+
+@pytest.mark.parametrize("read", ["checkpoint", "part"])
+def test_a_file_of_tensors_that_is_away_is_of_the_run_folder(tmp_path: Path, read: str) -> None:
+    """safetensors says so without a number and a name."""
+    site, said = replace(site_in(tmp_path), folder_seconds=0.3), list[str]()
+    saved = Checkpoint(tmp_path / "checkpoints" / "step-3", {}, ())
+    part = tmp_path / "checkpoints" / ".step-3-1.part" / "dense-s0.safetensors"
+    with pytest.raises(UserError, match=rf"could not write in {tmp_path} .*\(No such file or directory\)"):
+        site.with_retries(
+            lambda: saved.arrays("dense") if read == "checkpoint" else dict(snapshots._arrays(part)),
+            said.append,
+        )
+    assert len(said) == 1

@@ -44,7 +44,14 @@ def test_work_that_fails_has_finished() -> None:
     assert machines.within(60, lambda: 1 / 0)
 
 
-def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(frozen_head: None) -> None:
+@pytest.mark.parametrize(
+    ("local", "left"),
+    [(object(), "end with its cluster"), (None, "are ended when it answers again, or end with the cluster")],
+)
+def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(
+    frozen_head: None, local: object, left: str
+) -> None:
+    """A cluster that others started does not end with the run."""
     sentences: list[str] = []
     coordinator = object.__new__(coordinator_actor.CoordinatorActor)
     coordinator._plan, coordinator._actors, coordinator._wanted, coordinator._head_is_silent = (
@@ -54,11 +61,11 @@ def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(frozen_head: Non
         False,
     )
     coordinator._membership = SimpleNamespace(tell=sentences.append)  # type: ignore[assignment]
+    coordinator._context = SimpleNamespace(local=local)
     coordinator.close()
     coordinator.close()
     assert coordinator._wanted == 0
-    assert [s for s in sentences if "Ray's head does not answer" in s] == sentences[:1]
-    assert len(sentences) == 1
+    assert sentences == [f"Ray's head does not answer; processes of this run that are left {left}"]
 
 
 def test_a_starter_ends_a_run_while_the_head_is_frozen(frozen_head: None) -> None:

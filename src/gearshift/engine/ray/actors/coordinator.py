@@ -46,7 +46,7 @@ from gearshift.engine.ray.actors.process import (
     late_sentence,
 )
 from gearshift.engine.wire.keys import Contact
-from gearshift.errors import UserError, brief
+from gearshift.errors import UserError, brief, warn_through
 from gearshift.run.retry import retry
 
 LOOK_SECONDS = (
@@ -64,7 +64,7 @@ class RunView(Protocol):
     @property
     def messages(self) -> list[str]: ...
     def status(self) -> Any: ...
-    def stop(self) -> None: ...
+    def stop(self, *, give_up: bool = False) -> None: ...
     def wait(self, timeout: float) -> Any:
         """For its end, and raises what went wrong; `TimeoutError` when the time is over first."""
 
@@ -109,6 +109,7 @@ class CoordinatorActor:
     def _live(self) -> None:
         try:
             take_title("coordinator")
+            warn_through(self._membership.tell)
             self._enter()
             self._membership._known = self._contacts
             self._run = self._context.with_retries(
@@ -132,6 +133,8 @@ class CoordinatorActor:
                 self._context.record_failure(self._error[0])
         with contextlib.suppress(Exception):
             self._context.over()
+        if self._run is None:
+            self._early += self._membership._sentences
         self._over = True  # whoever watches may end this process now
         time.sleep(FAREWELL_SECONDS)  # whoever watches may still ask how it ended
         leave_place(self._plan)
@@ -178,7 +181,7 @@ class CoordinatorActor:
     def _watch_over_cluster(self, run: RunView) -> None:
         """In a thread of its own: a head that does not answer must not keep the run from ending."""
         while not run.finished:
-            with contextlib.suppress(RayError, RuntimeError):  # its head may be busy
+            with contextlib.suppress(Exception):  # its head may be busy: the next time
                 context_store(self._plan.name, self._context)
                 self._heed_machines()
             time.sleep(LOOK_SECONDS)
@@ -397,9 +400,11 @@ class CoordinatorActor:
         self._wanted = 0
         if not self._head_is_silent and not within(END_SECONDS, self._end_all):
             self._head_is_silent = True
-            self._membership.tell(
-                "Ray's head does not answer; processes of this run that are left end with its cluster"
+            own = self._context is not None and self._context.local is not None
+            left = (
+                "end with its cluster" if own else "are ended when it answers again, or end with the cluster"
             )
+            self._membership.tell(f"Ray's head does not answer; processes of this run that are left {left}")
 
     def _end_all(self) -> None:
         for who in list(self._actors):
