@@ -180,7 +180,7 @@ def notes(
 def _keep(asked: CompareOptions, reports: dict[str, list[dict[str, Any]]]) -> None:
     """What is known so far, should the rest not come."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
+    run_folder.export_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
 
 
 def _write(
@@ -188,8 +188,8 @@ def _write(
 ) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
-    run_folder.write_json(asked.out / "compare.json", found)
-    run_folder.write_text(asked.out / "compare.md", markdown(arms, asked) + "\n")
+    run_folder.export_json(asked.out / "compare.json", found)
+    run_folder.export_text(asked.out / "compare.md", markdown(arms, asked) + "\n")
     terminal.say(f"Wrote {asked.out / 'compare.json'}, {asked.out / 'compare.md'}.")
 
 

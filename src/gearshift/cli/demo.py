@@ -57,7 +57,7 @@ def demo(folder: Path, examples: str) -> int:
     """Returns the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "demo.yaml"
-    run_folder.write_text(file, _CONFIG.format(examples=examples, runs=folder / "runs"))
+    run_folder.export_text(file, _CONFIG.format(examples=examples, runs=folder / "runs"))
     config = load_config(file)
 
     from gearshift.config.build import start
@@ -88,7 +88,7 @@ def _change_gear(folder: Path, examples: str) -> int:
         return 0
     file = folder / "uneven.yaml"
     text = _UNEVEN.format(examples=UNEVEN, slow=SLOW, switch=SWITCH, runs=folder / "runs")
-    run_folder.write_text(file, text)
+    run_folder.export_text(file, text)
     _show(f"gearshift train {file}")
     run = start(load_config(file), command=command_line())
     seen = [(0.0, 0)]

@@ -50,7 +50,7 @@ def evaluate(
     else:
         figures = measure(opened[0], data, by, missing_columns)
     if json_file is not None:
-        run_folder.write_json(json_file, figures)
+        run_folder.export_json(json_file, figures)
 
 
 def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

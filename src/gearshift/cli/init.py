@@ -51,7 +51,7 @@ def init(
         dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
     extent = Extent(dataset.estimate(), dataset.time_range())
     text = written(found, data, stem(data), extent, skip=stated.bad_lines.skip)
-    run_folder.write_text(target, text)  # before a word is said: who reads along may stop reading
+    run_folder.export_text(target, text)  # before a word is said: who reads along may stop reading
     terminal.say(f"{data}: {found.sample}")
     rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))

@@ -31,7 +31,7 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
     try:
         _convert(there, beside, output)
         config_text = prepared_config(asked, output, list(there)).to_yaml()
-        run_folder.write_text(beside / "config.yaml", config_text)
+        run_folder.export_text(beside / "config.yaml", config_text)
         put_in_place(beside, output)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

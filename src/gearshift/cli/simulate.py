@@ -44,7 +44,7 @@ def simulate_command(asked: SimulateOptions, *, json_file: Path | None) -> None:
         for sentence in [*told_changes(arm, outcome), *warnings(arm, outcome)]:
             terminal.say(sentence)
     if json_file is not None:
-        run_folder.write_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
+        run_folder.export_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
 
 
 def _simulated(cluster: ClusterModel, arm: SimulatedArm, examples: int) -> Outcome:

@@ -60,7 +60,7 @@ def status(
     """`wait`: until heartbeats have decided whether a run that cannot be seen from here is dead."""
     answer = look(run_of(run), stalled_after, DECIDED_SECONDS if wait else None)
     if json_file is not None:
-        run_folder.write_json(json_file, answer.as_json())
+        run_folder.export_json(json_file, answer.as_json())
     for line in _lines(answer):
         terminal.say(line)
     return EXIT_CODES[answer.health] if exit_code else 0

@@ -180,7 +180,7 @@ def _keep(found: Sweep, swept: BatchSweep, out: Path, *, finished: bool = False)
     """What is known so far, should the rest not come."""
     asked = swept.asked
     wanted = {"config": str(asked.config), "factors": list(asked.factors), "seeds": asked.seeds}
-    run_folder.write_json(out / "sweep.json", {"finished": finished, **wanted, **found.as_json()})
-    run_folder.write_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
+    run_folder.export_json(out / "sweep.json", {"finished": finished, **wanted, **found.as_json()})
+    run_folder.export_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
     picture = found.picture(f"{swept.config.name}: what a larger batch costs")
-    run_folder.write_text(out / "sweep.svg", picture)
+    run_folder.export_text(out / "sweep.svg", picture)

@@ -74,7 +74,7 @@ def train(
     run: StartedRun = start(asked, command=command_line(), resume=saved, init_from=warm)
     ending = follow(run)
     if ending.exit_code == 0 and json_file is not None:
-        run_folder.write_json(json_file, ending.result.report)
+        run_folder.export_json(json_file, ending.result.report)
     return ending.exit_code
 
 
@@ -104,7 +104,7 @@ def nothing_left(folder: Path, asked: Config) -> bool:
 def say_nothing_left(folder: Path, json_file: Path | None) -> int:
     """The work is done, as a script that resumes until it is wants to hear."""
     if json_file is not None:
-        run_folder.write_text(json_file, (folder / run_folder.REPORT).read_text())
+        run_folder.export_text(json_file, (folder / run_folder.REPORT).read_text())
     terminal.say(
         f"Run {folder} went to its end: nothing is left to train. Longer: --resume {folder} train.epochs=N; "
         f"a new run with its embeddings: --init-from {folder}"

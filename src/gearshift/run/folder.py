@@ -319,8 +319,18 @@ def _named(name: str, records: list[RunRecord]) -> Path | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all, also when the machine stops while writing. In a run's folder: only if the run is ours."""
+    """As `export_text`, of a run's own files: only if the run is ours."""
     ownership.check(path.parent)
+    export_text(path, text)
+
+
+def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """As `export_json`, of a run's own files: only if the run is ours."""
+    write_text(path, _json(value))
+
+
+def export_text(path: Path, text: str) -> None:
+    """A file that the user named, wherever it is. Whole or not at all, also when the machine stops while writing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming(path), beside.open("w", encoding="utf-8") as file:
@@ -332,9 +342,13 @@ def write_text(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
+def export_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
     """Figures that could not be measured (NaN) become null, which every reader of JSON knows."""
-    write_text(path, json.dumps(_measured(value), indent=1, allow_nan=False) + "\n")
+    export_text(path, _json(value))
+
+
+def _json(value: Mapping[str, Any] | Sequence[Any]) -> str:
+    return json.dumps(_measured(value), indent=1, allow_nan=False) + "\n"
 
 
 def _measured(value: Any) -> Any:

@@ -5,10 +5,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gearshift.run import folder as run_folder
+from gearshift.run import ownership, ownership_files
 
 from . import fake_training
 from .conftest import Shell
@@ -36,6 +38,26 @@ def test_train_prints_the_header_and_the_end_and_writes_the_figures(shell: Shell
 def test_report_is_another_name_for_json(shell: Shell, training: object) -> None:
     assert shell("train", "clicks.yaml", "--report", "out.json")[0] == 0
     assert Path("out.json").exists()
+
+
+def test_figures_can_go_into_the_folder_of_a_run_that_another_process_has(
+    shell: Shell, training: fake_training.types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Ray the coordinator owns the run, and not the command that writes what its user named."""
+    assert shell("train", "clicks.yaml")[0] == 0
+    real, folder = training.start, run_folder.find("last")
+
+    def start(*arguments: Any, **settings: Any) -> fake_training.Run:
+        run: fake_training.Run = real(*arguments, **settings)
+        owner = ownership.current(run.folder)
+        assert owner is not None
+        ownership_files.link_claim(run.folder / ownership_files.FOLDER, owner.fence + 1, owner.session, 0.0)
+        return run
+
+    monkeypatch.setattr(training, "start", start)
+    code, _, err = shell("train", "--resume", "last", "epochs=2", "--json", str(folder / "out.json"))
+    assert (code, err) == (0, "")
+    assert json.loads((folder / "out.json").read_text())["global_steps"] == 5
 
 
 def test_settings_follow_the_config(shell: Shell, training: fake_training.types.ModuleType) -> None:
