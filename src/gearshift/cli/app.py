@@ -132,7 +132,7 @@ def evaluate(
 @app.command(rich_help_panel=EVERYDAY)
 def predict(
     run: Annotated[str, typer.Argument(metavar="RUN")],
-    data: Annotated[list[str], typer.Argument(metavar="DATA...")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA... [data.KEY=VALUE]...")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .csv or .parquet file.")],
     keep: Annotated[
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column through too.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gearshift.data.missing_columns import MissingColumnsMode
 
 MANIFEST = "manifest.json"
+SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, rather than a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,21 @@ class Opened:
         for batch, probabilities_BT in predictions(self.model.learner, dataset):
             kept = self.schema.negatives_kept if corrected else 1.0
             yield batch, correct_for_sampling(probabilities_BT, kept)
+
+
+def settings_and_others(
+    arguments: Sequence[str], command: str, sections: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """(data.KEY=VALUE, all else); a setting outside of `sections` would change nothing and is refused."""
+    settings = [text for text in arguments if SETTING.match(text)]
+    for text in settings:
+        if re.split(r"[.=]", text)[1] not in sections:
+            named = [f"data.{section}" for section in sections]
+            raise UserError(
+                f"{text}: {command} takes {', '.join(named[:-1])} and {named[-1]}, which say how the data are read; "
+                "all else is as it was in training"
+            )
+    return settings, [text for text in arguments if text not in settings]
 
 
 def is_model(name: str) -> bool:

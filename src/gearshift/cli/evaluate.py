@@ -6,7 +6,6 @@ A model of several tasks gives a block for each.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearshift.cli import terminal
-from gearshift.cli.arguments import Opened, is_model, keeping, open_files, open_model, own_data, tell_skipped
+from gearshift.cli.arguments import (
+    Opened,
+    is_model,
+    keeping,
+    open_files,
+    open_model,
+    own_data,
+    settings_and_others,
+    tell_skipped,
+)
 from gearshift.cli.train import check_writable
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from gearshift.data.missing_columns import MissingColumnsMode
     from gearshift.metrics import Collected, Measured, Measures
 
-SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, rather than a file
+READING = ("csv", "bad_lines", "format", "label")  # settings of how data are read
 SHOWN_SLICES = 30
 ALL = "all"
 DAY_SECONDS = 86_400
@@ -38,8 +46,8 @@ def evaluate(
     missing_columns: MissingColumnsMode = "fail",
 ) -> None:
     check_writable(json_file)
-    settings = [text for text in arguments if SETTING.match(text)]
-    models, data = _sorted_arguments([text for text in arguments if text not in settings])
+    settings, others = settings_and_others(arguments, "evaluate", READING)
+    models, data = _sorted_arguments(others)
     if not models:
         raise UserError("name a run to measure, such as: gearshift evaluate last")
     opened = [open_model(name, settings) for name in models]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearshift.cli import terminal
-from gearshift.cli.arguments import Opened, keeping, open_files, open_model
+from gearshift.cli.arguments import Opened, keeping, open_files, open_model, settings_and_others
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,14 +25,18 @@ _JSON = (".jsonl", ".ndjson")
 
 def predict(
     run: str,
-    paths: list[str],
+    arguments: list[str],
     output: Path,
     *,
     keep: list[str],
     missing_columns: MissingColumnsMode = "fail",
 ) -> None:
+    """`arguments` are files, and settings of how they are read."""
+    settings, paths = settings_and_others(arguments, "predict", ("csv", "format"))
+    if not paths:
+        raise UserError(f"name the data to predict on: gearshift predict {run} DATA -o {output}")
     check_output(output, paths)
-    opened = open_model(run)
+    opened = open_model(run, settings)
     schema = dataclasses.replace(keeping(opened.schema, *keep), time=None, group=None, weight=None)
     why_all = "each example gets a score"
     dataset = open_files(

@@ -19,6 +19,7 @@ from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
+from gearshift.data.value_forms import marked
 from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
@@ -174,15 +175,17 @@ def datasets(config: Config, tell: Callable[[str], None] | None = warn) -> DataP
     settings, schema = config.data, config.schema()
     csv = CsvFormat(**settings.csv.settings())
 
-    def open_files(paths: tuple[str, ...] | None) -> Dataset | None:
+    def open_files(paths: tuple[str, ...] | None, schema: Schema | None) -> Dataset | None:
         if paths is None:
             return None
         bad_lines = settings.bad_lines.skip
         found = open_dataset(list(paths), schema, tell, format=settings.format, csv=csv, bad_lines=bad_lines)
         return found if schema is not None else _as_stated(found, config)
 
-    train, valid, test = (open_files(p) for p in (settings.train, settings.valid, settings.test))
+    train = open_files(settings.train, schema)
     assert train is not None, "a Config without `train` has `synthetic`"
+    schema = None if schema is None else marked(schema, train.examples)
+    valid, test = (open_files(paths, schema) for paths in (settings.valid, settings.test))
     if settings.split:
         train, valid, cut_off = _split(train, settings.split)
         test = test if cut_off is None else cut_off

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids, Ragged
 from gearshift.data.label_rule import Missing, Positive, Threshold, threshold_of, values_of
+from gearshift.data.readers.number_marks import grouped_pattern
 
 Bytes = NDArray[np.uint8]
 NO_NULLS: Bytes = np.empty(0, np.uint8)
@@ -210,7 +211,9 @@ def _without_thousands(column: TextColumn) -> TextColumn:
     if not column.thousands:
         return column
     mark, texts = column.thousands, as_arrow(column)
-    grouped = pc.match_substring_regex(texts, rf"^\s*[-+]?[0-9]{{1,3}}([{mark}][0-9]{{3}})+($|[^0-9{mark}])")
+    if not pc.any(pc.match_substring(texts, mark)).as_py():
+        return column
+    grouped = pc.match_substring_regex(texts, rf"^\s*{grouped_pattern(mark)}\s*$")
     plain_text = plain(pc.if_else(grouped, pc.replace_substring(texts, mark, ""), texts))
     assert isinstance(plain_text, TextColumn)
     return replace(plain_text, decimal=column.decimal)
@@ -261,7 +264,9 @@ def _present_labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Fl
         there = column.take(pa.array(present))
     out = np.zeros(len(column), np.float32)
     # Without text there are only spaces: no label either.
-    out[present] = labels(there, positive, lambda i, text: refuse(int(present[i]), text) if text else None)
+    out[present] = labels(
+        there, positive, lambda i, text: refuse(int(present[i]), text) if text.strip() else None
+    )
     return out
 
 

@@ -107,13 +107,14 @@ def open_dataset(
         csv = replace(csv, null=schema.null)
     expected = frozenset() if schema is None else frozenset(wanted_columns(schema, labelled=labelled))
     raw, found = open_source(source, format=format, csv=csv, expected=expected)
-    if tell is not None:
-        for remark in file_remarks(raw):
-            tell(remark)
     if schema is None:
         schema = _stated(builtin_schema(found, raw), found)
     lines = BadLines(bad_lines) if isinstance(bad_lines, int) else bad_lines
-    return Dataset(RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns))
+    examples = RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns)
+    if tell is not None:  # with the marks of the schema, if it has any
+        for remark in file_remarks(examples.source):
+            tell(remark)
+    return Dataset(examples)
 
 
 def _stated(schema: Schema | None, kind: str) -> Schema:
@@ -369,11 +370,11 @@ def fitted(dataset: Dataset, reference: Dataset | None, tell: Callable[[str], No
     from gearshift.data.fitted_transforms import fit_schema
     from gearshift.data.id_spellings import spelling_remarks
     from gearshift.data.separators import check_separators
-    from gearshift.data.value_forms import raw_examples
+    from gearshift.data.value_forms import marked, raw_examples
 
     check_separators(dataset.examples)
     raw = raw_examples(dataset.examples)
     for remark in spelling_remarks(raw.source, raw.schema.features) if raw is not None else ():
         tell(remark)
-    schema = reference.schema if reference is not None else fit_schema(dataset)
+    schema = reference.schema if reference is not None else marked(fit_schema(dataset), dataset.examples)
     return dataset if schema == dataset.schema else dataset.with_schema(schema)

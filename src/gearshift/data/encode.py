@@ -22,7 +22,8 @@ from gearshift.data.label_advice import label_advice
 from gearshift.data.label_rule import threshold_of
 from gearshift.data.readers.bad_lines import ALLOW_SOME, BadLines, SourcePlace
 from gearshift.data.readers.nested import check_nesting
-from gearshift.data.readers.number_marks import is_grouped
+from gearshift.data.readers.number_marks import MARKS, is_grouped
+from gearshift.data.readers.sniff import is_number
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
 from gearshift.errors import MissingColumns, UserError, nearest_name
 
@@ -167,27 +168,34 @@ class _Refused:
             return None
         return np.setdiff1d(np.arange(self._block.size), np.fromiter(self._indices, np.int64))
 
-    def value(self, what: str, expected: str, advice: str = ALLOW_SOME, start: int = 0) -> raw.Refuse:
+    def value(
+        self,
+        what: str,
+        expected: str,
+        advice: Callable[[str], str] = lambda _text: ALLOW_SOME,
+        start: int = 0,
+    ) -> raw.Refuse:
+        """`advice` is made of the text, if it comes to that."""
+
         def refuse(i: int, text: str) -> None:
             self._indices.add(start + i)
             found = f"is {text!r}" if text else "is missing"
             reason = f"{what} {found}; expected {expected}"
-            self._bad_lines.refuse(self._block.place(start + i), reason, advice)
+            self._bad_lines.refuse(self._block.place(start + i), reason, lambda: advice(text))
 
         return refuse
 
     def feature(self, feature: Numeric | Bucketized | Vector, start: int) -> raw.Refuse:
         expected = f"{feature.size} finite numbers" if isinstance(feature, Vector) else "a finite number"
+        column = self._block.columns[feature.name]
 
-        def refuse(i: int, text: str) -> None:
-            mark = is_grouped(text)
-            advice = ALLOW_SOME
-            if mark:
-                how = f"If {mark!r} separates thousands, say so: data.csv={{thousands: {mark!r}}}"
-                advice = f"{how}. If not: f{ALLOW_SOME[1:]}"
-            self.value(f"feature `{feature.name}`", expected, advice, start)(i, text)
+        def advice(text: str) -> str:
+            """Marks are settings of delimited text, and of single numbers."""
+            if isinstance(feature, Vector) or not isinstance(column, raw.TextColumn) or column.json:
+                return ALLOW_SOME
+            return _number_advice(text, column.decimal)
 
-        return refuse
+        return self.value(f"feature `{feature.name}`", expected, advice, start)
 
     def label(self, label: Label) -> raw.Refuse:
         threshold = threshold_of(label.positive)
@@ -195,12 +203,27 @@ class _Refused:
         if threshold is None and label.positive is not None:
             expected = "a value"
 
-        def refuse(i: int, text: str) -> None:
-            column = self._block.columns[label.column]
-            advice = label_advice(label, text, _label_values(column), _some_labels_read(column, label))
-            self.value(f"label `{label.column}`", expected, advice)(i, text)
+        column = self._block.columns[label.column]
 
-        return refuse
+        def advice(text: str) -> str:
+            return label_advice(label, text, _label_values(column), _some_labels_read(column, label))
+
+        return self.value(f"label `{label.column}`", expected, advice)
+
+
+def _number_advice(text: str, decimal: str) -> str:
+    """A number with other marks than those that it is read with: how to set them."""
+    other = MARKS.replace(decimal, "")
+    grouped = is_grouped(text)
+    if grouped:
+        how = f"If {grouped!r} separates thousands, say so: data.csv={{thousands: {grouped!r}}}. "
+    elif other in text and is_number(text):
+        how = f"If {other!r} is the decimal mark, say so: data.csv={{decimal: {other!r}}}. "
+    else:
+        return ALLOW_SOME
+    if grouped == other:
+        how += f"If it is the decimal mark: data.csv={{decimal: {other!r}}}. "
+    return f"{how}If not: f{ALLOW_SOME[1:]}"
 
 
 def _label_values(column: RawColumn) -> list[str]:

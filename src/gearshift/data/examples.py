@@ -129,6 +129,8 @@ class RawExamples:
         missing_columns: MissingColumnsMode = "fail",
     ) -> None:
         """`missing_columns="as_missing"`: a feature whose column is not there is missing in every example."""
+        if schema.decimal is not None and hasattr(source, "with_marks"):
+            source = source.with_marks(schema.decimal, schema.thousands or "")
         self.source = source
         self.bad_lines = bad_lines
         self.labelled = labelled

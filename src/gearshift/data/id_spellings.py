@@ -30,7 +30,7 @@ def spelling_remarks(source: RawSource, features: Sequence[Feature]) -> tuple[st
         return ()
     integers: dict[str, tuple[str, str]] = {}  # column: (file, value)
     wholes: dict[str, tuple[str, str]] = {}
-    step = max(len(source.files) // MOST_FILES, 1)
+    step = -(-len(source.files) // MOST_FILES)
     for number in range(0, len(source.files), step):
         block = source.start(names, number)
         for name in names:

@@ -5,6 +5,7 @@ Where other labels are read, a foreign word is a slip; where none is, the label 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from gearshift.data.label_rule import is_negative_word, likely_click, literal
@@ -49,9 +50,14 @@ def _stated(label: Label) -> str:
     if label.positive is None:
         return ""
     rules = (label.positive,) if isinstance(label.positive, str) else label.positive
-    words = ", ".join(f'"{rule}"' for rule in rules)
+    words = ", ".join(map(_in_yaml, rules))
     return f", positive: {words}" if isinstance(label.positive, str) else f", positive: [{words}]"
 
 
 def _quoted(value: str) -> str:
-    return f'"{value}"' if isinstance(literal(value), str) else f'["{value}"]'
+    return _in_yaml(value) if isinstance(literal(value), str) else f"[{_in_yaml(value)}]"
+
+
+def _in_yaml(text: str) -> str:
+    """In double quotes, with those inside it behind a backslash."""
+    return json.dumps(text, ensure_ascii=False)

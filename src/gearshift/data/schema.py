@@ -142,6 +142,8 @@ class Schema:
     keep: tuple[str, ...] = ()  # columns copied through by `predict`
     null: tuple[str, ...] = ("",)  # what a text file writes for a missing value
     forms: tuple[Form, ...] = ()  # of the columns of the training data, once a model is trained
+    decimal: str | None = None  # the decimal mark of the training data, if they are delimited text
+    thousands: str | None = None  # the mark between their thousands, "" for none
 
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:

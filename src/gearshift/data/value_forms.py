@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from gearshift.data.columns import RawColumn, TextColumn
 from gearshift.data.examples import Examples, FilteredExamples, HeadExamples, RawExamples
 from gearshift.data.infer.profile import split_parts
 from gearshift.data.readers.bad_lines import BadLines
-from gearshift.data.schema import Bag, Categorical, Feature, Form, Sequence, Vector
+from gearshift.data.schema import Bag, Categorical, Feature, Form, Schema, Sequence, Vector
 
 SAMPLE_EXAMPLES = 10_000
 FEW_VALUES = 100  # are counted sooner one by one
@@ -51,6 +52,13 @@ def raw_examples(examples: Examples) -> RawExamples | None:
     while isinstance(examples, HeadExamples | FilteredExamples):
         examples = examples.inner
     return examples if isinstance(examples, RawExamples) else None
+
+
+def marked(schema: Schema, examples: Examples) -> Schema:
+    """The schema with the decimal and thousands marks of these data: others are then read as they are, not guessed."""
+    raw = raw_examples(examples)
+    found = None if raw is None else getattr(raw.source, "marks", None)
+    return schema if found is None else replace(schema, decimal=found[0], thousands=found[1])
 
 
 def observed_forms(examples: Examples) -> tuple[Form, ...]:

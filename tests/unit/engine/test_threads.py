@@ -646,7 +646,7 @@ def test_a_resumed_bmuf_run_keeps_its_momentum(tmp_path: Path) -> None:
     run = trainer(tmp_path, **bmuf).prepare(model(), data(), resume=stopped.folder)
     observer = SimpleNamespace(began=lambda: None, tell=print)
     epoch = LocalEpoch(run.training, observer)
-    with closing(epoch.feed), closing(epoch.shards):
+    with closing(epoch.batches), closing(epoch.shards):
         assert epoch.replicas.live is not None
         begun = epoch.replicas.live.replicas.global_step
         np.testing.assert_array_equal(begun.velocity.numpy(), velocity)

@@ -458,7 +458,7 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
         time.sleep(0.2)
     assert (answers[0], answers[-1]) == ("unknown", "failed")
     assert 'state="failed"} 1' in page_or_state(folder, watchers)
-    revived = ownership.Heart(ownership.Keeper(folder, owner.session, "shard-1", {}).path)
+    revived = ownership.HeartbeatThread(ownership.LeaseKeeper(folder, owner.session, "shard-1", {}).path)
     assert "failed" not in [probe(folder, watchers)[1].split()[0] for _ in range(5)]
     revived.stop()
     assert cli.run(["status", str(folder), "--exit-code", "--wait"]) == 5

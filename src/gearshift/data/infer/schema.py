@@ -299,7 +299,7 @@ def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
         quote=layout.quote or "none",
         trim=layout.trim,
         decimal=layout.decimal,
-        thousands=layout.thousands or ("none" if layout.doubts_marks else stated.thousands),
+        thousands=layout.thousands or ("none" if layout.marks_doubts else stated.thousands),
         escape="backslash" if layout.escape else "none",
     )
 

@@ -6,7 +6,7 @@ spans several lines counts as many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -48,7 +48,7 @@ def lines_lost(bad: Iterable[BadLine]) -> int:
 class BadLines:
     """Counts each bad line once, however often the data are read.
 
-    `advice` replaces what the reader would advise, where none can be left out.
+    `advice` takes the place of "fix the line, or allow some", where none can be left out.
     """
 
     allowed: int = 0
@@ -61,9 +61,9 @@ class BadLines:
         """To another process, which counts for itself."""
         return BadLines, (self.allowed, self.advice)
 
-    def refuse(self, place: SourcePlace, reason: str, advice: str) -> None:
-        """Raises UserError unless one more bad line is allowed."""
-        line, advice = BadLine(place, reason), self.advice or advice
+    def refuse(self, place: SourcePlace, reason: str, advice: str | Callable[[], str]) -> None:
+        """Raises UserError unless one more bad line is allowed; `advice` that costs time is made only then."""
+        line = BadLine(place, reason)
         with self._lock:
             if place not in self._seen:
                 self._seen[place] = line
@@ -71,11 +71,18 @@ class BadLines:
             count = self._lost
         if count <= self.allowed:
             return
+        advice = self._shown(advice if isinstance(advice, str) else advice())
         if self.allowed == 0:
             raise UserError(f"{line}. {advice}")
         raise UserError(
             f"{line}; that is bad line {count:,} where data.bad_lines allows {self.allowed:,}. {advice}"
         )
+
+    def _shown(self, advice: str) -> str:
+        if self.advice is None:
+            return advice
+        tail = ALLOW_SOME[1:]  # behind other advice it starts with a small letter
+        return advice.replace(tail, self.advice[1:]) if tail in advice else self.advice
 
     def listed(self) -> list[BadLine]:
         with self._lock:

@@ -6,7 +6,7 @@ if it is short (`quoted_lines`) and the record fits the header; otherwise its fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,7 +35,8 @@ class TextLayout:
     trim: bool = False  # spaces around values do not count
     decimal: str = "."
     thousands: str = ""  # the mark between them, "" for none
-    doubts_marks: bool = False  # whether the two were a guess that may be wrong
+    marks_doubts: tuple[str, ...] = ()  # sentences, where the two were a guess that may be wrong
+    marks_stated: tuple[str | None, str | None] | None = None  # by the user; None: the format fixes them
     libfm: bool = False
     rest_in_last: bool = False  # the last column takes the rest of the line
     counted_by: str = "the header"  # what says how many columns there are, for the error message
@@ -47,6 +48,15 @@ class TextLayout:
     @property
     def doubts_quotes(self) -> bool:
         return self.quoted_lines is None
+
+    def with_marks(self, decimal: str, thousands: str) -> TextLayout:
+        """With the marks of other data instead of guessed ones; where the user said otherwise, as it is."""
+        if self.marks_stated is None or any(
+            stated not in (None, mark)
+            for stated, mark in zip(self.marks_stated, (decimal, thousands), strict=True)
+        ):
+            return self
+        return replace(self, decimal=decimal, thousands=thousands, marks_doubts=())
 
     def cutter(self, wanted: tuple[str, ...]) -> TextCutter:
         return TextCutter(self, wanted)

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow.parquet as pq
 
-from gearshift.data.readers.files import COMPRESSIONS, DataFile, open_raw
+from gearshift.data.readers.files import COMPRESSIONS, PARQUET_ENDINGS, DataFile, open_raw
 
 END_BYTES = 1 << 16
 MOST_COMPARED = 1000  # files of the same size as another
-PARQUET_ENDINGS = (".parquet", ".pq")
 
 
 def copy_remarks(files: Sequence[DataFile]) -> tuple[str, ...]:
@@ -25,9 +24,11 @@ def copy_remarks(files: Sequence[DataFile]) -> tuple[str, ...]:
         return ()
     first, again = copies[0]
     more = f" ({len(copies) - 1:,} more such)" if len(copies) > 1 else ""
+    if first.path == again.path:
+        return (f"{first.path} is named twice{more}: its examples are read twice. Name it once",)
     return (
-        f"{again.path} holds the same examples as {first.path}{more}: they are read twice. Move one of them out of the "
-        "way, or name the files to read one by one",
+        f"{again.path} seems to hold the same examples as {first.path}{more}: they are read twice. Move one of them "
+        "out of the way, or name the files to read one by one",
     )
 
 

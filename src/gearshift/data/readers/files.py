@@ -22,7 +22,8 @@ from gearshift.errors import UserError, nearest_name
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", *JSON_ENDINGS, ".parquet", ".pq")
+PARQUET_ENDINGS = (".parquet", ".pq")
+DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", *JSON_ENDINGS, *PARQUET_ENDINGS)
 UTF_8 = "utf-8"
 
 

@@ -2,8 +2,8 @@
 
 `3,5` and `0,123` have a decimal comma; `1,234,567` and `1,234.5` separate thousands. `7,212` may be either, so a column
 in which every comma stands before exactly three digits is in doubt: other columns of the file may settle it. If none
-does, a comma is taken to separate thousands (who writes decimals seldom keeps three digits throughout, and 212 beside
-7,212 is then less, not more), a point is taken as a decimal mark, and the user is told.
+does, a comma is taken to separate thousands (who writes decimals seldom keeps three digits throughout) and a point as
+a decimal mark, and the user is told. Where the delimiter is a comma, it is no decimal mark unless that is stated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class _Column:
     decimals: int = 0  # values that can only have it as a decimal mark
     grouped: int = 0  # values in which it may separate thousands; 0 if that does not fit all of them
     sure: bool = False  # one of them can be nothing else
-    beside_small: bool = False  # numbers below 1000 without it stand in the same column
 
 
 def find_marks(
@@ -61,12 +60,10 @@ def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) ->
     if commas:
         return NumberMarks(".", ",", () if sure else tuple(commas))
     points = [i for i, column in enumerate(seen["."]) if column.grouped]
-    if settled or not points:
+    if settled or delimiter == ",":
         return NumberMarks(".")
     if any(seen["."][i].sure for i in points):
         return NumberMarks(",", ".")
-    if any(seen["."][i].beside_small for i in points):
-        return NumberMarks(",", ".", tuple(points))
     return NumberMarks(
         ".", "", tuple(points) if delimiter == ";" else ()
     )  # `;` is what exports with decimal commas have
@@ -75,6 +72,11 @@ def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) ->
 def is_grouped(text: str) -> str:
     """The mark that separates the thousands of a number, if it has one: `,` of 1,234."""
     return next((mark for mark in MARKS if _grouping(mark).fullmatch(text.strip())), "")
+
+
+def grouped_pattern(mark: str) -> str:
+    """A number with its thousands separated by `mark`. None starts with a group of 0: 0,237 has a decimal comma."""
+    return rf"[-+]?([1-9][0-9]{{0,2}})(([{mark}][0-9]{{3}})+)([{_other(mark)}][0-9]*)?"
 
 
 def _stated(thousands: str) -> str:
@@ -86,7 +88,7 @@ def _other(mark: str) -> str:
 
 
 def _grouping(mark: str) -> re.Pattern[str]:
-    return re.compile(rf"[-+]?([1-9]\d{{0,2}})(([{mark}]\d{{3}})+)([{_other(mark)}]\d*)?")
+    return re.compile(grouped_pattern(mark))
 
 
 def _thousands(seen: dict[str, list[_Column]], decimal: str) -> str:
@@ -110,4 +112,4 @@ def _look(values: Sequence[str], mark: str) -> _Column:
     if not fits:
         return _Column(decimals + (len(groups) if decimals else 0))
     sure = any(len(match[2]) > 4 or match[4] for match in groups)
-    return _Column(decimals, len(groups), sure, bool(below_1000))
+    return _Column(decimals, len(groups), sure)

@@ -205,7 +205,14 @@ def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
     missing += [name for name in asked.keep if name not in prepared.keep]
     if missing:
         raise UserError(f"{folder}: column `{missing[0]}` is not in it; prepare the data again.")
-    return replace(asked, features=tuple(features), forms=asked.forms or prepared.forms)
+    marks = prepared if asked.decimal is None else asked
+    return replace(
+        asked,
+        features=tuple(features),
+        forms=asked.forms or prepared.forms,
+        decimal=marks.decimal,
+        thousands=marks.thousands,
+    )
 
 
 def _with_learned(asked: Feature, prepared: Feature) -> Feature:

@@ -10,7 +10,6 @@ parquet  any Parquet               and any object with __arrow_c_stream__
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ import pyarrow as pa
 from gearshift.data.examples import RawSource
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.duplicate_files import copy_remarks
-from gearshift.data.readers.files import JSON_ENDINGS, DataFile, encoding_name, find_files
+from gearshift.data.readers.files import JSON_ENDINGS, PARQUET_ENDINGS, DataFile, encoding_name, find_files
 from gearshift.data.readers.json_lines import find_json_layout
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.data.readers.sniff import (
@@ -39,14 +38,12 @@ from gearshift.data.schema import Bag, Categorical, Label, Schema
 from gearshift.errors import UserError
 
 FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared")
-PARQUET_ENDINGS = (".parquet", ".pq")
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 
 
 def libfm_schema(raw: RawSource) -> Schema:
-    """Labels of libfm are 0 and 1, or -1 and 1."""
-    names, minus_one = raw.columns[1:], re.search(r"^-1(\.0*)?\s", sample_text(raw.files[0]), re.MULTILINE)
-    label = Label("label", positive="1" if minus_one else None)
+    """Labels of libfm are 0 and 1, or -1 and 1: whichever of these a file has, 1 is a click."""
+    names, label = raw.columns[1:], Label("label", positive="1")
     if tuple(names) == ("features",):
         return Schema((Bag("features", separator=" ", pool="sum", max_len=1000),), (label,))
     return Schema(tuple(Categorical(name) for name in names), (label,))
@@ -111,9 +108,7 @@ def _open_files(
         _check_headers(files, sniffed, stated=csv.columns is not None)
     if sniffed.format == "libfm":
         sniffed = _check_libfm(files, sniffed, expected)
-    text = TextSource(files, _layout(sniffed, csv))
-    text.remarks = sniffed.remarks
-    return text, sniffed.format
+    return TextSource(files, _layout(sniffed, csv)), sniffed.format
 
 
 def _stated(format: str, file: DataFile) -> Sniffed | None:
@@ -176,9 +171,14 @@ def _layout(sniffed: Sniffed, csv: CsvFormat) -> TextLayout:
         quoted_lines=csv.quoted_lines,
         escape=sniffed.escape,
         thousands=sniffed.thousands,
-        doubts_marks=bool(sniffed.remarks),
+        marks_doubts=sniffed.remarks,
+        marks_stated=_stated_marks(csv) if sniffed.format == "csv" else None,
         header_line=sniffed.header_line,
     )
+
+
+def _stated_marks(csv: CsvFormat) -> tuple[str | None, str | None]:
+    return csv.decimal, "" if csv.thousands == "none" else csv.thousands
 
 
 def _counted_by(sniffed: Sniffed, csv: CsvFormat) -> str:

@@ -50,10 +50,31 @@ class TextSource:
     def __init__(self, files: Sequence[DataFile], layout: RecordLayout) -> None:
         self.files = tuple(files)
         self.layout = layout
-        self.remarks: tuple[str, ...] = ()
+        self.remarks: tuple[str, ...] = self._doubts
         self.checked_utf8: set[int] = set()  # files that need not be checked again
         folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
         self.columns = (*layout.columns, *folders)
+
+    @property
+    def marks(self) -> tuple[str, str] | None:
+        """The decimal mark and that between thousands, of text that may have any."""
+        if not isinstance(self.layout, TextLayout) or self.layout.marks_stated is None:
+            return None
+        return self.layout.decimal, self.layout.thousands
+
+    def with_marks(self, decimal: str, thousands: str) -> TextSource:
+        """The same files, read with the marks of other data where theirs are only a guess."""
+        if self.marks in (None, (decimal, thousands)) and not self._doubts:
+            return self
+        assert isinstance(self.layout, TextLayout)
+        other = TextSource(self.files, self.layout.with_marks(decimal, thousands))
+        other.checked_utf8 = self.checked_utf8
+        other.remarks = tuple(r for r in self.remarks if r not in self._doubts or r in other._doubts)
+        return other
+
+    @property
+    def _doubts(self) -> tuple[str, ...]:
+        return self.layout.marks_doubts if isinstance(self.layout, TextLayout) else ()
 
     @property
     def seekable(self) -> bool:
@@ -198,7 +219,7 @@ class _FilePass:
             found = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
             full = found.full
             if found.headers:
-                found = self._without_headers(found, text[at:], header)
+                found = self._without_headers(found, text[at:], header, self._at.offset == 0 and at == 0)
             self._note(found, header)
             if full:
                 self._expected_records = BLOCK_EXAMPLES
@@ -215,8 +236,11 @@ class _FilePass:
         yield pending, self._at
         return begin + consumed
 
-    def _without_headers(self, found: TextRecords, text: Bytes, header: bool) -> TextRecords:
-        """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error."""
+    def _without_headers(self, found: TextRecords, text: Bytes, header: bool, is_start: bool) -> TextRecords:
+        """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error.
+
+        `is_start`: the first record is that of the file; it is a header that nobody expects if there is to be none.
+        """
         repeated = []
         for record in found.headers:
             names = [_text(text, span) for span in found.spans[record]]
@@ -225,15 +249,27 @@ class _FilePass:
                 continue
             place = SourcePlace(self._file.path, int(found.lines[record]) + 1)
             moved = [pair for pair in zip(names, self._wanted, strict=True) if pair[0] != pair[1]]
-            if moved:
+            if is_start and record == 0:
+                self._refuse_first(place, moved)
+            elif moved:
                 raise UserError(
                     f"{place}: a second header, with column `{moved[0][0]}` where `{moved[0][1]}` stands in the first "
                     "one: the lines below it would be read under the wrong names. Cut the file in two at this line, "
                     "and put the columns of both parts into the same order."
                 )
-            self._bad_lines.refuse(place, "the header is repeated here", ALLOW_SOME)
+            else:
+                self._bad_lines.refuse(place, "the header is repeated here", ALLOW_SOME)
             repeated.append(record)
         return found.without(repeated) if repeated else found
+
+    def _refuse_first(self, place: SourcePlace, moved: Sequence[tuple[str, str]]) -> None:
+        """A header where data.csv.columns names the columns; `moved` are (its name, the stated one) that differ."""
+        if moved:
+            raise UserError(
+                f"{place}: this line is a header, with column `{moved[0][0]}` where data.csv.columns has "
+                f"`{moved[0][1]}`. Say so: data.csv={{header: true}}, and name the columns in the order of the file."
+            )
+        self._bad_lines.refuse(place, "this line is a header", "Say so: data.csv={header: true}")
 
     def _note(self, found: TextRecords, header: bool) -> None:
         """Refuses the bad lines; a bad header cannot be left out."""

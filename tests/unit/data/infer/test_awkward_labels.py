@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 import gearshift as gs
+from gearshift.config.data import Data
+from gearshift.config.overrides import parse_value
+from gearshift.data import encode
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import InferredSchema, infer
 from gearshift.data.label_rule import likely_click
@@ -52,7 +55,7 @@ def test_minus_one_and_one_get_a_rule(tmp_path: Path, pair: tuple[str, str]) -> 
 
 @pytest.mark.parametrize(
     ("values", "advised"),
-    [(("N", "Y"), "Y"), (("no", "yes"), "yes"), (("false ", "TRUE!"), "TRUE!"), (("no_click", "tap"), "tap")],
+    [(("N", "Y"), "Y"), (("no", "yes"), "yes"), (("no_click", "tap"), "tap")],
 )
 def test_the_advice_names_the_click_whichever_value_comes_first(
     tmp_path: Path, values: tuple[str, str], advised: str
@@ -60,9 +63,51 @@ def test_the_advice_names_the_click_whichever_value_comes_first(
     sentence = refused(labelled(tmp_path, [values[i % 3 // 2] for i in range(9)]), Label("click"))
     assert sentence.endswith(
         f'Say which value means a click: data.label={{column: click, positive: "{advised}"}}'
-    ) or (
-        "is 'TRUE!'" in sentence  # a slip among labels that are read
     )
+
+
+def test_a_slip_among_labels_that_are_read_needs_no_rule(tmp_path: Path) -> None:
+    path = labelled(tmp_path, [("false ", "TRUE!")[i % 3 // 2] for i in range(9)])
+    assert refused(path, Label("click")) == (
+        f"{path} line 4: label `click` is 'TRUE!'; expected 0 or 1. Fix the line, or allow some: "
+        "data.bad_lines={skip: 1000}"
+    )
+
+
+def test_the_rule_in_the_advice_can_be_pasted(tmp_path: Path) -> None:
+    sentence = refused(labelled(tmp_path, ["a", ""]), Label("click", ('say "yes"', "b")))
+    setting = sentence.partition("data.")[2].partition("}.")[0] + "}"
+    stated = Data.model_validate({"label": parse_value(setting.partition("=")[2], "label")}).label
+    assert stated is not None
+    assert (stated[0].positive, stated[0].missing) == (('say "yes"', "b"), "no_click")
+
+
+def test_blanks_are_missing_labels_without_a_rule_too(tmp_path: Path) -> None:
+    schema = Schema(USER, (Label("click", missing="no_click"),))
+    assert read(labelled(tmp_path, ["", "1", " ", "0"]), schema).read(0, 9).labels_BT[:, 0].tolist() == [
+        0,
+        1,
+        0,
+        0,
+    ]
+
+
+def test_advice_is_not_made_for_lines_that_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def advice(_label: Label, text: str, *_rest: object) -> str:
+        made.append(text)
+        return "Do it."
+
+    monkeypatch.setattr(encode, "label_advice", advice)
+    path = labelled(tmp_path, [7 if i % 2 else i % 3 // 2 for i in range(100)])
+    data = read(path, Schema(USER, (Label("click"),)), bad_lines=50)
+    assert (len(data.read(0, 999)), len(data.skipped), made) == (50, 50, [])
+    with pytest.raises(UserError, match="Do it"):
+        read(path, Schema(USER, (Label("click"),)), bad_lines=49).read(0, 999)
+    assert made == ["7"]
 
 
 def test_the_advice_leaves_open_what_the_words_do_not_tell(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from gearshift.data.dataset import CsvFormat, read
+from gearshift.data.encode import RawBlock
+from gearshift.data.id_spellings import spelling_remarks
 from gearshift.data.infer.schema import infer
 from gearshift.data.readers.duplicate_files import copy_remarks
 from gearshift.data.readers.files import find_files
+from gearshift.data.readers.sources import open_source
+from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Categorical, Label, Schema
 from gearshift.errors import DataWarning, UserError
 
@@ -73,6 +77,24 @@ def test_stated_names_do_not_reorder_a_header(tmp_path: Path) -> None:
     assert len(read(tmp_path / "a.csv", schema, csv=renamed).read(0, 999)) == 300
 
 
+def test_a_header_that_is_not_expected(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("click,user,item\n" + LINES)
+    for header in (None, False):
+        csv = CsvFormat(header=header, columns=("click", "user", "item"))
+        with pytest.raises(UserError) as error:
+            read(path, SCHEMA, csv=csv).read(0, 9)
+        assert str(error.value) == f"{path} line 1: this line is a header. Say so: data.csv={{header: true}}"
+    assert (
+        len(read(path, SCHEMA, csv=CsvFormat(header=True, columns=("click", "user", "item"))).read(0, 999))
+        == 300
+    )
+    with pytest.raises(
+        UserError, match=r"line 1: this line is a header, with column `item` where data\.csv\.columns"
+    ):
+        read(path, SCHEMA, csv=CsvFormat(columns=("click", "item", "user"))).read(0, 9)
+
+
 def kept(path: Path, csv: CsvFormat = CsvFormat()) -> list[str]:
     table = read(path, Schema((), (Label("click"),), keep=("title",)), csv=csv).read(0, 9).kept
     assert table is not None
@@ -101,8 +123,8 @@ def test_the_same_file_twice_is_warned_of(tmp_path: Path) -> None:
     day.write_text("click,user,item\n" + LINES)
     (tmp_path / "day.csv.gz").write_bytes(gzip.compress(day.read_bytes()))
     sentence = (
-        f"{day}.gz holds the same examples as {day}: they are read twice. Move one of them out of the way, or name "
-        "the files to read one by one"
+        f"{day}.gz seems to hold the same examples as {day}: they are read twice. Move one of them out of the "
+        "way, or name the files to read one by one"
     )
     with pytest.warns(DataWarning) as told:
         read(tmp_path, SCHEMA)
@@ -110,7 +132,14 @@ def test_the_same_file_twice_is_warned_of(tmp_path: Path) -> None:
     assert sentence in infer(tmp_path).warnings
     (tmp_path / "day.csv.gz").unlink()
     (tmp_path / "day (1).csv").write_bytes(day.read_bytes())
-    assert "holds the same examples" in copy_remarks(find_files(tmp_path))[0]
+    assert "seems to hold the same examples" in copy_remarks(find_files(tmp_path))[0]
+
+
+def test_a_path_that_is_named_twice(tmp_path: Path) -> None:
+    day = tmp_path / "day.csv"
+    day.write_text("click,user,item\n" + LINES)
+    sentence = f"{day} is named twice: its examples are read twice. Name it once"
+    assert copy_remarks(find_files([day, day])) == (sentence,)
 
 
 def test_files_that_only_look_alike_are_no_copies(tmp_path: Path) -> None:
@@ -123,6 +152,22 @@ def test_files_that_only_look_alike_are_no_copies(tmp_path: Path) -> None:
     for name in ("e.parquet", "f.parquet"):
         pq.write_table(empty, tmp_path / name)
     assert copy_remarks(find_files(tmp_path)) == ()
+
+
+def test_no_more_files_are_looked_at_than_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(31):
+        (tmp_path / f"{i:02}.csv").write_text("click,user,item\n" + LINES)
+    source, _ = open_source(tmp_path)
+    looked: list[int] = []
+    start = TextSource.start
+
+    def noted(self: TextSource, columns: tuple[str, ...], number: int) -> RawBlock:
+        looked.append(number)
+        return start(self, columns, number)
+
+    monkeypatch.setattr(TextSource, "start", noted)
+    assert spelling_remarks(source, SCHEMA.features) == ()
+    assert looked == list(range(0, 31, 2))
 
 
 def test_ids_that_went_through_floats_in_one_file(tmp_path: Path) -> None:

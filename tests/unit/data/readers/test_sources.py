@@ -247,3 +247,9 @@ def test_numeric_transforms_and_their_fit(tmp_path: Path) -> None:
     assert ids.tolist() == [_core.xxh64(t, seed) >> 1 for t in (b"1", b"2", b"", b"0", b"3")]
     with pytest.raises(ValueError, match="have to be learned from the training data first"):
         read(path, Schema((Bucketized("x", 4),), label)).read(0, 1)
+
+
+def test_libfm_labels_of_minus_one_in_a_later_file_are_no_clicks(tmp_path: Path) -> None:
+    (tmp_path / "a.libfm").write_text("0 1:1 7:1\n1 2:1 8:1\n")
+    (tmp_path / "b.libfm").write_text("-1 1:1 7:1\n+1 2:1 8:1\n")
+    assert read(tmp_path).read(0, 4).labels_BT[:, 0].tolist() == [0, 1, 0, 1]

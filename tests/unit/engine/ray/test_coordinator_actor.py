@@ -1,4 +1,4 @@
-"""The coordinator's actor when it starts and when it was replaced: the real coordinator, with stand-ins for Ray and the run."""
+"""The actor of the coordinator with stand-ins for Ray: how it starts, retries, watches the cluster and steps down."""
 
 from __future__ import annotations
 
