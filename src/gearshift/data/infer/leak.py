@@ -2,11 +2,13 @@
 
 Each column alone is asked how well it separates clicks from the rest (its AUC on the sample): by being missing, by its
 most frequent value, by its number, or by the click rate of each of its values. From LEAK on it is left out; from
-SUSPICIOUS on the user is asked to look at it.
+SUSPICIOUS on the user is asked to look at it. What only some clicks set (a conversion) has a low AUC, but gives itself
+away too: wherever it is set, the label is 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +25,8 @@ FEWEST = 20  # examples of each label value, below which a coincidence is likely
 MOST_VALUES = 50  # the click rates of more values fit the sample itself
 LEAK = 0.99  # AUC of one column alone: no honest feature is that good
 SUSPICIOUS = 0.95
+FEWEST_SET = 30  # examples in which a column is set, all of them clicks
+CHANCE = 1e-9  # how likely they are all clicks by chance: there are many columns, each with many values
 MISSING = _core.xxh64(b"", 0) >> 1  # the id of no value
 Mask = NDArray[np.bool_]
 
@@ -49,7 +53,44 @@ def find_leak(profile: Profile, clicked: Mask) -> Leak | None:
             return Leak(True, f"{words}: it would give the label away")
         if score >= SUSPICIOUS:
             return Leak(False, f"{words}: is it known before the click?")
+    return _set_by_clicks(profile, clicked)
+
+
+def _set_by_clicks(profile: Profile, clicked: Mask) -> Leak | None:
+    """A column that only a click sets, though not every click does; one such value among others is a question."""
+    ids = np.empty(profile.examples, np.int64)
+    raw.write_ids(profile.column, 0, ids)
+    present = ids != MISSING
+    if profile.distinct == 0 or not present.any():
+        return None
+    if profile.missing and _only_clicks(clicked, present):
+        return Leak(True, f"has a value {_in_clicks(present)}: it would give the label away")
+    values, index = np.unique(ids, return_inverse=True)
+    common = np.where(values == MISSING, 0, np.bincount(index)).argmax()
+    rest = present & (index != common)
+    if _only_clicks(clicked, rest):
+        return Leak(
+            True, f"is not {profile.values[0][:20]!r} {_in_clicks(rest)}: it would give the label away"
+        )
+    if profile.distinct > MOST_VALUES:
+        return None
+    for i in range(len(values)):
+        holds = index == i
+        if _only_clicks(clicked, holds):
+            text = raw.value_text(profile.column, int(holds.argmax()))
+            words = "is missing" if values[i] == MISSING else f"is {text[:20]!r}"
+            return Leak(False, f"{words} {_in_clicks(holds)}: is it known before the click?")
     return None
+
+
+def _only_clicks(clicked: Mask, holds: Mask) -> bool:
+    count = int(holds.sum())
+    by_chance = count * math.log(clicked.mean())
+    return count >= FEWEST_SET and by_chance < math.log(CHANCE) and bool(clicked[holds].all())
+
+
+def _in_clicks(holds: Mask) -> str:
+    return f"only when the label is 1 (in {int(holds.sum()):,} examples, all of them clicks)"
 
 
 def _few(clicked: Mask) -> bool:

@@ -59,6 +59,43 @@ def test_a_column_that_knows_the_label_is_left_out(values: object, reason: str) 
     assert [feature.name for feature in found.schema.features] == ["other"]
 
 
+CONVERTED = CLICK & (RANDOM.random(SIZE) < 0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (CONVERTED.astype(int), "is not '0' only when the label is 1 (in"),
+        (CONVERTED, "is not 'false' only when the label is 1 (in"),
+        (np.where(CONVERTED, np.exp(NOISE), 0), "is not '0' only when the label is 1 (in"),
+        (pa.array(NOISE, mask=~CONVERTED), "has a value only when the label is 1 (in"),
+        (pa.array(np.ones(SIZE), mask=~CONVERTED), "has a value only when the label is 1 (in"),
+    ],
+)
+def test_a_column_that_only_some_clicks_set_is_left_out(values: object, reason: str) -> None:
+    found = look_at(values)
+    assert reason in why(found)
+    assert f"in {CONVERTED.sum()} examples, all of them clicks): it would give the label away" in why(found)
+    assert not is_feature(found)
+    assert next(guess.left_out for guess in found.guesses if guess.column == "it") is not None
+
+
+def test_one_value_that_only_clicks_have_is_a_question() -> None:
+    found = look_at(np.where(CONVERTED, "bought", np.where(NOISE > 0, "seen", "new")))
+    assert is_feature(found)
+    assert found.warnings[0] == (
+        f"it is 'bought' only when the label is 1 (in {CONVERTED.sum()} examples, all of them clicks): "
+        "is it known before the click?"
+    )
+
+
+def test_a_few_clicks_in_a_row_are_chance() -> None:
+    few = CONVERTED & (np.cumsum(CONVERTED) < 30)
+    assert is_feature(look_at(few.astype(int)))
+    often = RANDOM.random(SIZE) < 0.9  # 40 clicks of 40 examples are no wonder
+    assert is_feature(look_at((often & (np.cumsum(often) <= 40)).astype(int), often))
+
+
 def test_a_column_that_is_too_good_is_kept_with_a_question() -> None:
     found = look_at(NOISE + 2.6 * CLICK)
     assert is_feature(found)
