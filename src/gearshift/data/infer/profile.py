@@ -31,6 +31,7 @@ PARTS_VALUES = 20_000  # distinct values that are cut into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
 FEW_WITHOUT_TIME = 0.01  # of the examples: slips in a column of times
+EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100: other times are slips, or none
 FEWEST_FOR_SLIPS = 20  # examples, of which one may have no time
 INFINITY = re.compile(r"[-+]?inf(inity)?", re.IGNORECASE)
 
@@ -53,10 +54,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """The times of a sample, and which of its examples have none."""
+    """The times of a sample, and which of its examples have none, or one that can hardly be meant."""
 
     seconds: NDArray[np.int64]
     without: tuple[int, ...]
+    odd: tuple[int, ...] = ()  # before 1990 or after 2100, where the others are not
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,10 @@ class Profile:
         return None if found is None else found.seconds
 
     def read_times(self, most_without: float) -> SampleTimes | None:
-        """None if the value of more than this share of the examples is no time, or missing."""
+        """None if the value of more than this share of the examples is no time, or missing.
+
+        As many may have an odd time, such as 1970-01-01 or the year 9999; where there are more, it is what they hold.
+        """
         without: list[int] = []
         allowed = max(most_without * self.examples, 1 if self.examples >= FEWEST_FOR_SLIPS else 0)
 
@@ -148,8 +153,12 @@ class Profile:
             seconds = raw.times(self.column, refuse)
         except (_Unreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        known = np.delete(seconds, without)
-        return SampleTimes(known, tuple(without)) if len(known) else None
+        outside = (seconds < EARLIEST) | (seconds > LATEST)
+        outside[without] = False
+        odd = np.flatnonzero(outside).tolist()
+        odd = odd if len(without) + len(odd) <= allowed else []
+        known = np.delete(seconds, without + odd)
+        return SampleTimes(known, tuple(without), tuple(odd)) if len(known) else None
 
     @property
     def list_of_floats(self) -> int | None:

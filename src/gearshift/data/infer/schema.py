@@ -134,8 +134,8 @@ def infer(
         warnings = found_label.warnings
         if found_time is None:
             warnings += missed_times(profiles, found_label.label.column)
-        elif found_time.warning is not None:
-            warnings += (found_time.warning,)
+        else:
+            warnings += found_time.warnings
         warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
         warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gearshift.data import columns as raw
 from gearshift.data.columns import TextColumn
 from gearshift.data.infer.feature import ID_NAME, QUANTITY_NAME
-from gearshift.data.infer.profile import FEW_WITHOUT_TIME, Profile, SampleTimes
+from gearshift.data.infer.profile import EARLIEST, FEW_WITHOUT_TIME, LATEST, Profile, SampleTimes
 from gearshift.data.order import is_ascending
 from gearshift.data.split import days_in_words, parse_moment
 from gearshift.errors import UserError
@@ -22,7 +22,6 @@ TIME_NAME = re.compile(
     r"^(ts|t|time|timestamp|date|datetime|day|hour|dt|when|unixtime|epoch)$|time(_?stamp)?$|(_|^)(at|date|ts|hour)$",
     re.IGNORECASE,
 )
-EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100
 THIS_CENTURY, SOON = 978_307_200, 2_051_222_400  # 2001 .. 2035
 FOLDER_MALUS = 3.0
 MOST_WITHOUT_TIME = 0.5  # of the examples of a column that is named
@@ -34,7 +33,7 @@ NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re
 class FoundTime:
     column: str
     why: str
-    warning: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def find_time(
@@ -69,14 +68,20 @@ def find_time(
 
 def missed_times(profiles: list[Profile], label: str) -> tuple[str, ...]:
     """Sentences about columns that would be the time of the example if fewer examples had none."""
-    named = [p for p in profiles if p.name != label and TIME_NAME.search(p.name) and p.times is None]
+    named = [p for p in profiles if p.name != label and TIME_NAME.search(p.name) and not is_time(p)]
     found = [(profile, profile.read_times(MOST_WITHOUT_TIME)) for profile in named if _holds_times(profile)]
     return tuple(
-        f"{_without(profile, times)}, too many for the time of the example; if it is, name it: --time {profile.name} "
-        f'(in Python: time="{profile.name}"), and allow bad lines: data.bad_lines={{skip: {2 * len(times.without)}}}'
+        f"{_without(profile, times) if times.without else _odd(profile, times)}, too many for the time of the example; "
+        f"if it is, name it: --time {profile.name} "
+        f'(in Python: time="{profile.name}")' + _allowed(times)
         for profile, times in found
-        if times is not None
+        if times is not None and (times.without or times.odd)
     )
+
+
+def _allowed(times: SampleTimes) -> str:
+    bad = len(times.without)
+    return f", and allow bad lines: data.bad_lines={{skip: {2 * bad}}}" if bad else ""
 
 
 def _holds_times(profile: Profile) -> bool:
@@ -99,22 +104,36 @@ def _no_time(profile: Profile) -> str:
 
 
 def _found(profile: Profile, times: SampleTimes) -> FoundTime:
-    why = _why(profile, times.seconds)
-    if not times.without:
-        return FoundTime(profile.name, why)
-    fix = "fix the data, or allow some: data.bad_lines={skip: 1000}"
-    warning = f"{_without(profile, times)}, which ends a training: {fix}"
-    return FoundTime(profile.name, f"{why}; {len(times.without):,} without a time", warning)
+    why, warnings = _why(profile, times.seconds), []
+    if times.without:
+        why += f"; {len(times.without):,} without a time"
+        fix = "fix the data, or allow some: data.bad_lines={skip: 1000}"
+        warnings.append(f"{_without(profile, times)}, which ends a training: {fix}")
+    if times.odd:
+        why += f"; {len(times.odd):,} before 1990 or after 2100"
+        warnings.append(
+            f"{_odd(profile, times)}: a training takes such a time as it stands, so a split by a duration (valid: 1d) "
+            "may hold nothing else; fix the data, or leave these examples out"
+        )
+    return FoundTime(profile.name, why, tuple(warnings))
 
 
 def _without(profile: Profile, times: SampleTimes) -> str:
     """ts has no time in 3 of 4,000 examples looked at, first '0000-00-00' in line 7"""
-    place = profile.place(times.without[0])
-    text = raw.value_text(profile.column, times.without[0])
+    return f"{profile.name} has no time in {_first(profile, times.without)}"
+
+
+def _odd(profile: Profile, times: SampleTimes) -> str:
+    """ts is before 1990 or after 2100 in 1 of 4,000 examples looked at, first '9999-12-31' in line 7"""
+    return f"{profile.name} is before 1990 or after 2100 in {_first(profile, times.odd)}"
+
+
+def _first(profile: Profile, examples: Sequence[int]) -> str:
+    place, text = profile.place(examples[0]), raw.value_text(profile.column, examples[0])
     shown = repr(text[:40]) if text and text != "None" else "nothing"
     return (
-        f"{profile.name} has no time in {len(times.without):,} of {profile.examples:,} examples looked at, first "
-        f"{shown} in {place.unit} {place.number:,}"
+        f"{len(examples):,} of {profile.examples:,} examples looked at, first {shown} in "
+        f"{place.unit} {place.number:,}"
     )
 
 

@@ -131,6 +131,39 @@ def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, sl
     assert len(read(path, found.schema, bad_lines=1).read(0, 4000)) == 3999
 
 
+@pytest.mark.parametrize(
+    ("slip", "epoch"),
+    [("9999-12-31 00:00:00", False), ("1970-01-01 00:00:00", False), ("0", True), ("253402214400", True)],
+)
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_few_odd_times_do_not_cost_the_column(tmp_path: Path, slip: str, epoch: bool, count: int) -> None:
+    times = [str(START + 100 * i) if epoch else f"2026-11-{1 + i // 600:02d} 10:00:00" for i in range(6000)]
+    for i in range(5, 5 + count):
+        times[i] = slip
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(times))]
+    )
+    found = infer(path)
+    assert found.schema.time == "ts"
+    assert f"UTC; {count} before 1990 or after 2100" in why(found, "ts")
+    assert found.warnings[0].startswith(
+        f"ts is before 1990 or after 2100 in {count} of 6,000 examples looked at, first {slip!r} in line 7: "
+    )
+    assert len(read(path, found.schema).read(0, 6000)) == 6000
+
+
+def test_many_odd_times_are_said(tmp_path: Path) -> None:
+    days = ["1970-01-01" if i % 9 == 8 else f"2026-11-{1 + i // 100:02d}" for i in range(900)]
+    path = write(
+        tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
+    )
+    found = infer(path)
+    assert found.schema.time is None
+    assert found.warnings[0].startswith("ts is before 1990 or after 2100 in 100 of 900 examples looked at")
+    assert "too many for the time of the example; if it is, name it: --time ts" in found.warnings[0]
+    assert infer(path, time="ts").schema.time == "ts"
+
+
 def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
     days = ["" if i % 9 == 8 else f"2026-11-{1 + i // 100:02d}" for i in range(900)]
     path = write(
