@@ -43,6 +43,10 @@ LABEL_NAMES = (
     r".*(label|target)",
 )
 SURE_NAMES = LABEL_NAMES[:3]
+DENIED_NAME = re.compile(  # not_clicked, is_unclicked, no_conversion, user_not_clicked
+    r"(.*_)?(no|not|non|never|without|un)_.+|"
+    r"(is_?|has_?|was_?)?(no|not|non|un)(click|clk|conver|purchas|bought|buy|like|subscri|install|order|respon).*"
+)
 MINUS_ONE = ({"-1", "1"}, {"-1", "+1"}, {"-1.0", "1.0"})
 ZERO_ONE = ({"0", "1"}, {"false", "true"}, {"0.0", "1.0"}, *MINUS_ONE)
 SHOWN_COLUMNS = 5
@@ -275,9 +279,14 @@ def _found_zero_one(profile: Profile, remark: str) -> FoundLabel:
     rule = "; 1 is taken as the click" if label.positive is not None else ""
     if _is_almost_zero_one(profile):
         slip = f"{profile.name} is {_but_for(profile)}: fix the data, or allow some: data.bad_lines={{skip: 1000}}"
-        return FoundLabel(label, f"{_but_for(profile)}, {share}{rule}", (slip,))
+        one = next(value for value in profile.values[:2] if _is_one(value))
+        return FoundLabel(label, f"{_but_for(profile)}, {share}{rule}", (slip, *_opposite(profile, one)))
     words = "/".join(sorted(profile.values)) if profile.distinct == 2 else f"only {profile.values[0]}"
-    return FoundLabel(label, f"{words}, {share}{rule}", _missing(profile) + _only_one_value(profile))
+    warnings = _missing(profile) + _only_one_value(profile)
+    if profile.distinct == 2:
+        one = next(value for value in profile.values if _is_one(value))
+        warnings += _opposite(profile, one)
+    return FoundLabel(label, f"{words}, {share}{rule}", warnings)
 
 
 def _found_words(profile: Profile, remark: str) -> FoundLabel:
@@ -299,7 +308,31 @@ def _found_words(profile: Profile, remark: str) -> FoundLabel:
             f"{positive.strip()!r}, the rarer one, is taken; if it is the other one: "
             f"--label {profile.name} --positive {shell_word(other)} (in Python: positive={other!r})",
         )
+    elif by_word is not None and profile.distinct == 2:
+        warnings += _opposite(profile, by_word, sure=True)
     return FoundLabel(Label(profile.name, positive=literal(positive.strip())), why, warnings)
+
+
+def _opposite(profile: Profile, positive: str, sure: bool = False) -> tuple[str, ...]:
+    """A sentence where the other one of two values may mean the click: by the label's name, or, unless a word makes
+    it sure, by how many there are.
+    """
+    other = next(value for value in profile.values[:2] if value != positive)
+    count, total = int(profile.counts[profile.values.index(positive)]), int(profile.counts.sum())
+    if DENIED_NAME.fullmatch(plain_name(profile.name)):
+        why = f"{profile.name} is named like the opposite of a click"
+    elif (
+        not sure and count > total / 2 + 1.5 * total**0.5
+    ):  # three standard errors: half of them is a balanced sample
+        why = f"{profile.name} is {positive.strip()} in {_percent(count / total)} of the examples looked at"
+    else:
+        return ()
+    word = other.strip()
+    option = f"--positive={word}" if word.startswith("-") else f"--positive {shell_word(word)}"
+    return (
+        f"{why}, and {positive.strip()} is taken as the click; if {word} means the click: "
+        f'--label {profile.name} {option} (in Python: label="{profile.name}", positive="{word}")',
+    )
 
 
 def _missing(profile: Profile) -> tuple[str, ...]:

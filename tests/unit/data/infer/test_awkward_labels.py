@@ -174,3 +174,32 @@ def test_without_a_label_the_columns_delimiter_and_lost_lines_are_shown(tmp_path
         gs.infer_schema(tmp_path / "a.csv")
     assert "2 columns: kind, number; header found, delimiter ','" in str(error.value)
     assert f"1 line could not be read, the first is {tmp_path}/a.csv line 5: 3 columns" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["not_clicked", "no_click", "is_unclicked", "notClicked", "non_click"])
+def test_a_label_named_like_the_opposite_of_a_click_is_doubted(tmp_path: Path, name: str) -> None:
+    path = labelled(tmp_path, [int(i % 5 == 0) for i in range(400)], name)
+    for found in (infer(path), infer(path, label=name)):
+        assert found.warnings[0] == (
+            f"{name} is named like the opposite of a click, and 1 is taken as the click; if 0 means the click: "
+            f'--label {name} --positive 0 (in Python: label="{name}", positive="0")'
+        )
+    stated = infer(path, label=name, positive="0")
+    assert stated.warnings == ()
+    assert read(path, stated.schema).read(0, 400).labels_BT.sum() == 320
+    words = infer(labelled(tmp_path, ["no" if i % 5 else "yes" for i in range(400)], name))
+    assert "and yes is taken as the click; if no means the click: --label" in warned(words)
+
+
+def test_a_label_of_mostly_ones_is_doubted(tmp_path: Path) -> None:
+    found = infer(labelled(tmp_path, [int(i % 5 > 0) for i in range(400)]))
+    assert found.warnings[0].startswith(
+        "click is 1 in 80.0 % of the examples looked at, and 1 is taken as the click; if 0 means the click: "
+        "--label click --positive 0"
+    )
+    slip = infer(labelled(tmp_path, ["x" if i == 7 else int(i % 5 > 0) for i in range(400)]))
+    assert "if 0 means the click" in warned(slip)
+    minus = infer(labelled(tmp_path, [1 if i % 5 else -1 for i in range(400)]))
+    assert "--label click --positive=-1" in warned(minus)
+    assert infer(labelled(tmp_path, [i % 2 for i in range(401)])).warnings == ()
+    assert infer(labelled(tmp_path, [i % 2 for i in range(400)], "notification_click")).warnings == ()
