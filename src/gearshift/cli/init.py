@@ -58,7 +58,7 @@ def init(
     split = split_of(found, extent)
     terminal.say(f"  validation: split by {split.by} ({split.why.partition(';')[0]})")
     for warning in found.warnings:
-        terminal.say(f"Warning: {warning}.")
+        terminal.say(f"Warning: {warning}" + "." * (not warning.endswith(("?", "."))))
     lines = text.count("\n")
     terminal.say(
         f"Wrote {target} ({lines} lines, every guess commented). Check the label and the id columns, "

@@ -138,3 +138,13 @@ def test_the_config_keeps_the_leak_as_a_comment(tmp_path: Path, capsys: pytest.C
     schema = load_config(tmp_path / "clicks.yaml").schema()
     assert schema is not None
     assert [feature.name for feature in schema.features] == ["user"]
+
+
+def test_a_question_ends_with_one_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{n + 2.6 * c:.3f},{int(c)}" for n, c in zip(NOISE, CLICK, strict=True)]
+    (tmp_path / "clicks.csv").write_text("it,click\n" + "\n".join(lines))
+    init(tmp_path / "clicks.csv", tmp_path / "clicks.yaml", label=None, time=None, force=False)
+    out = capsys.readouterr().out
+    assert "Warning: it is larger for clicks" in out
+    assert "is it known before the click?" in out
+    assert "?." not in out
