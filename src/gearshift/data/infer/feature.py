@@ -62,6 +62,16 @@ AMOUNT = re.compile(
 )
 LEADING_ZERO = re.compile(r"-?0\d")
 WITH_UNIT = re.compile(r"\s*[-+]?\d+([.,]\d+)* ?([A-Za-z\u00b0\u00b5]{1,4})\.?\s*")
+SPACES = "\u00a0\u2009\u202f"
+UNREAD_NUMBERS = (  # how people write numbers that are not read, and what to write instead
+    (re.compile(r"[-+]?\d{1,3}(['\u2019]\d{3})+([.,]\d+)?"), "an apostrophe between thousands", "without it"),
+    (re.compile(rf"[-+]?\d{{1,3}}([{SPACES}]\d{{3}})+([.,]\d+)?"), "a space between thousands", "without it"),
+    (re.compile(r"[\u2212\u2012\u2013]\d[\d.,]*"), "a dash for the minus", "with the sign - of the keyboard"),
+    (re.compile(r"\(\d[\d.,]*\)"), "parentheses for the minus", "with - before the number"),
+    (re.compile(r"\d[\d.,]*-"), "the minus behind the number", "with - before the number"),
+)
+MOSTLY_UNREAD = 0.5  # of the examples: numbers, if one knew how to read them
+FEW_WORDS = 10  # distinct, that stand where a number is missing
 MOSTLY_NUMBERS = 0.9  # of the examples: the others are slips, or words for missing
 SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
 
@@ -97,13 +107,50 @@ def _why_no_number(profile: Profile) -> str | None:
     if profile.endless and profile.endless == int(profile.counts.sum()):
         return "all infinite, no number to learn from"
     words = {value for value in profile.values if not is_number(value)}
+    written = _why_unread(profile, words)
+    if written is not None:
+        return written
     if not words or _share(profile, words) > 1 - MOSTLY_NUMBERS:
-        return _why_no_amount(profile)
+        return _why_no_amount(profile) or _why_words(profile, words)
     i, text = next((i, text) for i, text in enumerate(profile.texts()) if text in words)
     place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""
     null = ", or list it in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
     where = f"{place.unit} {place.number:,}"
     return f"numbers but for {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
+
+
+def _why_unread(profile: Profile, words: set[str]) -> str | None:
+    """180'700, (8.47): numbers for a human reader, among those that are read."""
+    forms = {
+        value: form
+        for value in words
+        for form in UNREAD_NUMBERS
+        if form[0].fullmatch(value.strip()) is not None
+    }
+    if not forms or ID_NAME.search(profile.name):
+        return None
+    others = words - forms.keys()
+    if _share(profile, others) > 1 - MOSTLY_NUMBERS:
+        return None
+    shown = next(value for value in profile.values if value in forms)
+    _, how, instead = forms[shown]
+    return (
+        f"most values look like numbers, but {shown[:20]!r} is written with {how} and is not read as one; to make it "
+        f"numeric, write it {instead}"
+    )
+
+
+def _why_words(profile: Profile, words: set[str]) -> str | None:
+    """Many different numbers, and a few words, often: they seem to mean that there is none."""
+    numbers = profile.distinct - len(words)
+    few = 0 < len(words) <= FEW_WORDS < numbers
+    if not few or ID_NAME.search(profile.name) or _share(profile, words) > 1 - MOSTLY_UNREAD:
+        return None
+    shown = ", ".join(repr(value[:20]) for value in profile.values if value in words)
+    null = "list them in data.csv.null" if isinstance(profile.column, TextColumn) else "leave them empty"
+    return (
+        f"most values are numbers, the others are {shown}; if these mean missing, {null} to make it numeric"
+    )
 
 
 def _why_no_amount(profile: Profile) -> str | None:
@@ -189,7 +236,9 @@ def _amount_in_words(profile: Profile) -> ColumnGuess | None:
     """$1,533.41: a quantity, but not one that is read."""
     if profile.numbers is not None or not _all_match(AMOUNT, profile):
         return None
-    why = f"an amount like {profile.values[0][:20]!r} is not read as a number; write 1533.41"
+    shown = profile.values[0].strip()
+    instead = f"{shown[:-1].strip()} without the sign" if shown.endswith("%") else "1533.41"
+    why = f"an amount like {profile.values[0][:20]!r} is not read as a number; write {instead}"
     many = profile.distinct > 0.5 * (profile.examples - profile.missing)
     return ignored(profile, why) if many else _category(profile, f"{profile.distinct:,} distinct; {why}")
 
@@ -259,7 +308,8 @@ def _unique(profile: Profile) -> ColumnGuess | None:
         if not counts_up and not (profile.is_whole and ID_NAME.search(profile.name)):
             return None
         return ignored(profile, "counts the lines" if counts_up else "one value per example")
-    return ignored(profile, "one value per example")
+    unread = _why_unread(profile, {value for value in profile.values if not is_number(value)})
+    return ignored(profile, "one value per example" + (f"; {unread}" if unread else ""))
 
 
 def _number(profile: Profile) -> ColumnGuess | None:

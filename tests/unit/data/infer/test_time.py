@@ -113,6 +113,54 @@ def test_why_a_column_of_numbers_is_no_number(tmp_path: Path, values: list[str],
     )
 
 
+def amounts(form: str) -> list[str]:
+    """Many different amounts, as people write them."""
+    numbers = [DRAW.randrange(-900_000, 900_000) for _ in range(700)]
+    match form:
+        case "'" | "\u2019" | "\u202f" | "\u00a0":
+            return [f"{n:,}".replace(",", form) for n in numbers]
+        case "minus":
+            return [f"{n / 100:.2f}".replace("-", "\u2212") for n in numbers]
+        case "()":
+            return [f"({-n / 100:.2f})" if n < 0 else f"{n / 100:.2f}" for n in numbers]
+        case "behind":
+            return [f"{-n / 100:.2f}-" if n < 0 else f"{n / 100:.2f}" for n in numbers]
+        case "%":
+            return [f"{abs(n) / 10_000:.2f}%" for n in numbers]
+        case _:
+            words = ["unknown", "n.d.", "missing"]
+            return [DRAW.choice(words) if i % 4 == 0 else f"{n / 100:.2f}" for i, n in enumerate(numbers)]
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (
+            "'",
+            "is written with an apostrophe between thousands and is not read as one; to make it numeric, write it",
+        ),
+        ("\u2019", "is written with an apostrophe between thousands"),
+        ("\u202f", "is written with a space between thousands and is not read as one"),
+        ("\u00a0", "is written with a space between thousands and is not read as one"),
+        ("minus", "is written with a dash for the minus and is not read as one"),
+        ("()", "is written with parentheses for the minus and is not read as one"),
+        ("behind", "is written with the minus behind the number"),
+        ("%", "is not read as a number; write "),
+        ("words", "; if these mean missing, list them in data.csv.null to make it numeric"),
+    ],
+)
+@pytest.mark.parametrize("size", [700, 3000])
+def test_amounts_that_are_not_read_are_told_with_the_fix(
+    tmp_path: Path, form: str, reason: str, size: int
+) -> None:
+    values = amounts(form)
+    rows = [f"{DRAW.randrange(2)};{values[i % 700]};u{i % 9}" for i in range(size)]
+    found = infer(write(tmp_path / "log.csv", ["click;balance;user", *rows]))
+    told = why(found, "balance")
+    assert reason in told
+    assert "write 1533.41" not in told
+
+
 @pytest.mark.parametrize("slip", ["", "0000-00-00 00:00:00"])
 def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, slip: str) -> None:
     days = [slip if i == 5 else f"2026-11-{1 + i // 400:02d} {i % 24:02d}:00:00" for i in range(4000)]
