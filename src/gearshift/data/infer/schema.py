@@ -25,7 +25,7 @@ from gearshift.data.infer.label import FoundLabel, find_label
 from gearshift.data.infer.leak import find_leak, label_values
 from gearshift.data.infer.missing_values import find_missing_markers
 from gearshift.data.infer.profile import Profile, sample_profiles
-from gearshift.data.infer.time import FoundTime, find_time, is_time, missed_times
+from gearshift.data.infer.time import FoundTime, find_time, is_time, missed_times, unread_times
 from gearshift.data.label_rule import Positive
 from gearshift.data.order import ColumnGrouping, find_grouping
 from gearshift.data.readers.bad_lines import BadLine, lines_lost
@@ -136,6 +136,7 @@ def infer(
             warnings += missed_times(profiles, found_label.label.column)
         else:
             warnings += found_time.warnings
+        warnings += unread_times(profiles, found_label.label.column, found_time and found_time.column)
         warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
         warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gearshift.data import columns as raw
 from gearshift.data.columns import TextColumn
-from gearshift.data.infer.feature import ID_NAME, QUANTITY_NAME
+from gearshift.data.infer.feature import FOREIGN_DATE, ID_NAME, QUANTITY_NAME, SHOWN_VALUES
 from gearshift.data.infer.profile import EARLIEST, FEW_WITHOUT_TIME, LATEST, Profile, SampleTimes
 from gearshift.data.order import is_ascending
 from gearshift.data.split import days_in_words, parse_moment
@@ -27,6 +27,21 @@ FOLDER_MALUS = 3.0
 MOST_WITHOUT_TIME = 0.5  # of the examples of a column that is named
 LONGEST_LOG = 10 * 365 * 86_400  # seconds
 NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re.IGNORECASE)
+# Times that are not read, and what they are.
+UNREAD_TIMES = (
+    (re.compile(r"\[?\d{1,2}/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d.*"), "a time as web servers log it"),
+    (FOREIGN_DATE, "a date in a format that is not read"),
+    (
+        re.compile(r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?$", re.IGNORECASE),
+        "a time of day without its date",
+    ),
+    (re.compile(r"\d([.,]\d+)?e\+?(0?9|1[0-9])$", re.IGNORECASE), "a number that lost its last digits"),
+)
+PLAIN_TIME_NAME = re.compile(
+    r"(ts|time_?stamp|date_?time|date|unix_?time|epoch)|.*_(at|date|ts|time_?stamp)", re.IGNORECASE
+)
+EXCEL_DAYS = (36_526, 54_789)  # 2000 .. 2050, as spreadsheets count days
+DOTTED_DATE = re.compile(r"\s*(\d{1,2})\.(\d{1,2})\.\d{4}(\D.*)?")
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,56 @@ def _found(profile: Profile, times: SampleTimes) -> FoundTime:
             f"{_odd(profile, times)}: a training takes such a time as it stands, so a split by a duration (valid: 1d) "
             "may hold nothing else; fix the data, or leave these examples out"
         )
+    if _is_ambiguous(profile):
+        warnings.append(
+            f"{profile.name} is read as day.month.year, but no value looked at, such as {profile.values[0][:20]!r}, "
+            "has a day after the 12th: if the month comes first, convert it to ISO (2026-11-30 10:00)"
+        )
     return FoundTime(profile.name, why, tuple(warnings))
+
+
+def _is_ambiguous(profile: Profile) -> bool:
+    """Dotted dates in which either number may be the month, and they differ."""
+    dates = [DOTTED_DATE.fullmatch(value) for value in profile.values]
+    pairs = {(int(date[1]), int(date[2])) for date in dates if date is not None}
+    return bool(pairs) and all(first <= 12 for first, _ in pairs) and any(a != b for a, b in pairs)
+
+
+def unread_times(profiles: list[Profile], label: str, time: str | None) -> tuple[str, ...]:
+    """Sentences about columns that are named like a time, but hold none that is read."""
+    named = [
+        p for p in profiles if p.name not in (label, time) and TIME_NAME.search(p.name) and p.distinct > 1
+    ]
+    found = [(p, _what_unread(p, time is None)) for p in named if not is_time(p)]
+    return tuple(
+        f"{p.name} is named like a time, but {p.values[0][:30]!r} is {what}"
+        for p, what in found
+        if what is not None
+    )
+
+
+def _what_unread(profile: Profile, no_other: bool) -> str | None:
+    fix = "to split by time, write ISO (2026-11-30 10:00) or epoch seconds"
+    start = profile.values[:SHOWN_VALUES]
+    for pattern, what in UNREAD_TIMES:
+        if all(pattern.match(value.strip()) for value in start):
+            return f"{what}: {fix}"
+    if profile.numbers is None:
+        unread = (
+            no_other
+            and PLAIN_TIME_NAME.fullmatch(profile.name)
+            and profile.read_times(MOST_WITHOUT_TIME) is None
+        )
+        return f"not read as one: {fix}" if unread else None
+    low, high = float(profile.quantity.min()), float(profile.quantity.max())
+    if low >= EXCEL_DAYS[0] and high < EXCEL_DAYS[1]:
+        return f"probably a day as spreadsheets count them: {fix}"
+    if no_other and not profile.is_whole and low >= EARLIEST and high <= LATEST:
+        return (
+            "a number with a fraction; if it is in epoch seconds, name it: "
+            f'--time {profile.name} (in Python: time="{profile.name}")'
+        )
+    return None
 
 
 def _without(profile: Profile, times: SampleTimes) -> str:

@@ -224,3 +224,46 @@ def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
     assert infer(path, time="ts").schema.time == "ts"
     with pytest.raises(UserError, match="time `user` is 'u0' in line 2; expected epoch seconds"):
         infer(path, time="user")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "what"),
+    [
+        (
+            "ts",
+            "{day:02d}/Nov/2026:{hour:02d}:00:00 +0000",
+            "is a time as web servers log it: to split by time",
+        ),
+        ("date", "11/{day:02d}/2026", "is a date in a format that is not read: to split by time"),
+        ("time", "{hour:02d}:30:00", "is a time of day without its date: to split by time"),
+        ("timestamp", "1.79{day:02d}E+09", "is a number that lost its last digits: to split by time"),
+        ("date", "463{day:02d}.25", "is probably a day as spreadsheets count them: to split by time"),
+        (
+            "ts",
+            "17935000{day:02d}.25",
+            "is a number with a fraction; if it is in epoch seconds, name it: --time ts",
+        ),
+        ("created_at", "day {day}", "is not read as one: to split by time, write ISO (2026-11-30 10:00)"),
+        ("hour", "{hour}", None),
+        ("day", "{day}", None),
+        ("dwell_time", "{hour}.5", None),
+    ],
+)
+def test_a_column_named_like_a_time_that_is_not_read_is_told(
+    tmp_path: Path, name: str, form: str, what: str | None
+) -> None:
+    rows = [f"{DRAW.randrange(2)};{form.format(day=1 + i // 100, hour=i % 24)};u{i % 9}" for i in range(2000)]
+    found = infer(write(tmp_path / "log.csv", [f"click;{name};user", *rows]))
+    assert found.schema.time is None
+    told = [warning for warning in found.warnings if warning.startswith(f"{name} is named like a time, but ")]
+    assert len(told) == (what is not None)
+    assert what is None or what in told[0]
+
+
+@pytest.mark.parametrize(("days", "told"), [(12, True), (13, False)])
+def test_dotted_dates_that_may_have_the_month_first_are_told(tmp_path: Path, days: int, told: bool) -> None:
+    rows = [f"{DRAW.randrange(2)};{1 + i % days:02d}.11.2026;u{i % 9}" for i in range(2000)]
+    found = infer(write(tmp_path / "log.csv", ["click;date;user", *rows]))
+    assert found.schema.time == "date"
+    sentence = "date is read as day.month.year, but no value looked at, such as '01.11.2026', has a day after the 12th"
+    assert any(warning.startswith(sentence) for warning in found.warnings) == told
