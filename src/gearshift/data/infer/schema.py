@@ -136,7 +136,7 @@ def infer(
             warnings += missed_times(profiles, found_label.label.column)
         else:
             warnings += found_time.warnings
-        warnings += unread_times(profiles, found_label.label.column, found_time and found_time.column)
+        warnings += unread_times(profiles, found_label.label.column, schema.time)
         warnings += tuple(guess.suspicion for guess in guesses if guess.suspicion is not None)
         warnings += _other_groups(schema.group, guesses)
     sample = _sample_words(raw, examples, lines_lost(unreadable))
