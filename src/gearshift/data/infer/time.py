@@ -147,9 +147,11 @@ def _is_ambiguous(profile: Profile) -> bool:
 
 def unread_times(profiles: list[Profile], label: str, time: str | None) -> tuple[str, ...]:
     """Sentences about columns that are named like a time, but hold none that is read."""
-    named = [
+    others = [
         p for p in profiles if p.name not in (label, time) and TIME_NAME.search(p.name) and p.distinct > 1
     ]
+    # Beside the time of the example, a time of day or an hour is a feature.
+    named = [p for p in others if time is None or PLAIN_TIME_NAME.fullmatch(p.name)]
     found = [(p, _what_unread(p, time is None)) for p in named if not is_time(p)]
     return tuple(
         f"{p.name} is named like a time, but {p.values[0][:30]!r} is {what}"

@@ -267,3 +267,8 @@ def test_dotted_dates_that_may_have_the_month_first_are_told(tmp_path: Path, day
     assert found.schema.time == "date"
     sentence = "date is read as day.month.year, but no value looked at, such as '01.11.2026', has a day after the 12th"
     assert any(warning.startswith(sentence) for warning in found.warnings) == told
+
+
+def test_a_time_of_day_beside_the_time_is_a_feature(tmp_path: Path) -> None:
+    rows = [f"{DRAW.randrange(2)};2026-11-{1 + i // 100:02d};{i % 24:02d}:30:00" for i in range(2000)]
+    assert infer(write(tmp_path / "log.csv", ["click;date;time", *rows])).warnings == ()
