@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import gearshift as gs
-from gearshift.config.data import Data
+from gearshift.config.data import DataSection
 from gearshift.config.overrides import parse_value
 from gearshift.data import encode
 from gearshift.data.dataset import read
@@ -77,7 +77,7 @@ def test_a_slip_among_labels_that_are_read_needs_no_rule(tmp_path: Path) -> None
 def test_the_rule_in_the_advice_can_be_pasted(tmp_path: Path) -> None:
     sentence = refused(labelled(tmp_path, ["a", ""]), Label("click", ('say "yes"', "b")))
     setting = sentence.partition("data.")[2].partition("}.")[0] + "}"
-    stated = Data.model_validate({"label": parse_value(setting.partition("=")[2], "label")}).label
+    stated = DataSection.model_validate({"label": parse_value(setting.partition("=")[2], "label")}).label
     assert stated is not None
     assert (stated[0].positive, stated[0].missing) == (('say "yes"', "b"), "no_click")
 
