@@ -145,7 +145,7 @@ def test_any_text_of_a_file_survives(
 ) -> None:
     if column == label:
         return
-    schema = Schema((Bag(column, separator),), (Label(label, positive=separator),))
+    schema = Schema((Bag(column, separator),), (Label(label, positive=(separator,)),))
     found = Inferred(schema, (Guess(column, "bag", why), Guess(label, "label", why)))
     config = config_of(tmp_path_factory.mktemp("init"), found, name, Extent(1000))
     assert config.schema() == schema
