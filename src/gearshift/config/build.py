@@ -113,7 +113,7 @@ def cluster_settings(config: Config) -> ClusterSettings:
 
 @dataclass(frozen=True)
 class FromConfig:
-    """How the processes of a cluster build a run that a config describes (`cluster.site.Recipe`)."""
+    """How the processes of a cluster build a run that a config describes (`engine.ray.process_context.Recipe`)."""
 
     config: Path
     init_from: Path | None
