@@ -45,7 +45,7 @@ LABEL_NAMES = (
 SURE_NAMES = LABEL_NAMES[:3]
 DENIED_NAME = re.compile(  # not_clicked, is_unclicked, no_conversion, user_not_clicked
     r"(.*_)?(no|not|non|never|without|un)_.+|"
-    r"(is_?|has_?|was_?)?(no|not|non|un)(click|clk|conver|purchas|bought|buy|like|subscri|install|order|respon).*"
+    r"(is_?|has_?|was_?)?(no|not|non|un)(click|clk|conv|purchas|bought|buy|like|subscri|install|order|respon).*"
 )
 MINUS_ONE = ({"-1", "1"}, {"-1", "+1"}, {"-1.0", "1.0"})
 ZERO_ONE = ({"0", "1"}, {"false", "true"}, {"0.0", "1.0"}, *MINUS_ONE)
