@@ -118,9 +118,11 @@ def link_claim(place: Path, number: int, session: str, seconds_before: float) ->
         beside.unlink(missing_ok=True)
     if not won:
         return False
+    # Others may have claimed this number and released it while we slept. In this order: whoever removes the released
+    # claim has made a later one before, and the listing shows it.
+    released = path.with_suffix(".released").exists()
     newest = newest_claim(place)
-    later = newest is not None and number_of(newest) > number
-    if later or path.with_suffix(".released").exists():  # claimed, and given up, by others while we slept
+    if released or (newest is not None and number_of(newest) > number):
         path.unlink(missing_ok=True)
         return False
     return True

@@ -467,3 +467,36 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     assert cli.run(["status", str(folder), "--exit-code"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
     assert 'state="failed"} 1' in page_or_state(folder)
+
+
+def test_a_claim_of_a_number_that_was_released_and_removed_meanwhile_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks of a slow claimant another one claims the next number and removes the released claim."""
+    place = folder / "lease"
+    ownership.claim(folder).release()
+    looks = list[str]()
+
+    def next_owner_comes(*_: object) -> None:
+        if not looks:
+            looks.append("later")
+            (place / "2.json").write_text("{}")
+            (place / "1.released").unlink()
+
+    exists, newest = Path.exists, ownership_files.newest_claim
+
+    def exists_then(path: Path) -> bool:
+        found = exists(path)
+        if path.name == "1.released":
+            next_owner_comes()
+        return found
+
+    def newest_then(there: Path) -> Path | None:
+        found = newest(there)
+        next_owner_comes()
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists_then)
+    monkeypatch.setattr(ownership_files, "newest_claim", newest_then)
+    assert not ownership_files.link_claim(place, 1, "late", 0.0)
+    assert looks
