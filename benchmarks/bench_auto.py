@@ -41,6 +41,7 @@ from gearshift.sync.automatic import Auto, Automatic, Change
 from gearshift.sync.messages import Action, Apply, Begin, Event
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner, describe
+from gearshift.training.worker import Worker
 
 WORKERS, BATCH, STEP = 8, 128, 0.1
 GLOBAL = WORKERS * BATCH
@@ -158,7 +159,7 @@ def learner(seed: int, schema: gs.Schema) -> Learner:
     torch.manual_seed(seed)
     model = gs.models.DeepFM(schema, dim=8, hidden=[64, 64])
     rows = RowSettings(gs.RowAdagrad(lr=0.05))
-    return Learner(model, schema, rows=rows, optimizer=gs.Adam(lr=1e-3), seed=seed, threads=1)
+    return Learner(Worker(model, schema, threads=1), rows=rows, optimizer=gs.Adam(lr=1e-3), seed=seed)
 
 
 def aucs(seed: int, per_day: int, folder: str) -> dict[str, object]:
@@ -230,8 +231,8 @@ class Watch(gs.Callback):
         else:
             run.stop()
         self._last = applied
-        if run.training.automatic is not None:
-            self.changes = list(run.training.automatic.changes)
+        if run.training.active_strategy.automatic is not None:
+            self.changes = list(run.training.active_strategy.automatic.changes)
 
 
 def on_threads(strategy: str, seconds: float, folder: str) -> Watch:
@@ -241,12 +242,12 @@ def on_threads(strategy: str, seconds: float, folder: str) -> Watch:
     slow = (SlowPeriod(5.0, seconds, 2 * seconds, (3,)),)
     gs.Trainer(
         global_batch=GLOBAL,
-        workers=WORKERS,
+        workers=gs.WorkerSettings(
+            WORKERS, inject=ClusterModel(WORKERS, Compute(per_batch=STEP), slow_periods=slow)
+        ),
         strategy=strategy,
-        inject=ClusterModel(WORKERS, Compute(per_batch=STEP), slow_periods=slow),
         checkpoint=gs.CheckpointPolicy(None, path=folder),
-        callbacks=[watch],
-    ).fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
+    ).fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data, callbacks=[watch])
     return watch
 
 

@@ -32,14 +32,13 @@ def test_auc(train: gs.Dataset, test: gs.Dataset, seed: int, folder: str) -> flo
         global_batch=1024,
         epochs=3,
         seed=seed,
-        optimizer=gs.Adam(lr=1e-3),
-        embeddings=gs.RowAdam(lr=1e-3),
-        schedule=gs.Schedule(decay="linear"),
         checkpoint=gs.CheckpointPolicy(every=None, keep=1, path=folder),
-        name="census",
+        optimizer=gs.OptimizerSettings(
+            gs.Adam(lr=1e-3), rows=gs.RowAdam(lr=1e-3), schedule=gs.Schedule(decay="linear")
+        ),
     )
     model = gs.models.DNN(train.schema, dim=8, hidden=[128, 64], dropout=0.1)
-    return float(trainer.fit(model, train, test=test).report["test"]["auc"])
+    return float(trainer.fit(model, train, test=test, name="census").report["test"]["auc"])
 
 
 def main() -> None:

@@ -61,14 +61,13 @@ def measured(arm: Arm, log: gs.ClickLog, trained: int, seed: int, folder: str) -
     trainer = gs.Trainer(
         global_batch=1024,
         seed=seed,
-        optimizer=gs.Adam(lr=1e-3),
-        embeddings=gs.RowAdam(lr=2e-2),
-        row_init=0.05,
         checkpoint=gs.CheckpointPolicy(every=None, keep=1, path=folder),
-        name="din",
+        optimizer=gs.OptimizerSettings(
+            gs.Adam(lr=1e-3), rows=gs.RowSettings(embeddings=gs.RowAdam(lr=2e-2), init=0.05)
+        ),
     )
     torch.manual_seed(seed)
-    figures: dict[str, float] = trainer.fit(arm.build(schema), train, test=test).report["test"]
+    figures: dict[str, float] = trainer.fit(arm.build(schema), train, test=test, name="din").report["test"]
     return figures
 
 

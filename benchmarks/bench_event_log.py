@@ -1,6 +1,6 @@
 """What the event log and the control channel cost: the log alone, by arithmetic, and both in a whole run, measured.
 
-    python benchmarks/bench_event_log.py [alone] [whole] [--triples 300]        under a minute, and about 3
+    python benchmarks/bench_event_log.py [alone] [whole] [libraries] [--triples 300]     under a minute, 3, and one
 
 alone   The same decisions with and without a log, taking turns. A lease is three events (its examples are supplied, a
         worker asks, its gradient arrives). The share of a second that 1,000 leases take is what the log holds the
@@ -9,9 +9,13 @@ whole   One run of eight worker threads with small batches, so that there are ma
         a fraction of a second, which come in triples in random order: with log and channel, without both, and
         without both again. Compared within a triple: CPU seconds of the whole process per example, which other
         processes disturb less than wall time. The third arm says how much of a difference is noise.
+libraries
+        A line made by hand, as the log does, by msgspec and by json, and parsed by json and by msgspec; CPU time,
+        taking turns. msgspec writes no five decimals, so it gets `at` as text; other lines that differ are shown.
 
 The last line is JSON. alone: microseconds per event and per lease with the median of the rounds, and that share.
 whole: `whole_run_cost`, the mean of with / without - 1 with Student's interval; `same_again`, of without / without.
+libraries: microseconds per line, the median of the rounds.
 """
 
 from __future__ import annotations
@@ -24,21 +28,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import msgspec
 import torch
 
 import gearshift as gs
 from gearshift.experiments.paired_runs import interval
-from gearshift.run import control
-from gearshift.run.event_log import EventLog, Head, files
+from gearshift.run.event_log import EventLog, Head, files, line
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
     Action,
+    Apply,
     Begin,
     Event,
     GradientArrived,
+    Part,
+    Reissue,
     Supplied,
+    SwitchRequested,
     WorkerJoined,
+    WorkerLost,
     WorkRequested,
 )
 from gearshift.sync.registry import make_strategy
@@ -127,7 +137,7 @@ class Segments(gs.Callback):
 
     def _end(self, run: gs.Run) -> None:
         if self.arm == "with":
-            run._events.write()  # what it has still to write is its own cost
+            run.parts.events.write()  # what it has still to write is its own cost
         examples = run.training.progress.examples - self.examples
         cpu, wall = time.process_time() - self.cpu, time.perf_counter() - self.wall
         self.found.append((self.arm, cpu / examples, wall / examples))
@@ -138,11 +148,17 @@ class Segments(gs.Callback):
         self.cpu, self.wall = time.process_time(), time.perf_counter()
 
     def _turn(self, run: gs.Run, on: bool) -> None:
-        if on == (run.training.log is not None):
+        if on == (run.thread._observer.happened is not _nothing):
             return
-        run.training.log = run._events if on else None
-        run._end_control()
-        run._end_control = control.serve(run.folder, run) if on else lambda: None
+        run.thread._observer.happened = run.parts.events if on else _nothing  # type: ignore[method-assign]
+        if on:
+            run.thread.channel.open()
+        else:
+            run.thread.channel.close()
+
+
+def _nothing(event: Event, actions: list[Action]) -> None:
+    """In place of the event log."""
 
 
 def whole(triples: int) -> dict[str, object]:
@@ -155,9 +171,8 @@ def whole(triples: int) -> dict[str, object]:
             workers=WORKERS,
             strategy="gba",
             checkpoint=gs.CheckpointPolicy(None, path=folder),
-            callbacks=[segments],
         )
-        trainer.fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
+        trainer.fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data, callbacks=[segments])
     rows = [
         {arm: (cpu, wall) for arm, cpu, wall in segments.found[i : i + 3]}
         for i in range(3, 3 * triples + 3, 3)
@@ -182,6 +197,114 @@ def whole(triples: int) -> dict[str, object]:
     return found
 
 
+# ---- libraries ----
+
+ENCODER = msgspec.json.Encoder()
+ODD: list[tuple[Event, list[Action]]] = [
+    (WorkerLost(0, "ünanswered", 2.0), [Reissue(6, "lost")]),
+    (GradientArrived(0, 4, 1.25), [Apply(4, (Part(4, 1e-5, "late", 2, 1),))]),
+    (SwitchRequested("gba", {"max_lag": 3, "batch": 128}, "slow worker", 3.0), []),
+]
+
+
+def decisions() -> list[tuple[Event, list[Action]]]:
+    """Of a run of 2,000 leases."""
+    coordinator = Coordinator(make_strategy("gba", SETTINGS), make_strategy)
+    found: list[tuple[Event, list[Action]]] = []
+    begun: list[Begin] = []
+
+    def tell(event: Event) -> None:
+        actions = coordinator.handle(event)
+        found.append((event, actions))
+        begun.extend(action for action in actions if isinstance(action, Begin))
+
+    for worker in range(WORKERS):
+        tell(WorkerJoined(worker, 0.0))
+        tell(WorkRequested(worker, 0.0))
+    for lease in range(2000):
+        at = lease / 997
+        tell(Supplied(lease * 128, 128, 128, at))
+        if len(begun) == WORKERS:
+            for begin in [begun.pop(0) for _ in range(WORKERS)]:
+                tell(GradientArrived(begin.worker, begin.lease.number, at))
+                tell(WorkRequested(begin.worker, at))
+    return found
+
+
+def plain_event(event: Event) -> tuple[str, list[Any]]:
+    match event:
+        case WorkerJoined(worker):
+            return "join", [worker]
+        case WorkRequested(worker):
+            return "ask", [worker]
+        case GradientArrived(worker, lease):
+            return "push", [worker, lease]
+        case Supplied(first, count, batch):
+            return "supply", [first, count, batch]
+        case WorkerLost(worker, reason):
+            return "lost", [worker, reason]
+        case SwitchRequested(strategy, settings, reason):
+            return "switch", [strategy, settings, reason]
+    raise ValueError(event)
+
+
+def plain_action(action: Action) -> list[Any]:
+    match action:
+        case Begin(worker, lease, token, version):
+            return ["begin", worker, [lease.number, lease.first, lease.count, lease.attempt], token, version]
+        case Apply(step, parts):
+            return ["apply", step, [plain_part(part) for part in parts]]
+        case Reissue(lease, reason):
+            return ["reissue", lease, reason]
+    raise ValueError(action)
+
+
+def plain_part(part: Part) -> list[Any]:
+    head = [part.lease, part.staleness, part.lag]
+    return head if part.weight == 1.0 and not part.reason else [*head, part.weight, part.reason]
+
+
+def plain_line(event: Event, actions: list[Action], at: Any) -> dict[str, Any]:
+    word, values = plain_event(event)
+    more = {"do": [plain_action(action) for action in actions]} if actions else {}
+    return {"at": at, word: values, **more}
+
+
+def by_msgspec(event: Event, actions: list[Action]) -> bytes:
+    return ENCODER.encode(plain_line(event, actions, msgspec.Raw(b"%.5f" % event.at))) + b"\n"
+
+
+def by_json(event: Event, actions: list[Action]) -> str:
+    return json.dumps(plain_line(event, actions, event.at), separators=(",", ":")) + "\n"
+
+
+def libraries() -> dict[str, object]:
+    events = decisions()
+    lines = [line(event, actions).encode() for event, actions in events]
+    assert lines == [by_msgspec(event, actions) for event, actions in events]
+    sides: dict[str, Callable[[], object]] = {
+        "write_by_hand": lambda: [line(*one) for one in events],
+        "write_msgspec": lambda: [by_msgspec(*one) for one in events],
+        "write_json": lambda: [by_json(*one) for one in events],
+        "parse_json": lambda: [json.loads(one) for one in lines],
+        "parse_msgspec": lambda: [msgspec.json.decode(one) for one in lines],
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(15):
+        for name, side in sides.items():
+            began = time.process_time()
+            side()
+            times[name].append((time.process_time() - began) / len(events) * 1e6)
+    found: dict[str, object] = {f"{name}_microseconds": round(median(t), 3) for name, t in times.items()}
+    for name, took in times.items():
+        print(f"{name:16} {median(took):6.2f} us a line  [{min(took):.2f}, {max(took):.2f}]")
+    for event, actions in ODD:
+        ours, theirs = line(event, actions), by_msgspec(event, actions).decode()
+        print(f"  by hand  {ours}  msgspec  {theirs}" if ours != theirs else f"  the same {ours}", end="")
+    found["odd_lines_that_differ"] = sum(line(*one).encode() != by_msgspec(*one) for one in ODD)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -194,6 +317,8 @@ def main() -> None:
         found |= {strategy: measure(strategy) for strategy in ("sync", "gba", "async")}
     if "whole" in options.parts:
         found |= whole(options.triples)
+    if "libraries" in options.parts:
+        found |= libraries()
     print(json.dumps(found))
 
 

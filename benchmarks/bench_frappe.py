@@ -50,19 +50,20 @@ def test_auc(arm: Arm, parts: dict[str, gs.Dataset], seed: int, folder: str) -> 
         global_batch=arm.batch,
         epochs=arm.epochs,
         seed=seed,
-        optimizer=gs.Adam(lr=1e-3),
-        embeddings=arm.rows,
-        linear=arm.rows,
-        early_stopping=gs.EarlyStopping(patience=2),
-        plateau=gs.Plateau(factor=0.1, patience=1),
         checkpoint=gs.CheckpointPolicy(every=None, keep=1, path=folder),
-        name="frappe",
+        optimizer=gs.OptimizerSettings(
+            gs.Adam(lr=1e-3), rows=gs.RowSettings(embeddings=arm.rows, linear=arm.rows)
+        ),
+        training=gs.TrainingSettings(
+            evaluation=gs.EvaluationSettings(
+                early_stopping=gs.EarlyStopping(patience=2), plateau=gs.Plateau(factor=0.1, patience=1)
+            )
+        ),
     )
     torch.manual_seed(seed)
     model = arm.build(parts["train"].schema)
-    return float(
-        trainer.start(model, parts["train"], parts["valid"], test=parts["test"]).wait().report["test"]["auc"]
-    )
+    result = trainer.fit(model, parts["train"], parts["valid"], test=parts["test"], name="frappe")
+    return float(result.report["test"]["auc"])
 
 
 def main() -> None:

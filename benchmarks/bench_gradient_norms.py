@@ -34,6 +34,7 @@ from gearshift.optim.first_order import DenseOptimizer, State
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 BATCH, GLOBAL, WORKERS = 128, 1024, 8
 ARMS = {
@@ -69,8 +70,7 @@ def norms(arm: str, data: Dataset, seed: int) -> tuple[list[float], float]:
     torch.manual_seed(seed)
     recording = Recording(gs.Adam(lr=1e-3))
     learner = Learner(
-        gs.models.DeepFM(data.schema, dim=8, hidden=[64, 64]),
-        data.schema,
+        Worker(gs.models.DeepFM(data.schema, dim=8, hidden=[64, 64]), data.schema),
         rows=RowSettings(gs.RowAdagrad(lr=0.02)),
         optimizer=recording,
         seed=seed,

@@ -52,8 +52,9 @@ def live_run(rounds: int, seconds: float, folder: str) -> tuple[list[Decision], 
     data = gs.read(gs.ClickLog(examples=int(lasts * GLOBAL / seconds), days=1))
     run = gs.Trainer(
         global_batch=GLOBAL,
-        workers=WORKERS,
-        inject=ClusterModel(WORKERS, Compute(per_batch=seconds), slow=(Slow(FACTOR, (3,)),)),
+        workers=gs.WorkerSettings(
+            WORKERS, inject=ClusterModel(WORKERS, Compute(per_batch=seconds), slow=(Slow(FACTOR, (3,)),))
+        ),
         checkpoint=gs.CheckpointPolicy(None, path=folder),
     ).start(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
     while run.status().step < 3:

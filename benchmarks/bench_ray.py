@@ -33,7 +33,7 @@ import torch
 
 import gearshift as gs
 from gearshift.config.tree import InjectSection
-from gearshift.engine.ray.process_context import read_state
+from gearshift.engine.ray.shared_folder import read_state
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -69,7 +69,13 @@ def running(kind: str, data: Any, **settings: Any) -> Iterator[Any]:
         }
         cluster = gs.ClusterSettings(**asked) if kind == "ray" else None
         policy = gs.CheckpointPolicy(policy.every, policy.keep, folder)
-        trainer = gs.Trainer(cluster=cluster, checkpoint=policy, **settings)
+        workers = gs.WorkerSettings(
+            settings.pop("workers", 1),
+            settings.pop("shards", 1),
+            settings.pop("threads", None),
+            settings.pop("inject", None),
+        )
+        trainer = gs.Trainer(workers=workers, cluster=cluster, checkpoint=policy, **settings)
         run = trainer.start(model, data)
         try:
             yield run

@@ -185,10 +185,10 @@ def on_threads(options: argparse.Namespace) -> dict[str, Any]:
                 torch.manual_seed(1)
                 trainer = gs.Trainer(
                     global_batch=1024,
-                    batch=1024 // workers,
                     workers=workers,
                     strategy={"name": name, **settings},
                     checkpoint=gs.CheckpointPolicy(None, path=folder),
+                    training=gs.TrainingSettings(batch=1024 // workers),
                 )
                 result = trainer.fit(gs.models.DeepFM(data.schema, dim=16, hidden=[256, 128]), data)
                 rates[label].append(result.examples_per_second)

@@ -30,6 +30,7 @@ from gearshift.engine.simulation.tally import Outcome
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 FEW, MANY, BATCH = 100, 10_000, 64
 WORKERS, LEASE = 200, 32  # with real gradients
@@ -70,7 +71,7 @@ def real(examples: int) -> dict[str, float]:
     torch.manual_seed(1)
     model = gs.models.DeepFM(data.schema, dim=16, hidden=[256, 128])
     rows = RowSettings(gs.RowAdagrad(lr=0.02))
-    on = Learner(model, data.schema, rows=rows, optimizer=gs.Adam(lr=1e-3))
+    on = Learner(Worker(model, data.schema), rows=rows, optimizer=gs.Adam(lr=1e-3))
     cluster = ClusterModel(WORKERS, lognormal=(Lognormal(0.3),), slow=(Slow(3.0, (7,)),), seed=1)
     strategy = make_strategy("gba", {"global_batch": LEASE * WORKERS, "batch": LEASE})
     cpu, wall = time.process_time(), time.perf_counter()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import gearshift as gs
-from gearshift.engine.ray.process_context import read_state
+from gearshift.engine.ray.shared_folder import read_state
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 EVERY = 10.0  # seconds
@@ -52,14 +52,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         policy = gs.CheckpointPolicy(gs.Every(seconds=30), 2, folder)
         trainer = gs.Trainer(
-            workers=2,
-            shards=2,
+            workers=gs.WorkerSettings(2, shards=2),
             global_batch=1024,
             epochs=1_000_000,
-            best=None,
             strategy="gba",
             cluster=gs.ClusterSettings(),
             checkpoint=policy,
+            training=gs.TrainingSettings(evaluation=gs.EvaluationSettings(best=None)),
         )
         run = trainer.start(model, data)
         while run.status().examples < 40_000:

@@ -74,13 +74,11 @@ def train(strategy: str, cluster: ClusterModel | None, examples: int, folder: st
     clock = Clock()
     trainer = gs.Trainer(
         global_batch=GLOBAL,
-        workers=WORKERS,
+        workers=gs.WorkerSettings(WORKERS, inject=cluster),
         strategy=strategy,
-        inject=cluster,
         checkpoint=gs.CheckpointPolicy(None, path=folder),
-        callbacks=[clock],
     )
-    result = trainer.fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data)
+    result = trainer.fit(gs.models.DNN(data.schema, dim=8, hidden=[32]), data, callbacks=[clock])
     return slope(clock.steps), result.report
 
 

@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -38,9 +37,10 @@ from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout, bind
 from gearshift.optim.spread import SharedSums, ShiftedSums
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import Push, ReplicaRowsPush
 from gearshift.parameters.server import RowSettings, RowTrust, Server
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 GRADIENTS, PROCESSES = 8, 2
 ROW_TRUSTS: tuple[RowTrust, ...] = ("touched", "row_wise")
@@ -55,7 +55,7 @@ class Gradients:
         torch.manual_seed(1)
         model = gs.models.DeepFM(self.data.schema, dim=16, hidden=[400, 400])
         self.learner = Learner(
-            model, self.data.schema, rows=RowSettings(gs.RowAdagrad()), optimizer=gs.SGD(lr=0.0)
+            Worker(model, self.data.schema), rows=RowSettings(gs.RowAdagrad()), optimizer=gs.SGD(lr=0.0)
         )
         self.found = [self.learner.find(batch) for batch in self.data.batches(batch)]
         self.count, self.position = count, 0
@@ -125,7 +125,7 @@ def sync(name: str, gradients: Gradients, rounds: int) -> dict[str, float]:
 
     def common() -> list[Push]:
         pushes = gradients.next()
-        rows_alone = [(replace(push, dense=push.dense[:0]), 1.0) for push in pushes]
+        rows_alone = [(ReplicaRowsPush(push.rows, push.examples), 1.0) for push in pushes]
         Server(flat[:0], gradients.learner.server.stores, gs.SGD()).apply_group(rows_alone, lr_scale=1.0)
         return pushes
 

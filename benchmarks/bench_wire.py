@@ -1,6 +1,6 @@
 """Pull and push of 40,000 rows of width 16 between one worker and one shard process, over each transport.
 
-    python benchmarks/bench_wire.py [--rounds 9]        about a minute
+    python benchmarks/bench_wire.py [trips] [heads] [--rounds 9]        about a minute
 
 A round trip is what a worker does with a shard: it asks for its rows, gets them, gives a gradient for all of them, and
 hears that the shard has it; the shard applies it (Adagrad) before it answers. The shard is the real role in the real
@@ -9,6 +9,9 @@ wire; `alone` are sides whose shard has no store: it has the rows at hand and dr
 there and back is measured. If ray can be imported, the same calls on a plain Ray actor are a side too (in the same
 run: that is what the ratios are for). The last line is JSON: milliseconds per round trip, rows/s (pulled and
 pushed), and the ratios.
+
+`heads` compares the head of small messages, which is derived from their dataclasses and written by msgspec, with one
+written by hand with `struct`: what a format of fixed numbers costs without any derivation. CPU time; sides take turns.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import argparse
 import json
 import multiprocessing as mp
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -31,17 +36,32 @@ import torch
 
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
-from gearshift.engine.protocol.messages import Give, Load, Pull, Rows, Taken, To, ToShard
+from gearshift.engine.protocol.all_reduce import GroupRank
+from gearshift.engine.protocol.messages import (
+    COORDINATOR,
+    Assignment,
+    Done,
+    Give,
+    Load,
+    Pull,
+    Rows,
+    Taken,
+    To,
+    ToShard,
+)
+from gearshift.engine.protocol.replica_messages import ExchangePlan
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.wire.address import ipc_address
+from gearshift.engine.wire.codec import Codec
 from gearshift.engine.wire.driver import Driver
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import SGD
-from gearshift.parameters.push import Push, RowPush
+from gearshift.parameters.push import NO_PREDICTIONS, Push, RowPush
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import NO_PREDICTIONS, ApplyStep, Order
+from gearshift.parameters.shard import ApplyStep, Order
+from gearshift.sync.messages import Begin, Lease
 
 ROWS, WIDTH, TABLE, DENSE, SETS = 40_000, 16, 1_000_000, 16, 8
 LIMITS = Limits((WIDTH,), (DENSE,), ids=ROWS, batch=1)
@@ -95,7 +115,7 @@ class ObedientRole(ShardRole):
         super().handle(message)
         if isinstance(message, Give) and self.shard is not None and message.lease in self.shard.waiting:
             step = ApplyStep(self.shard.step + 1, ((message.lease, 1.0),))
-            self.shard.tell(Order(self.shard.done + 1, step))
+            self.shard.receive(Order(self.shard.done + 1, step))
 
 
 def serve(folder: Path, kind: str, alone: bool, pipe: Connection) -> None:
@@ -143,9 +163,9 @@ class WireSide:
     def _ask(self, message: Pull | Give) -> Any:
         """Says it again if no answer comes, as a role does: until the connection stands, nothing is sent."""
         while True:
-            self._endpoint.mend()
+            self._endpoint.connections.mend()
             self._endpoint.send(SHARD, message)
-            until = time.monotonic() + (0.05 if self._endpoint.cut_off(SHARD) else 5.0)
+            until = time.monotonic() + (0.05 if self._endpoint.connections.cut_off(SHARD) else 5.0)
             while time.monotonic() < until:
                 for found in self._endpoint.receive(until - time.monotonic()):
                     if isinstance(found, Rows if isinstance(message, Pull) else Taken):
@@ -239,11 +259,108 @@ def measure(rounds: int) -> dict[str, float]:
     return {name: median(found[1:]) for name, found in times.items()}
 
 
+# ---- heads ----
+
+HAND_HEAD = struct.Struct("<4sBBHq")
+MOST = 2**62
+
+
+def pack(kind: int, incarnation: int, numbers: tuple[int, ...], reals: tuple[float, ...], text: str) -> bytes:
+    head = HAND_HEAD.pack(b"GSFT", 1, kind, 0, incarnation)
+    return head + struct.pack(f"<{len(numbers)}q{len(reals)}d", *numbers, *reals) + text.encode()
+
+
+def unpack(head: bytes, numbers: int, reals: int) -> tuple[int, tuple[Any, ...], tuple[float, ...], str]:
+    """Checked as far as msgspec does: the prefix, the length, ranges, text."""
+    magic, form, _, flags, incarnation = HAND_HEAD.unpack_from(head)
+    if magic != b"GSFT" or form != 1 or flags or len(head) < HAND_HEAD.size + 8 * (numbers + reals):
+        raise ValueError("not of this protocol")
+    found = struct.unpack_from(f"<{numbers}q{reals}d", head, HAND_HEAD.size)
+    if not all(0 <= value < MOST for value in (incarnation, *found[:numbers])):
+        raise ValueError("a number out of range")
+    if not all(map(isfinite, found[numbers:])):
+        raise ValueError("a number that is not finite")
+    text = head[HAND_HEAD.size + 8 * (numbers + reals) :]
+    return incarnation, found[:numbers], found[numbers:], text.decode()
+
+
+def done_by_hand(done: Done) -> bytes:
+    return pack(6, done.incarnation, (done.shard, done.boot, done.number), (), "")
+
+
+def done_from(head: bytes) -> Done:
+    incarnation, numbers, _, _ = unpack(head, 3, 0)
+    return Done(incarnation, *numbers)
+
+
+def assignment_by_hand(a: Assignment) -> bytes:
+    begin, lease, plan, place = a.begin, a.begin.lease, a.plan, a.place
+    numbers = (
+        *(a.boot, a.request, begin.worker, begin.token, begin.version),
+        *(lease.number, lease.first, lease.count, lease.attempt, a.epoch),
+        *(place.group, place.rank, place.size, plan.generation, plan.lineage),
+    )
+    return pack(17, a.incarnation, numbers, (a.rate,), plan.choices)
+
+
+def assignment_from(head: bytes) -> Assignment:
+    incarnation, n, (rate,), choices = unpack(head, 15, 1)
+    begin = Begin(n[2], Lease(*n[5:9]), n[3], n[4])
+    plan = ExchangePlan(n[13], n[14], choices)
+    return Assignment(incarnation, n[0], n[1], begin, n[9], plan, rate, GroupRank(*n[10:13]))
+
+
+def heads(rounds: int) -> dict[str, float]:
+    """Microseconds per message."""
+    done = Done(1, 0, 2, 77)
+    assignment = Assignment(1, 5, 6, Begin(0, Lease(9, 100, 20), 4, 4), 1)
+    coordinator, worker = Codec(COORDINATOR, LIMITS), Codec(WORKER, LIMITS)
+    done_frames, assignment_frames = coordinator.encode(done), worker.encode(assignment)
+    done_head, assignment_head = done_by_hand(done), assignment_by_hand(assignment)
+    assert coordinator.decode(done_frames, SHARD)[0] == done_from(done_head) == done
+    assert worker.decode(assignment_frames, COORDINATOR)[0] == assignment_from(assignment_head) == assignment
+    sides: dict[str, Callable[[], object]] = {
+        "done write derived": lambda: coordinator.encode(done),
+        "done write by hand": lambda: done_by_hand(done),
+        "done read derived": lambda: coordinator.decode(done_frames, SHARD),
+        "done read by hand": lambda: done_from(done_head),
+        "assignment write derived": lambda: worker.encode(assignment),
+        "assignment write by hand": lambda: assignment_by_hand(assignment),
+        "assignment read derived": lambda: worker.decode(assignment_frames, COORDINATOR),
+        "assignment read by hand": lambda: assignment_from(assignment_head),
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(5 * rounds):
+        for name, side in sides.items():
+            began = time.process_time()
+            for _ in range(1000):
+                side()
+            times[name].append((time.process_time() - began) * 1000)
+    for name, own in times.items():
+        print(f"{name:26}{median(own):6.2f} us  [{min(own):.2f}, {max(own):.2f}]")
+    found = {f"{name.replace(' ', '_')}_us": round(median(own), 3) for name, own in times.items()}
+    sizes = {"done": (done_frames, done_head), "assignment": (assignment_frames, assignment_head)}
+    for name, (derived, by_hand) in sizes.items():
+        found |= {f"{name}_bytes_derived": len(derived[0]), f"{name}_bytes_by_hand": len(by_hand)}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["trips", "heads"])
     parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    found = measure(parser.parse_args().rounds)
+    result: dict[str, float | None] = {}
+    if "trips" in options.parts:
+        result |= trips(options.rounds)
+    if "heads" in options.parts:
+        result |= heads(options.rounds)
+    print(json.dumps(result))
+
+
+def trips(rounds: int) -> dict[str, float | None]:
+    found = measure(rounds)
     result: dict[str, float | None] = {}
     for name, ms in found.items():
         result[f"{name.replace(' ', '_')}_ms"] = round(ms, 3)
@@ -254,7 +371,7 @@ def main() -> None:
             ray = found.get(f"ray calls{more}")
             name = f"{key}_vs_ray_calls{more.replace(' ', '_')}"
             result[name] = round(found[kind + more] / ray, 3) if ray else None
-    print(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":

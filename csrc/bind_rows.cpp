@@ -1,5 +1,5 @@
-// Python bindings of the row table and of the worker's occurrences. Shapes are checked here; every array is taken as it is
-// (.noconvert()): a copy made in passing would swallow results. The GIL is released around all work.
+// Python bindings of the row table and of the worker's occurrences. Shapes are checked here. Arrays are never converted
+// (.noconvert()), because results written to a temporary copy would be lost. The GIL is released around all work.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -39,21 +39,31 @@ void check_matrix(const char* name, const Array& array, std::size_t rows, std::s
 }
 
 OptimizerKind kind_named(const std::string& name) {
-    if (name == "sgd") return OptimizerKind::sgd;
-    if (name == "momentum") return OptimizerKind::momentum;
-    if (name == "adagrad") return OptimizerKind::adagrad;
-    if (name == "rowwise_adagrad") return OptimizerKind::rowwise_adagrad;
-    if (name == "adam") return OptimizerKind::adam;
-    if (name == "ftrl") return OptimizerKind::ftrl;
+#define GEARSHIFT_KIND(kind, state) \
+    if (name == #kind) return OptimizerKind::kind;
+    GEARSHIFT_ROW_OPTIMIZERS(GEARSHIFT_KIND)
+#undef GEARSHIFT_KIND
     throw std::invalid_argument("no row optimizer is called " + name);
 }
 
-PartSpec part_spec(const std::string& kind, uint32_t width, double init, double lr, double l1, double l2, double eps,
-                   double initial, double beta1, double beta2, double beta, double clip, double clip_zeta) {
-    return {kind_named(kind), width, init, lr, l1, l2, eps, initial, beta1, beta2, beta, clip, clip_zeta};
+double& number_named(PartSpec& spec, const std::string& name) {
+#define GEARSHIFT_NUMBER(number) \
+    if (name == #number) return spec.number;
+    GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
+#undef GEARSHIFT_NUMBER
+    throw std::invalid_argument("no row optimizer has a number called " + name);
 }
 
-// Hands a vector over to numpy without a copy.
+PartSpec part_spec(const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
+    PartSpec spec;
+    spec.kind = kind_named(kind);
+    spec.width = width;
+    spec.init = init;
+    for (const auto& [name, number] : numbers) number_named(spec, nb::cast<std::string>(name)) = nb::cast<double>(number);
+    return spec;
+}
+
+// Passes a vector to numpy without a copy.
 template <class T>
 nb::object to_numpy(std::vector<T>&& values, std::vector<std::size_t> shape) {
     auto* owned = new std::vector<T>(std::move(values));
@@ -81,12 +91,9 @@ nb::tuple read_block(RowTable& table, Read read) {
 
 void bind_table(nb::module_& m) {
     nb::class_<PartSpec>(m, "RowPartSpec")
-        .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, double lr, double l1, double l2,
-                            double eps, double initial, double beta1, double beta2, double beta, double clip, double clip_zeta) {
-            new (at) PartSpec(part_spec(kind, width, init, lr, l1, l2, eps, initial, beta1, beta2, beta, clip, clip_zeta));
-        }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "lr"_a, "l1"_a = 0.0, "l2"_a = 0.0, "eps"_a = 0.0,
-             "initial"_a = 0.0, "beta1"_a = 0.0, "beta2"_a = 0.0, "beta"_a = 0.0, "clip"_a = 0.0,
-             "clip_zeta"_a = 0.0);
+        .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
+            new (at) PartSpec(part_spec(kind, width, init, numbers));
+        }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "numbers"_a);
 
     nb::class_<RowTable>(m, "RowTable")
         .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool>(), "parts"_a, "seed"_a, "portable"_a = false)

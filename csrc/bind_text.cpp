@@ -1,8 +1,8 @@
-// Python's view of feature_hash.h, json_lines.h, text_lines.h, text_columns.h and utf8.h: arrays in, arrays out, the GIL released.
+// Python bindings of feature_hash.h, json_lines.h, text_lines.h, text_columns.h and utf8.h: arrays in, arrays out, without GIL.
 //
-// A text column crosses as (data, spans): a byte buffer and a uint32 array [n, 2] of (start, size), which may be a
-// strided view of [records, slots, 2]. Every array is taken as it is (.noconvert()): an output that would have to
-// be copied first would silently stay empty.
+// A text column is passed as (data, spans): a byte buffer and a uint32 array [n, 2] of (start, size), which may be a
+// strided view of [records, slots, 2]. Arrays are never converted (.noconvert()), because results written to a temporary
+// copy would be lost.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

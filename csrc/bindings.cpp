@@ -1,4 +1,4 @@
-// The Python module: each part of the core binds itself; nothing is computed here.
+// The Python module. Each part of the core registers its bindings; nothing is computed here.
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
@@ -9,7 +9,7 @@ void bind_text(nb::module_& m);       // bind_text.cpp: feature hash, text to nu
 void bind_click_log(nb::module_& m);  // bind_click_log.cpp: the synthetic click log
 
 NB_MODULE(_core, m) {
-    nb::set_leak_warnings(false);  // a model that lives until the interpreter ends is no leak
+    nb::set_leak_warnings(false);  // a model that lives until the interpreter exits is not a leak
     bind_rows(m);
     bind_placement(m);
     bind_text(m);

@@ -11,14 +11,14 @@ namespace {
 
 using portable::mix;
 
-// What a hash or a draw is for; part of every key, so that no two purposes share bits.
+// The purpose of a hash or a draw. It is part of every key, so no two purposes share bits.
 enum Purpose : uint64_t { kMainWeight = 1, kOwnWeight, kPairFactor, kNumericWeight, kLatent, kRebirth, kInterest, kDraw };
 
 enum Column {
     kSlotColumn = 0,  // one per entity
     kHourColumn = kEntities,
     kClickColumn,
-    kMissingColumn,                    // 16 bits a number, four numbers a draw
+    kMissingColumn,                    // 16 bits per number, four numbers per draw
     kNumericColumn = kMissingColumn + 4,
     kTargetColumn = kNumericColumn + kNumerics,
     kTargetAdColumn,
@@ -51,8 +51,8 @@ constexpr NumericSpec kNumericSpecs[kNumerics] = {
 };
 
 constexpr double kSqrt2 = 1.41421356237309504880;
-constexpr double kTurn = 0.15;      // rad a day, times U(.5, 1.5), times drift
-constexpr double kReborn = 0.09;    // share of ads and queries a day, times drift
+constexpr double kTurn = 0.15;      // rad per day, times U(.5, 1.5), times drift
+constexpr double kReborn = 0.09;    // share of ads and queries per day, times drift
 constexpr double kStrength = 1.4;   // standard deviation of the logit
 constexpr double kShares[4] = {0.45, 0.33, 0.12, 0.10};
 constexpr double kStrengthBesideHistory = 1.1;
@@ -100,7 +100,7 @@ ClickDay::ClickDay(const ClickLogSettings& settings, std::shared_ptr<const Click
     calibrate(settings.click_rate);
 }
 
-// A standard normal of the key, which turns into another one as the days pass.
+// A standard normal number for the key, which changes slowly over the days.
 double ClickDay::weight(uint64_t key, double rate) const {
     const double now = portable::normal(mix(key, 1));
     if (day_ == 0 || drift_ == 0.0) return now;
@@ -143,7 +143,7 @@ std::vector<ClickDay::Record> ClickDay::records(Entity entity) const {
     return records;
 }
 
-// A field has one vector per value for all its pairs, as in a factorization machine.
+// A field has one vector per value, shared by all its pairs, as in a factorization machine.
 void ClickDay::make_pairs() {
     const auto factors = [&](Bucket bucket) {
         std::vector<float> factors(size_of(bucket) * 3);
@@ -233,7 +233,7 @@ void ClickDay::draw_histories(int64_t position, ClickTile& tile) const {
     }
 }
 
-// The only place where records are read at random: once per entity and example.
+// The only random access to records: once per entity and example.
 void ClickDay::look_up_entities(ClickTile& tile) const {
     std::fill_n(tile.part[0], tile.count, 0.0f);
     std::fill_n(tile.part[3], tile.count, 0.0f);
@@ -266,7 +266,7 @@ void ClickDay::draw_numerics(int64_t position, ClickTile& tile) const {
     }
 }
 
-// What is missing says nothing: the teacher, too, sees only what is in the file.
+// A missing value is not informative: the teacher sees only what is in the file.
 double ClickDay::numeric_part(const ClickTile& tile, int i) const {
     const float wave = tile.numeric[0][i], threshold = tile.numeric[3][i], sign = tile.numeric[6][i], amount = tile.numeric[1][i];
     double sum = hour_[tile.bucket[kHour][i]];

@@ -1,11 +1,11 @@
-// One day of a synthetic click log: who and what exists, what the teacher thinks of each, and the examples drawn.
+// One day of a synthetic click log: the existing users and ads, the teacher's logit, and the examples drawn.
 //
 // The teacher's logit of an example is a sum of parts: main (weights of mid-sized fields), pair (16 pairs of small fields,
-// products of rank 3), numeric (a sine, a threshold, a number times a category, the hour), own (a weight per id), and where
-// there are histories the match of the history with the ad. Each part but the last is scaled to unit variance, and a bias
-// brings the mean probability to the click rate, both on a fixed sample of the day. Weights turn a little from day to day.
+// products of rank 3), numeric (a sine, a threshold, a number times a category, the hour), own (a weight per id) and, if
+// there are histories, the match of the history with the ad. Each part except the last is scaled to unit variance, and a
+// bias brings the mean probability to the click rate, both on a fixed sample of the day. Weights change slightly each day.
 //
-// A drawn value depends on (seed, day, position) alone, never on which examples are asked for together.
+// A drawn value depends only on (seed, day, position), never on which examples are requested together.
 #pragma once
 
 #include <array>
@@ -22,19 +22,19 @@ struct ClickLogSettings {
     int64_t examples = 1'000'000;
     int64_t days = 1;
     bool sequences = false;
-    double drift = 1.0;  // 1: weights turn by about .15 rad a day and 9 % of ads and queries are replaced
+    double drift = 1.0;  // 1: weights turn by about .15 rad per day and 9 % of ads and queries are replaced
     double click_rate = 0.2;
 };
 
-// Examples at consecutive positions of a day, column by column, small enough for the nearest caches.
+// Examples at consecutive positions of a day, column by column, small enough for the L1 cache.
 struct ClickTile {
     static constexpr int kSize = 128;
     int count = 0;
     uint32_t slot[kEntities][kSize];
     uint16_t bucket[kBuckets + 1][kSize];  // and the hour
-    float numeric[kNumerics][kSize];       // the logarithm; NaN is missing
-    float part[4][kSize];                  // main, pair, numeric, own; as they are before scaling
-    float match[kSize];                    // the history's part
+    float numeric[kNumerics][kSize];       // the logarithm; NaN if missing
+    float part[4][kSize];                  // main, pair, numeric, own; before scaling
+    float match[kSize];                    // the contribution of the history
     uint32_t history_length[kSize];
     uint16_t history[kHistory][kSize];     // topics of ads, latest first
     double probability[kSize];             // the teacher's
@@ -52,7 +52,7 @@ public:
     const std::vector<int64_t>& ids(Entity entity) const;  // by slot
 
 private:
-    // All that a lookup of one entity needs, in half a cache line.
+    // Everything that a lookup of one entity needs, in half a cache line.
     struct Record {
         float main, own;
         float latent[3];  // of the numbers that describe it

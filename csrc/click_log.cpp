@@ -14,7 +14,7 @@ constexpr int64_t kFirstDay = 1'793'491'200;  // 2026-11-01 00:00 UTC
 constexpr int64_t kSecondsPerDay = 86'400;
 constexpr size_t kDaysKept = 8;
 
-// The number as a file has it, in float32.
+// The number in float32, as in a file.
 GEARSHIFT_VECTOR_KERNEL
 void exponentiate(const float* logarithms, int count, float* numbers) {
     for (int i = 0; i < count; ++i) {
@@ -83,7 +83,7 @@ std::shared_ptr<const ClickDay> ClickLog::day(int64_t number) const {
     return days_.front().second;
 }
 
-// The pieces put their histories where the longest would fit; then these move together.
+// Each piece writes its histories with room for the longest; then they are moved together.
 void ClickLog::fill(int64_t first, int64_t count, ClickForm form, const ClickColumns& out) const {
     constexpr int64_t kWorthAThread = 2048;
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
@@ -100,7 +100,7 @@ void ClickLog::fill(int64_t first, int64_t count, ClickForm form, const ClickCol
     }
 }
 
-// Examples [at, stop) of `out`. Ends of histories are counted from the piece's own first.
+// Examples [at, stop) of `out`. Ends of histories are counted from the start of the piece.
 void ClickLog::fill_piece(int64_t first, int64_t at, int64_t stop, ClickForm form, const ClickColumns& out) const {
     auto tile = std::make_unique<ClickTile>();
     int64_t* const history = settings_.sequences ? out.history + at * kHistory : nullptr;
@@ -121,7 +121,7 @@ void ClickLog::fill_piece(int64_t first, int64_t at, int64_t stop, ClickForm for
     }
 }
 
-// Column by column: so that many reads of one table are under way at a time.
+// Column by column, so that many reads of one table are in progress at a time.
 void ClickLog::write_ids(const ClickDay& day, const ClickTile& tile, int64_t* ids_BF) const {
     for (int e = 0; e < kEntities; ++e) {
         const int64_t* ids = day.ids(static_cast<Entity>(e)).data();

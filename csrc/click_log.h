@@ -1,8 +1,8 @@
-// A synthetic click log of any size: examples by position, ready for training or as the values that a file would have.
+// A synthetic click log of any size: examples by position, as training input or as the values of a file.
 //
-// Any range of examples can be made alone, in any order and from several threads, with the same bits. Positions are
-// spread evenly over the days, in order of time. Days are built when they are first needed (about 0.2 s each) and the
-// latest few are kept.
+// Any range of examples can be generated independently, in any order and from several threads, with the same bits.
+// Positions are spread evenly over the days, in time order. Days are built on first use (about 0.2 s each), and the most
+// recently used few are kept.
 #pragma once
 
 #include <list>
@@ -14,7 +14,7 @@
 
 namespace gearshift {
 
-// Where `fill` writes; rows of `count` examples, contiguous.
+// The output of `fill`: contiguous rows of `count` examples.
 struct ClickColumns {
     float* labels_B;
     double* truth_B;  // the teacher's probability
@@ -25,8 +25,8 @@ struct ClickColumns {
     int64_t* history;    // up to count * kHistory, oldest first; those of example i end at offsets[i + 1]
 };
 
-// `ready`: ids, and log1p of the numbers with 0 for missing, as the schema's transforms give them.
-// `raw`: values as they stand in a file, and the numbers with NaN for missing.
+// `ready`: ids, and log1p of the numbers with 0 for missing, like the output of the schema's transforms.
+// `raw`: values as in a file, and the numbers with NaN for missing.
 enum class ClickForm { ready, raw };
 
 class ClickLog {
@@ -46,7 +46,7 @@ private:
     const ClickLogSettings settings_;
     const std::shared_ptr<const ClickWorld> world_;
     mutable std::mutex mutex_;
-    mutable std::list<std::pair<int64_t, std::shared_ptr<const ClickDay>>> days_;  // latest used first
+    mutable std::list<std::pair<int64_t, std::shared_ptr<const ClickDay>>> days_;  // most recently used first
 };
 
 }  // namespace gearshift

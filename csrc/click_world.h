@@ -1,9 +1,9 @@
-// What every synthetic click log has in common, whatever its seed and day: the entities, the fields that are seen of
-// them, how often each is drawn, and the ids of their values.
+// The constants of every synthetic click log, for any seed and day: the entities, the fields derived from them, their
+// frequencies, and the ids of their values.
 //
 // An entity (a user, an ad) is a *slot*; slot k is drawn with probability ~ 1 / (k + 1)^exponent. Its *value* is the
-// number that stands in a file: the slot, or for an ad or query that was reborn g times, slot + g * size. A field's
-// text is that number in decimal, and its id is the id which a CSV reader gives to that text.
+// number in a file: the slot or, for an ad or query that was replaced g times, slot + g * size. A field's text is that
+// number in decimal, and its id is the one that a CSV reader computes from that text.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ inline constexpr std::array<EntitySpec, kEntities> kEntitySpecs{{
     {"noise", 1'000'000, 0.9, false},
 }};
 
-// A coarser view of an entity: a hash of its value into some buckets. `main`: the teacher has a weight per bucket.
+// A coarser view of an entity: a hash of its value into buckets. `main`: the teacher has a weight per bucket.
 struct BucketSpec {
     const char* name;
     Entity of;
@@ -44,7 +44,7 @@ struct BucketSpec {
 enum Bucket {
     kTown, kRegion, kOccupation, kAge, kGender, kCampaign, kAdvertiser, kAdCategory, kAdTopic, kAdFormat,
     kPublisher, kSiteCategory, kSiteKind, kQueryStem, kQueryTopic, kQueryIntent, kDevice, kSystem, kBuckets,
-    kHour = kBuckets,  // drawn by itself, not a view of an entity
+    kHour = kBuckets,  // drawn independently, not a view of an entity
 };
 
 inline constexpr uint32_t kHours = 24;
@@ -57,7 +57,7 @@ inline constexpr std::array<BucketSpec, kBuckets> kBucketSpecs{{
     {"gender", kUser, 3, false},
     {"campaign", kAd, 10'000, false},
     {"advertiser", kAd, 2'000, true},
-    {"ad_category", kAd, 400, true},  // of the slot: a reborn ad keeps its category
+    {"ad_category", kAd, 400, true},  // of the slot: a replaced ad keeps its category
     {"ad_topic", kAd, 100, false},    // four categories make a topic
     {"ad_format", kAd, 8, false},
     {"publisher", kSite, 2'000, true},
@@ -70,7 +70,7 @@ inline constexpr std::array<BucketSpec, kBuckets> kBucketSpecs{{
     {"system", kContext, 5, false},
 }};
 
-// A bucket's place among those of its entity.
+// The index of a bucket among those of its entity.
 inline constexpr std::array<int, kBuckets> kBucketPlace = [] {
     std::array<int, kBuckets> place{};
     for (int b = 1; b < kBuckets; ++b) place[b] = kBucketSpecs[b].of == kBucketSpecs[b - 1].of ? place[b - 1] + 1 : 0;
@@ -127,7 +127,7 @@ struct ClickWorld {
     uint64_t cross_seed;
 
     ClickWorld();
-    static std::shared_ptr<const ClickWorld> shared();  // built once while anyone holds it (about 50 MB)
+    static std::shared_ptr<const ClickWorld> shared();  // built once and shared while in use (about 50 MB)
 };
 
 }  // namespace gearshift

@@ -32,7 +32,7 @@ uint64_t merge(uint64_t accumulator, uint64_t lane_accumulator) {
     return (accumulator ^ round(0, lane_accumulator)) * kPrime1 + kPrime4;
 }
 
-// Steps 1-3 for inputs of 32 bytes and more; moves `at` behind the last whole stripe.
+// Steps 1-3 for inputs of 32 bytes and more; moves `at` past the last whole stripe.
 uint64_t hash_stripes(const char*& at, const char* end, uint64_t seed) {
     uint64_t lanes[4] = {seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1};
     for (; end - at >= 32; at += 32)
@@ -49,7 +49,7 @@ int64_t id_of_whole(Number value, uint64_t seed) {
     return feature_id(std::string_view(text, end - text), seed);
 }
 
-// The text that Python's repr() gives: plain decimals from 1e-4 up to 1e16, an exponent outside.
+// The text of Python's repr(): plain decimals from 1e-4 up to 1e16, an exponent otherwise.
 template <typename Float>
 int64_t id_of_float(Float value, uint64_t seed) {
     if (std::isnan(value)) return feature_id(std::string_view{}, seed);

@@ -1,8 +1,8 @@
-// From a raw value to its id: XXH64 of the value's bytes, seeded with the hash of its table's name, as 63 bits.
+// The id of a raw value: XXH64 of the value's bytes, seeded with the hash of its table's name, shifted to 63 bits.
 //
-// The id of a (table, value) pair is the same on every machine and for ever: checkpoints, prepared files and
-// served models depend on it. Numbers hash like the text a CSV file would have for them: whole numbers as an
-// integer ("17" and 17.0 agree), other floats by their shortest text, a missing value as no bytes at all.
+// The id of a (table, value) pair never changes and is the same on every machine: checkpoints, prepared files and served
+// models depend on it. Numbers hash like their text in a CSV file: whole numbers as integers ("17" and 17.0 agree),
+// other floats by their shortest text, a missing value as an empty text.
 #pragma once
 
 #include <cstddef>

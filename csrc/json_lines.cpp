@@ -11,16 +11,16 @@
 namespace gearshift {
 namespace {
 
-// Walks through the members of one object, inner objects too, and tells the visitor:
-//     bool enter(path)         a value comes; is its text of interest?
-//     void value(text)         it is a single one; its escapes are resolved if the text is of interest
-//     void nested(text, kind)  it is a list (its text) or an object (no text)
+// Walks through the members of one object, including inner objects, and calls the visitor:
+//     bool enter(path)         before a value; returns whether its text is needed
+//     void value(text)         for a single value; its escapes are resolved if the text is needed
+//     void nested(text, kind)  for a list (its text) or an object (no text)
 template <typename Visitor>
 class ObjectWalk {
   public:
     ObjectWalk(char* begin, char* end, Visitor& visitor) : begin_(begin), reader_(begin, end), visitor_(visitor) {}
 
-    // Where and why it is no object; no reason if it is one.
+    // The position and reason if it is not an object; no reason if it is one.
     BadJson run() {
         reader_.skip_space();
         if (!reader_.is_at('{')) reader_.fail("expected a JSON object");
@@ -81,8 +81,8 @@ class ObjectWalk {
     std::string path_;
 };
 
-// Writes the spans of wanted paths. Lines mostly have the same keys in the same order: the slot of the n-th value of
-// the line before is tried first.
+// Writes the spans of the requested paths. Lines usually have the same keys in the same order, so the slot of the n-th
+// value of the previous line is tried first.
 class SpanVisitor {
   public:
     SpanVisitor(const char* data, const std::vector<std::string>& paths) : nesting(paths.size()), data_(data), width_(paths.size()), seen_(paths.size()) {
@@ -134,12 +134,12 @@ class SpanVisitor {
     std::vector<Known> order_;
     std::vector<uint8_t> seen_;  // of this line
     Span* spans_ = nullptr;
-    size_t next_ = 0;  // wanted values of this line so far
+    size_t next_ = 0;  // requested values of this line so far
     int32_t slot_ = -1;
 };
 
 struct PathVisitor {
-    std::unordered_map<std::string, bool> known;  // path: is it more than null?
+    std::unordered_map<std::string, bool> known;  // path: whether it has non-null values
     std::vector<std::string> order, only_null;
     std::string path;
 
@@ -158,7 +158,7 @@ struct PathVisitor {
     }
 };
 
-// Calls line(begin, end) for each line of a buffer that is not blank; returns (bytes, lines) behind the last one.
+// Calls line(begin, end) for each line of a buffer that is not blank; returns (bytes, lines) up to the end of the last one.
 // Stops when `line` returns false.
 template <typename Line>
 std::pair<size_t, size_t> for_each_line(char* data, size_t size, bool last, Line line) {
@@ -207,7 +207,7 @@ std::vector<std::string> json_paths(char* data, size_t size) {
     std::vector<std::string> paths = visitor.order;
     for (const std::string& path : visitor.only_null) {
         if (visitor.known.at(path)) continue;
-        const std::string inside = path + '.';  // null here, an object elsewhere
+        const std::string inside = path + '.';  // null here, an object in other lines
         const bool is_object = std::any_of(visitor.order.begin(), visitor.order.end(), [&](const std::string& other) { return other.starts_with(inside); });
         if (!is_object) paths.push_back(path);
     }
@@ -218,7 +218,7 @@ bool json_items(std::string_view text, std::vector<std::string_view>& items, std
     JsonReader reader(text.data(), text.data() + text.size());
     items.clear();
     unescaped.clear();
-    unescaped.reserve(text.size());  // so that views into it stay valid
+    unescaped.reserve(text.size());  // keeps views into it valid
     if (!reader.take('[', "")) return false;
     reader.skip_space();
     if (reader.is_at(']')) return ++reader.at, reader.is_at_end();

@@ -1,7 +1,7 @@
-// Reads JSON one value at a time: strings, numbers and words as their text, lists and objects only for their syntax.
+// Reads JSON one value at a time: strings, numbers and words as their text; lists and objects only for their syntax.
 //
-// Knows nothing of columns; json_lines.cpp builds on it. As the standard (RFC 8259), and as programs write JSON: NaN and
-// Infinity are values, control characters may stand in strings.
+// It knows no columns; json_lines.cpp builds on it. It follows RFC 8259, with the extensions of common writers: NaN and
+// Infinity are values, and strings may contain control characters.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ inline int hex_digit(char c) {
 
 inline constexpr char kEscapes[] = "\"\\/bfnrt", kEscaped[] = "\"\\/\b\f\n\r\t";
 
-// What stands for an escape of two characters; 0 if there is none.
+// The character for a two-character escape; 0 if it is invalid.
 inline char short_escape(char name) {
     const char* const found = name ? std::strchr(kEscapes, name) : nullptr;
     return found ? kEscaped[found - kEscapes] : '\0';
@@ -44,14 +44,14 @@ inline int32_t hex_escape(const char* at, const char* end) {
     return bits;
 }
 
-// The characters of the escape at `at`; 0 if it is none.
+// The length of the escape at `at`; 0 if it is invalid.
 inline int escape_length(const char* at, const char* end) {
     if (end - at >= 2 && short_escape(at[1])) return 2;
     return hex_escape(at, end) >= 0 ? 6 : 0;
 }
 
-// Resolves escapes, which have been checked, from `text` to `out`; that may be the same place: the result is never
-// longer. Returns its end.
+// Resolves escapes, which have been checked, from `text` to `out`. Both may be the same buffer, because the result is
+// never longer. Returns its end.
 inline char* unescape(std::string_view text, char* out) {
     const char* at = text.data();
     const char* const end = at + text.size();
@@ -67,7 +67,7 @@ inline char* unescape(std::string_view text, char* out) {
         }
         int32_t character = hex_escape(at, end);
         at += 6;
-        if (character >= 0xD800 && character < 0xE000) {  // one half of a pair, or a slip
+        if (character >= 0xD800 && character < 0xE000) {  // one half of a surrogate pair, or an error
             const int32_t low = hex_escape(at, end);
             const bool is_pair = character < 0xDC00 && low >= 0xDC00 && low < 0xE000;
             character = is_pair ? 0x10000 + ((character - 0xD800) << 10) + (low - 0xDC00) : 0xFFFD;
@@ -78,7 +78,7 @@ inline char* unescape(std::string_view text, char* out) {
     return out;
 }
 
-// Reads values from `at` on and stops at the first character that does not belong there: then `error` is set.
+// Reads values from `at` on. Stops at the first unexpected character and sets `error`.
 class JsonReader {
   public:
     JsonReader(const char* begin, const char* end) : at(begin), end_(end) {}
@@ -109,7 +109,7 @@ class JsonReader {
         return at == end_;
     }
 
-    // A string, with or without escapes, which are checked here; `text` is what stands between the quotes.
+    // A string, with or without escapes, which are checked here; `text` is the text between the quotes.
     bool string(std::string_view& text, bool& escaped) {
         if (!take('"', "expected a string in double quotes")) return false;
         const char* const begin = at;
@@ -146,7 +146,7 @@ class JsonReader {
         return true;
     }
 
-    // Any value, looked at only for its syntax.
+    // Any value; only its syntax is checked.
     bool skip_value(int depth) {
         skip_space();
         if (depth > kMaxDepth) return fail("nested too deeply");
@@ -167,7 +167,7 @@ class JsonReader {
         return take('}', "expected a comma or }");
     }
 
-    // A list; `nesting` says what it holds.
+    // A list; `nesting` receives the kinds of its items.
     bool list(uint8_t& nesting, int depth) {
         nesting = kLists;
         ++at;

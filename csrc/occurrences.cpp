@@ -12,7 +12,7 @@
 namespace gearshift {
 namespace {
 
-// Buffers of batches past. Few are kept: one per worker thread is the usual need.
+// Buffers of earlier batches. Few are kept; usually one per worker thread is needed.
 class BufferShelf {
 public:
     std::unique_ptr<OccurrenceBuffers> take() {
@@ -42,7 +42,7 @@ void at_least(std::vector<T>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size + size / 4);
 }
 
-// Cuts n pieces of work into a few ranges a thread; run(first, last) for each.
+// Splits n pieces of work into a few ranges per thread; calls run(first, last) for each.
 template <class Run>
 void run_ranges(std::size_t n, uint32_t threads, Run run) {
     constexpr std::size_t kWorthAPiece = 8192;
@@ -51,7 +51,7 @@ void run_ranges(std::size_t n, uint32_t threads, Run run) {
     run_pieces(pieces, threads, [&](uint32_t p) { run(n * p / pieces, n * (p + 1) / pieces); });
 }
 
-// Calls run(std::integral_constant<uint32_t, P>) for the usual widths, so that their loops unroll; 0 = any width.
+// Calls run(std::integral_constant<uint32_t, P>) for the usual widths, so that their loops are unrolled; 0 = any width.
 template <class Run>
 void with_columns(uint32_t columns, Run run) {
     switch (columns) {
@@ -63,8 +63,8 @@ void with_columns(uint32_t columns, Run run) {
     }
 }
 
-// The rows order[first, last) of grads, added up from the first to the last. A fixed width is summed in registers.
-// Returns whether all sums can be squared: x * x * 0 is 0 if so, and NaN for what is infinite, NaN or too large for it.
+// The sum of the rows order[first, last) of grads, in this order. A fixed width is summed in registers. Returns whether all
+// sums can be squared: x * x * 0 is 0 if so, and NaN if x is infinite, NaN or too large.
 template <uint32_t Fixed>
 bool sum_rows(const float* grads, const uint32_t* order, std::size_t first, std::size_t last, std::size_t all,
               uint32_t columns, float* out) {
@@ -144,7 +144,7 @@ void Occurrences::group_occurrences() {
     }
     b.begins[unique_] = begin;
     for (uint32_t n = 0; n < occurrences_; ++n) b.order[b.begins[b.inverse[n]]++] = n;
-    for (std::size_t u = unique_; u > 0; --u) b.begins[u] = b.begins[u - 1];  // each had moved to its end
+    for (std::size_t u = unique_; u > 0; --u) b.begins[u] = b.begins[u - 1];  // each had been moved to its end
     b.begins[0] = 0;
 }
 

@@ -1,8 +1,8 @@
-// The worker's side of a pull and a push: the ids of a batch, each once, and the way back to where they occur.
+// The worker's side of a pull and a push: the unique ids of a batch, and the mapping back to their occurrences.
 //
-// Unique ids are in the order of their first occurrence. `expand` gives each occurrence its row; `sum` adds up the gradients
-// of an id's occurrences in input order, in float32, one thread per id: the same bits for any number of threads.
-// Buffers are kept for the next batch. Knows no store and no feature.
+// Unique ids are in the order of their first occurrence. `expand` copies each id's row to its occurrences; `sum` adds up
+// the gradients of an id's occurrences in input order, in float32, with one thread per id: the same bits for any number of
+// threads. Buffers are reused for the next batch. This class knows no store and no features.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ struct OccurrenceBuffers {
     std::vector<int64_t> unique;
     std::vector<uint32_t> counts;
     std::vector<uint32_t> inverse;  // occurrence -> unique
-    std::vector<uint32_t> begins;   // unique -> its first place in order; one more at the end
+    std::vector<uint32_t> begins;   // unique -> its first position in `order`; one more at the end
     std::vector<uint32_t> order;    // occurrences grouped by unique id, in input order
-    std::vector<uint32_t> table;    // of the search: unique + 1, or 0
+    std::vector<uint32_t> table;    // for the search: unique + 1, or 0
 };
 
 class Occurrences {
@@ -36,7 +36,7 @@ public:
     // out_NP = columns [begin, begin + columns) of rows_UW.
     void expand(const float* rows_UW, uint32_t width, uint32_t begin, uint32_t columns, float* out_NP,
                 uint32_t threads) const;
-    // Columns [begin, begin + columns) of out_UW = sums of grads_NP. Returns whether all are finite, squared too.
+    // Columns [begin, begin + columns) of out_UW = sums of grads_NP. Returns whether all are finite, even when squared.
     bool sum(const float* grads_NP, uint32_t width, uint32_t begin, uint32_t columns, float* out_UW,
              uint32_t threads) const;
 

@@ -50,7 +50,7 @@ private:
         return true;
     }
 
-    // One that may have another thread. Its caller runs pieces until none is left, so none waits for ever.
+    // A job that may get another thread. Its caller runs pieces until none is left, so no piece waits forever.
     Job* open_job() const {
         const auto has_room = [](const Job* job) { return job->running < job->threads; };
         const auto found = std::find_if(jobs_.begin(), jobs_.end(), has_room);
@@ -61,7 +61,7 @@ private:
         const uint32_t most = std::max(1u, std::thread::hardware_concurrency()) - 1;
         try {
             for (; hired_ < std::min(wanted, most); ++hired_) std::thread([this] { serve(); }).detach();
-        } catch (const std::system_error&) {  // no thread to be had: the caller does the work
+        } catch (const std::system_error&) {  // no thread available: the caller does the work
         }
     }
 

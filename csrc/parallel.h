@@ -1,7 +1,6 @@
-// Runs the pieces of one call on several cores. A few threads are started on first use and kept; the caller takes pieces
-// too and waits only for pieces that a thread has begun, so a busy (or, after a fork, absent) crew costs speed and nothing else.
-// Which thread runs a piece is left open: pieces must not depend on it. More pieces than threads even out what the system's
-// scheduling makes uneven.
+// Runs the pieces of one call on several cores. A few threads are started on first use and kept. The caller runs pieces too
+// and waits only for pieces that a thread has begun, so busy (or, after a fork, missing) threads only cost speed. Pieces
+// must not depend on which thread runs them. More pieces than threads even out irregular scheduling.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which shard holds a row: contiguous runs of the table's 256 partitions, so that sharded and unsharded agree for ever.
+// The shard of a row: contiguous runs of the table's 256 partitions, so sharded and unsharded tables always agree.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // Elementary functions and random bits that give the same bits on every machine.
 //
-// Built from IEEE additions, multiplications, divisions and square roots alone, in a fixed order: no libm (its
-// last digit differs between versions), no fused multiply-add (the project compiles with -ffp-contract=off), no
-// state. Accurate to about 1e-15 (`normal`: 1e-9), which is far more than a synthetic log needs. Arguments are
-// finite; nothing here guards against NaN. `exp`, `log`, `sigmoid` and `normal_inside` have no branches and no integer
-// conversions, so that a compiler can turn a loop over them into vector code, which has the same bits.
+// Built only from IEEE additions, multiplications, divisions and square roots in a fixed order: no libm (its last digit
+// differs between versions), no fused multiply-add (the project compiles with -ffp-contract=off), no state. Accurate to
+// about 1e-15 (`normal`: 1e-9), far more than a synthetic log needs. Arguments must be finite; NaN is not handled. `exp`,
+// `log`, `sigmoid` and `normal_inside` have no branches and no integer conversions, so a compiler can vectorise a loop
+// over them, with the same bits.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
-// Compiled twice, the wide version chosen when the program starts. Both give the same bits.
+// Compiled twice; the wide version is chosen at program start. Both give the same bits.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define GEARSHIFT_VECTOR_KERNEL __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
@@ -41,11 +41,11 @@ inline uint32_t below(uint32_t size, uint64_t bits) {  // in [0, size), from the
     return static_cast<uint32_t>(((bits >> 32) * size) >> 32);
 }
 
-constexpr double kWhole = 0x1.8p52;  // x + kWhole is x rounded to an integer, which stands in the low bits
+constexpr double kWhole = 0x1.8p52;  // x + kWhole is x rounded to an integer, which is in the low bits
 
 inline double nearest(double x) { return (x + kWhole) - kWhole; }  // |x| < 2^51
 
-// 1/n! for the Taylor series; the compiler divides, correctly rounded.
+// 1/n! for the Taylor series; the compiler divides with correct rounding.
 template <int kTerms>
 constexpr std::array<double, kTerms> inverse_factorials() {
     std::array<double, kTerms> inverse{};

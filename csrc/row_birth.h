@@ -1,5 +1,5 @@
-// A row's first values: a function of (seed, id, column) alone, in integer arithmetic up to one exact conversion and one
-// IEEE multiplication, so the same bits on every machine, shard, engine and order.
+// The initial values of a row: a function of (seed, id, column) only, in integer arithmetic up to one exact conversion and
+// one IEEE multiplication, so the bits are the same on every machine, shard and engine, in any order.
 #pragma once
 
 #include <cstring>

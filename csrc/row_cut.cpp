@@ -1,4 +1,4 @@
-// Reading whole rows: a partition as it is now, and the copy-on-write cut of all of them.
+// Reads complete rows: the current state of a partition, and the copy-on-write cut of all partitions.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -15,7 +15,7 @@ struct Entry {
 
 bool by_id(const Entry& a, const Entry& b) { return a.id < b.id; }
 
-constexpr std::size_t kRowsPerHold = 1024;  // rows copied under one hold of a partition's lock
+constexpr std::size_t kRowsPerHold = 1024;  // rows copied per acquisition of a partition's lock
 
 }  // namespace
 
@@ -67,7 +67,7 @@ RowBlockData RowTable::read_partition(uint32_t number) {
     return block;
 }
 
-// Pushes wait at the gate; pulls may still give birth, and a row born meanwhile is in the cut or not: it has its first values.
+// Pushes wait at the gate. Pulls may still create rows; such a row may or may not be in the cut, with its initial values.
 void RowTable::begin_cut() {
     std::lock_guard one(cut_lock_);
     if (cut_open_) throw std::invalid_argument("a cut is open already: read or close it first");
@@ -88,7 +88,7 @@ void RowTable::begin_cut() {
     cut_open_ = true;
 }
 
-// Under the lock only in short holds: first the ids of the cut, then their rows in pieces, at the end what writers set aside.
+// The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last for rows saved by writers.
 RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
@@ -117,7 +117,7 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
             block.ids[i] = id;
             if (place == kNowhere || cut.is_saved(shape_.number(place))) continue;  // filled in below
             copy_out(shape_.at(place), block, i);
-            cut.mark(shape_.number(place));  // read: writers need not set it aside any more
+            cut.mark(shape_.number(place));  // read: writers need not save it any more
         }
     }
     const std::unique_ptr<PartitionCut> cut = partition.end_cut();

@@ -1,5 +1,5 @@
 // The hot loops over one partition's ids, compiled once per instruction set (see row_kernels_body.h). Each is a pipeline:
-// the bucket of an id is prefetched, then its row is found and prefetched, then copied or moved. Callers hold the lock.
+// the bucket of an id is prefetched, then its row is found and prefetched, then copied or updated. Callers hold the lock.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace gearshift {
 
-struct Item {  // an id on its way to its partition; it is carried along, because fetching it again by position is a miss
+struct Item {  // an id on its way to its partition; stored here because fetching it again by position is a cache miss
     int64_t id;
     uint32_t position;  // in the caller's arrays
     uint32_t home;
@@ -45,8 +45,8 @@ struct RowKernels {
 };
 
 extern const RowKernels kPortableKernels;
-extern const RowKernels* const kAvx2Kernels;  // null where they were not built
-const RowKernels& best_row_kernels();         // for the machine we run on
+extern const RowKernels* const kAvx2Kernels;  // null if not built
+const RowKernels& best_row_kernels();         // for this machine
 
 inline void prefetch_bucket(const Partition& partition, uint32_t home) {
     __builtin_prefetch(partition.buckets.load(std::memory_order_relaxed) + partition.home_bucket(home));

@@ -1,4 +1,4 @@
-// The row kernels for machines with AVX2, chosen at run time. Everything shared is included before the switch to AVX2, so
+// The row kernels for machines with AVX2, chosen at run time. Shared headers are included before the switch to AVX2, so
 // that no inline function of another file is compiled for it.
 #include "row_birth.h"
 #include "row_kernels.h"

@@ -1,4 +1,4 @@
-// The bodies of the hot loops, in the namespace GEARSHIFT_KERNELS of one instruction set. Included once by each of
+// The bodies of the hot loops, in the namespace GEARSHIFT_KERNELS of one instruction set. Included once each by
 // row_kernels_portable.cpp and row_kernels_avx2.cpp; all results have the same bits.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace gearshift {
 namespace GEARSHIFT_KERNELS {
 
-constexpr uint32_t kPullChunk = 8, kPushChunk = 4;  // a push fetches more lines a row
+constexpr uint32_t kPullChunk = 8, kPushChunk = 4;  // a push fetches more cache lines per row
 constexpr uint32_t kBucketsAhead = 24;
 
 GEARSHIFT_INLINE uint64_t find_row(const Partition& partition, int64_t id, uint32_t home) {
@@ -34,16 +34,17 @@ GEARSHIFT_INLINE void prefetch_lines(const void* begin, uint32_t bytes) {
     for (uint32_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(first + offset, Write);
 }
 
-// As above for bytes that may not begin on a line's boundary.
+// As above, for bytes that may not start on a cache line boundary.
 template <bool Write>
 GEARSHIFT_INLINE void prefetch_bytes(const void* begin, uint32_t bytes) {
     prefetch_lines<Write>(begin, bytes);
     if (bytes > 4) __builtin_prefetch(static_cast<const char*>(begin) + bytes - 4, Write);
 }
 
-// Three chunks are under way at a time: the buckets of one are being fetched, then its rows are found and being fetched
-// (locate), then they are worked on (arrive). Chunks and not single ids, because small loops keep their values in registers:
-// spilled ones would wait in the store queue behind the rows written. The caller has prefetched the first kChunk buckets.
+// Three chunks are in progress at a time: the buckets of one are being fetched; the rows of the next are located and being
+// fetched (locate); the rows of the third are processed (arrive). It uses chunks rather than single ids because small
+// loops keep their values in registers; spilled values would wait in the store queue behind the rows being written. The
+// caller has prefetched the first kChunk buckets.
 template <uint32_t kChunk, class Locate, class Arrive>
 GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, uint32_t count, Locate locate,
                                Arrive arrive) {
@@ -74,7 +75,7 @@ GEARSHIFT_INLINE void copy_floats(float* to, const float* from, uint32_t width) 
     each_column(width, [&](uint32_t c, auto tag) { store(to + c, load<decltype(tag)>(from + c)); });
 }
 
-// Rows that are one wide part of W columns begin on a line, or on a part of one that holds them whole.
+// Rows with a single wide part of W columns start on a cache line, or lie within one.
 template <uint32_t W>
 struct OnePart {
     using At = const float*;

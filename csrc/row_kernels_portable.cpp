@@ -1,4 +1,4 @@
-// The row kernels for any machine, and the choice between them and faster ones.
+// The row kernels for any machine, and the selection of faster ones.
 #pragma GCC diagnostic ignored "-Wpsabi"  // eight-lane values stay inside this file
 #define GEARSHIFT_KERNELS portable
 #include "row_kernels_body.h"

@@ -6,23 +6,22 @@ namespace gearshift {
 namespace {
 
 constexpr uint32_t kLine = 64;
-constexpr uint32_t kNarrow = 8;  // parts of fewer columns go beside the row's counts
+constexpr uint32_t kNarrow = 8;  // parts with fewer columns are stored next to the row's counts
 
 uint32_t state_floats(const PartSpec& spec) {
+    const uint32_t width = spec.width;
     switch (spec.kind) {
-        case OptimizerKind::sgd: return 0;
-        case OptimizerKind::momentum: return spec.width;
-        case OptimizerKind::adagrad: return spec.width;
-        case OptimizerKind::rowwise_adagrad: return 1;
-        case OptimizerKind::adam: return 2 * spec.width;
-        case OptimizerKind::ftrl: return 2 * spec.width;
+#define GEARSHIFT_STATE(name, state) \
+    case OptimizerKind::name: return state;
+        GEARSHIFT_ROW_OPTIMIZERS(GEARSHIFT_STATE)
+#undef GEARSHIFT_STATE
     }
     throw std::invalid_argument("unknown row optimizer");
 }
 
 uint32_t round_up(uint32_t n, uint32_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Whole lines if they cost at most an eighth more; else 16-byte steps, and some rows straddle a line.
+// Whole cache lines if they cost at most an eighth more; otherwise 16-byte steps, and some rows straddle two lines.
 uint32_t wide_stride_of(uint32_t bytes) {
     const uint32_t lines = round_up(bytes, kLine);
     return lines - bytes <= bytes / 8 ? lines : round_up(bytes, 16);
@@ -51,7 +50,7 @@ RowLayout::RowLayout(const std::vector<PartSpec>& specs) {
     }
     wide_weight_bytes = wide_end;
     for (PartPlan& plan : parts) {
-        const bool in_side = plan.weights.in_side || plan.spec.kind == OptimizerKind::rowwise_adagrad;
+        const bool in_side = plan.weights.in_side || plan.state_width == 1;
         plan.state = take(in_side ? side_end : wide_end, plan.state_width, in_side);
     }
     wide_stride = wide_stride_of(wide_end);

@@ -1,41 +1,39 @@
-// What a row is made of, and where each of its floats lies.
+// The structure of a row, and the position of each of its floats.
 //
-// A row is cut into parts; each part has weights, moved by its own optimizer, and that optimizer's state. To the outside
-// a row is W weights (the parts in order) and S state floats (the parts in order). In memory it is two records:
-//   wide: weights of the wide parts, then their state. A stride of whole cache lines where that wastes little.
+// A row consists of parts; each part has weights, updated by its own optimizer, and that optimizer's state. Externally a
+// row is W weights (the parts in order) and S state floats (the parts in order). In memory it is two records:
+//   wide: weights of the wide parts, then their state. The stride is whole cache lines if that wastes little.
 //   side: touches, last step, updates, and everything narrow: parts of fewer than 8 columns, one-per-row accumulators.
-// So a width-1 linear term costs 4 bytes a float instead of a cache line, and lies in the line that a push must visit
-// anyway; and a pull of a width-16 part reads exactly one line. Knows no id and no table.
+// A width-1 linear term therefore costs 4 bytes per float instead of a cache line, and lies in a line that a push must
+// access anyway; and a pull of a width-16 part reads exactly one line. This file knows no ids and no table.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "row_optimizer_list.h"
+
 namespace gearshift {
 
-enum class OptimizerKind : uint32_t { sgd, momentum, adagrad, rowwise_adagrad, adam, ftrl };
+#define GEARSHIFT_KIND(name, state) name,
+enum class OptimizerKind : uint32_t { GEARSHIFT_ROW_OPTIMIZERS(GEARSHIFT_KIND) };
+#undef GEARSHIFT_KIND
 
 struct PartSpec {
     OptimizerKind kind = OptimizerKind::sgd;
     uint32_t width = 0;
     double init = 0.0;  // born uniform in (-init, init)
-    double lr = 0.0;
-    double l1 = 0.0, l2 = 0.0;
-    double eps = 0.0;
-    double initial = 0.0;         // Adagrad: first value of the accumulator
-    double beta1 = 0.0;           // Adam; Momentum's momentum
-    double beta2 = 0.0;           // Adam
-    double beta = 0.0;            // FTRL
-    double clip = 0.0;            // CowClip's ratio; 0: gradients are not clipped
-    double clip_zeta = 0.0;       // CowClip: smallest weight taken for a row's, per column
+#define GEARSHIFT_NUMBER(name) double name = 0.0;
+    GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
+#undef GEARSHIFT_NUMBER
 };
 
 struct RowMeta {
     uint32_t touches, last_step, updates;
 };
 
-// A row's two records. Either may be absent (null) where a layout has no floats of that kind; `side` never is.
+// The two records of a row. `wide` is null if a layout has no such floats; `side` never is.
 struct RowAt {
     std::byte* wide;
     std::byte* side;
@@ -64,7 +62,7 @@ struct RowLayout {
     std::vector<PartPlan> parts;
     uint32_t width = 0, state_width = 0;
     uint32_t wide_stride = 0, side_stride = 0;  // bytes
-    uint32_t wide_weight_bytes = 0;             // what a pull reads of the wide record: its first bytes
+    uint32_t wide_weight_bytes = 0;             // the first bytes of the wide record, which a pull reads
     bool narrow_weights = false;                // whether a pull must read the side record too
 };
 

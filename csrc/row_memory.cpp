@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <new>
 
-#ifdef __SANITIZE_ADDRESS__  // a touch of a hole is an error there, as with malloc
+#ifdef __SANITIZE_ADDRESS__  // access to a hole is an error there, as with malloc
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)0)
@@ -85,7 +85,7 @@ std::size_t RowMemory::allocated() const {
     return allocated_;
 }
 
-// Mappings double with the table up to 64 MB, on a huge page's boundary.
+// Mappings double with the table up to 64 MB, aligned to a huge page.
 void RowMemory::map_more(std::size_t bytes) {
     const std::size_t want = std::clamp(mapped_, std::size_t{1} << 20, kLargestMapping);
     const std::size_t size = round_up(std::max(want, bytes), kHugePage);
@@ -98,7 +98,7 @@ void RowMemory::map_more(std::size_t bytes) {
     if (skip < kHugePage) munmap(base + skip + size, kHugePage - skip);
     base += skip;
 #ifdef MADV_HUGEPAGE
-    if (mapped_ + size > kSmallTable) madvise(base, size, MADV_HUGEPAGE);  // advice: refusal costs only speed
+    if (mapped_ + size > kSmallTable) madvise(base, size, MADV_HUGEPAGE);  // only advice: refusal costs speed
 #endif
     ASAN_POISON_MEMORY_REGION(base, size);
     mappings_.emplace_back(base, size);

@@ -1,6 +1,6 @@
-// Memory for rows and indexes: large mappings on huge pages (where the system has them), carved into 64-byte-aligned
-// pieces. An index outgrows its piece and gives it back; rows' slabs, which are smaller, fill those holes. The first
-// mappings are small and on ordinary pages, so that a small table stays small. Safe to call from several threads.
+// Memory for rows and indexes: large mappings on huge pages (if the system has them), divided into 64-byte-aligned pieces.
+// When an index outgrows its piece, it returns the piece; the smaller slabs of rows fill these holes. The first mappings
+// are small and on ordinary pages, so a small table stays small. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ public:
 
     std::byte* allocate(std::size_t bytes);  // throws std::bad_alloc
     void release(std::byte* piece, std::size_t bytes);
-    std::size_t allocated() const;  // bytes carved and not given back
+    std::size_t allocated() const;  // bytes in use
 
 private:
     void map_more(std::size_t bytes);
@@ -29,8 +29,8 @@ private:
     void remove_hole(std::byte* base, std::size_t bytes);
 
     mutable std::mutex lock_;
-    std::map<std::byte*, std::size_t> holes_;                    // address -> bytes, neighbours joined
-    std::set<std::pair<std::size_t, std::byte*>> holes_by_size_;  // the same: the smallest that fits is taken
+    std::map<std::byte*, std::size_t> holes_;                    // address -> bytes; neighbours are merged
+    std::set<std::pair<std::size_t, std::byte*>> holes_by_size_;  // the same by size: best fit
     std::vector<std::pair<std::byte*, std::size_t>> mappings_;
     std::size_t mapped_ = 0, allocated_ = 0;
 };

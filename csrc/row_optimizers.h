@@ -1,7 +1,7 @@
 // One row's step, per optimizer: formulas over `width` floats, eight columns at a time and then one by one.
 //
-// Only +, -, *, / and sqrt, each rounded by IEEE, in the order written: the same bits with and without AVX2. The gradient is
-// already the mean; l2 * weight is added to it for the rows touched (FTRL has l2 in its closed form). Included only by
+// Only +, -, *, / and sqrt, each rounded by IEEE, in the order written: the same bits with and without AVX2. The gradient
+// is already the mean; l2 * weight is added to it for touched rows (FTRL has l2 in its closed form). Included only by
 // row_kernels.h, inside the namespace of one instruction set.
 #pragma once
 
@@ -22,7 +22,7 @@ GEARSHIFT_INLINE Eight root(Eight x) {
 #endif
 }
 
-// Rows need not lie on a vector's boundary; these compile to unaligned moves.
+// Rows need not be aligned to a vector boundary; these compile to unaligned moves.
 template <class V>
 GEARSHIFT_INLINE V load(const float* from) {
     V value;
@@ -42,7 +42,10 @@ GEARSHIFT_INLINE void each_column(uint32_t width, Fn fn) {
     for (; c < width; ++c) fn(c, 0.0f);
 }
 
-GEARSHIFT_INLINE void sgd(const PartStep& p, float* w, const float* sums, float scale) {
+// Each optimizer of row_optimizer_list.h is a function of that name: the part's numbers, the row's weights and state, its
+// summed gradient and the factor that makes it the mean, and t, the number of the row's updates including this one.
+
+GEARSHIFT_INLINE void sgd(const PartStep& p, float* w, float*, const float* sums, float scale, uint32_t) {
     each_column(p.width, [&](uint32_t c, auto tag) {
         using V = decltype(tag);
         const V old = load<V>(w + c);
@@ -50,17 +53,17 @@ GEARSHIFT_INLINE void sgd(const PartStep& p, float* w, const float* sums, float 
     });
 }
 
-GEARSHIFT_INLINE void momentum(const PartStep& p, float* w, float* velocity, const float* sums, float scale) {
+GEARSHIFT_INLINE void momentum(const PartStep& p, float* w, float* velocity, const float* sums, float scale, uint32_t) {
     each_column(p.width, [&](uint32_t c, auto tag) {
         using V = decltype(tag);
         const V old = load<V>(w + c);
-        const V v = p.beta1 * load<V>(velocity + c) + (load<V>(sums + c) * scale + p.l2 * old);
+        const V v = p.momentum * load<V>(velocity + c) + (load<V>(sums + c) * scale + p.l2 * old);
         store<V>(velocity + c, v);
         store<V>(w + c, old - p.lr * v);
     });
 }
 
-GEARSHIFT_INLINE void adagrad(const PartStep& p, float* w, float* squares, const float* sums, float scale) {
+GEARSHIFT_INLINE void adagrad(const PartStep& p, float* w, float* squares, const float* sums, float scale, uint32_t) {
     each_column(p.width, [&](uint32_t c, auto tag) {
         using V = decltype(tag);
         const V old = load<V>(w + c);
@@ -87,7 +90,8 @@ GEARSHIFT_INLINE float mean_square(const PartStep& p, const float* w, const floa
     return total / static_cast<float>(p.width);
 }
 
-GEARSHIFT_INLINE void rowwise_adagrad(const PartStep& p, float* w, float* square, const float* sums, float scale) {
+GEARSHIFT_INLINE void rowwise_adagrad(const PartStep& p, float* w, float* square, const float* sums, float scale,
+                                      uint32_t) {
     const float s = *square + mean_square(p, w, sums, scale);
     *square = s;
     const float rate = p.lr / (root(s) + p.eps);
@@ -98,7 +102,7 @@ GEARSHIFT_INLINE void rowwise_adagrad(const PartStep& p, float* w, float* square
     });
 }
 
-// Kingma & Ba 2015, algorithm 1, with t = this row's own updates.
+// Kingma & Ba 2015, algorithm 1, with t = the number of updates of this row.
 GEARSHIFT_INLINE void adam(const PartStep& p, float* w, float* state, const float* sums, float scale, uint32_t t) {
     const AdamCorrection fix = p.corrections->at(t);
     const float rate = p.lr * fix.first;
@@ -116,7 +120,7 @@ GEARSHIFT_INLINE void adam(const PartStep& p, float* w, float* state, const floa
 }
 
 // McMahan et al. 2013, algorithm 1 (per coordinate). A rate of 0 leaves the part alone: its closed form divides by it.
-GEARSHIFT_INLINE void ftrl(const PartStep& p, float* w, float* state, const float* sums, float scale) {
+GEARSHIFT_INLINE void ftrl(const PartStep& p, float* w, float* state, const float* sums, float scale, uint32_t) {
     if (p.lr == 0.0f) return;
     float *z = state, *n = state + p.width;
     for (uint32_t c = 0; c < p.width; ++c) {
@@ -144,8 +148,8 @@ GEARSHIFT_INLINE float length(const float* x, uint32_t width, float scale) {
     return root(((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7])));
 }
 
-// CowClip (Zheng et al. 2022, algorithm 1): the scale at which a row's gradient is no longer than its own weights, times
-// how often the id occurred. l2 * weight is added after.
+// CowClip (Zheng et al. 2022, algorithm 1): the scale that limits a row's gradient to the norm of its weights, times the
+// number of occurrences of the id. l2 * weight is added afterwards.
 GEARSHIFT_INLINE float clipped(const PartStep& p, const float* w, const float* sums, float scale, uint32_t count) {
     const float weights = length(w, p.width, 1.0f), gradient = length(sums, p.width, scale);
     const float longest = p.clip * static_cast<float>(count) * (weights < p.shortest ? p.shortest : weights);
@@ -159,7 +163,7 @@ struct Chunk {  // some rows of a push, in input order
     uint32_t count;
 };
 
-// One part of a chunk's rows. `part` is copied, so that no write to a row can be thought to change it.
+// One part of a chunk's rows. `part` is copied, so the compiler knows that writes to rows do not change it.
 template <bool kClipped>
 GEARSHIFT_INLINE void step_rows(const PartStep& part, const PushCall& call, const Chunk& chunk) {
     const PartStep p = part;
@@ -176,20 +180,13 @@ GEARSHIFT_INLINE void step_rows(const PartStep& part, const PushCall& call, cons
         }
     };
     switch (p.kind) {
-        case OptimizerKind::sgd:
-            return each_row([&](float* w, float*, const float* g, uint32_t) { sgd(p, w, g, scale); });
-        case OptimizerKind::momentum:
-            return each_row([&](float* w, float* s, const float* g, uint32_t) { momentum(p, w, s, g, scale); });
-        case OptimizerKind::adagrad:
-            return each_row([&](float* w, float* s, const float* g, uint32_t) { adagrad(p, w, s, g, scale); });
-        case OptimizerKind::rowwise_adagrad:
-            return each_row([&](float* w, float* s, const float* g, uint32_t) { rowwise_adagrad(p, w, s, g, scale); });
-        case OptimizerKind::adam:
-            return each_row([&](float* w, float* s, const float* g, uint32_t j) {
-                adam(p, w, s, g, scale, chunk.updates[j]);
-            });
-        case OptimizerKind::ftrl:
-            return each_row([&](float* w, float* s, const float* g, uint32_t) { ftrl(p, w, s, g, scale); });
+#define GEARSHIFT_STEP(name, state)                                                            \
+    case OptimizerKind::name:                                                                  \
+        return each_row([&](float* w, float* own_state, const float* sums, uint32_t j) {       \
+            name(p, w, own_state, sums, scale, chunk.updates[j]);                              \
+        });
+        GEARSHIFT_ROW_OPTIMIZERS(GEARSHIFT_STEP)
+#undef GEARSHIFT_STEP
     }
 }
 

@@ -9,7 +9,7 @@ namespace gearshift {
 namespace {
 
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
-constexpr std::size_t kSlabBytes = 16 << 10;  // small, to fit the holes that outgrown indexes leave
+constexpr std::size_t kSlabBytes = 16 << 10;  // small, to fit into the holes that outgrown indexes leave
 constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;
 
 uint32_t buckets_at(double level) { return static_cast<uint32_t>(kFirstBuckets * std::pow(kGrowth, level)); }
@@ -65,7 +65,7 @@ uint64_t Partition::find(int64_t id, uint32_t home) const {
 uint64_t Partition::insert(int64_t id, uint32_t home) {
     const uint32_t slots = bucket_count.load(std::memory_order_relaxed) * 4;
     const uint64_t used = uint64_t{live.load(std::memory_order_relaxed)} + erased_ + 1;
-    if (used * 3 > uint64_t{slots} * 2) grow();  // fuller, more searches would go on to a second line
+    if (used * 3 > uint64_t{slots} * 2) grow();  // above this, more searches would continue to a second line
     const uint64_t place = new_row();
     Bucket* all = buckets.load(std::memory_order_relaxed);
     const uint32_t count = bucket_count.load(std::memory_order_relaxed);
@@ -89,7 +89,7 @@ bool Partition::erase(int64_t id, uint32_t home) {
             if (all[b].id[s] == id) {
                 save_before_write(id, all[b].place[s]);
                 free_rows_.push_back(all[b].place[s]);
-                all[b].id[s] = last ? kEmpty : kErased;  // a bucket that was never full sent nobody on
+                all[b].id[s] = last ? kEmpty : kErased;  // no search continued past a bucket that was never full
                 erased_ += !last;
                 live.fetch_sub(1, std::memory_order_relaxed);
                 return true;
@@ -148,7 +148,7 @@ uint64_t Partition::new_row() {
     return reinterpret_cast<uint64_t>(slabs_[slab]) | index << 48;
 }
 
-// Old buckets are read, and new ones filled, from front to back. Where erased marks fill the index, its size stays.
+// Reads the old buckets and fills the new ones from front to back. If the index is full of erased marks, its size stays.
 void Partition::grow() {
     const uint32_t old_count = bucket_count.load(std::memory_order_relaxed);
     const int level = erased_ > live.load(std::memory_order_relaxed) / 4 ? level_ : level_ + 1;

@@ -1,10 +1,10 @@
-// One of the table's 256 partitions: an index from id to the row's place, and the rows in slabs that never move.
+// One of the table's 256 partitions: an index from id to the place of its row, and the rows in slabs that never move.
 //
-// The index is open addressing over buckets of four 16-byte slots, one cache line each. A search ends at the first bucket
-// with an empty slot. The home bucket is monotone in the hash, so growing is one pass in order over both indexes.
-// Partitions grow by half, each at its own size (`phase`), so that only a few grow in any one call and the table's
-// load factor stays even. All members are guarded by `lock`, except that buckets and bucket_count may be read without
-// it to prefetch. Knows no optimizer.
+// The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search ends at the first bucket
+// with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
+// Partitions grow by half, each at a different size (`phase`), so only a few grow in any one call and the table's load
+// factor stays even. All members are guarded by `lock`, except that buckets and bucket_count may be read without it for
+// prefetching. It knows no optimizer.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@
 namespace gearshift {
 
 constexpr uint32_t kPartitions = 256;
-constexpr uint64_t kNowhere = 0;  // no row's place
+constexpr uint64_t kNowhere = 0;  // not a valid place
 constexpr int64_t kEmpty = -1;   // ids are 0 or more
-constexpr int64_t kErased = -2;  // a search goes on past it
+constexpr int64_t kErased = -2;  // a search continues past it
 
-// A bijection (MurmurHash3's finalizer): ids may be hashes already or small numbers. Partition = its top 8 bits, for ever:
-// shard placement and checkpoint files follow it.
+// A bijection (MurmurHash3's finalizer), because ids may be hashes or small numbers. The partition is its top 8 bits. This
+// must never change: shard placement and checkpoint files depend on it.
 inline uint64_t mix(uint64_t x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdULL;
@@ -41,8 +41,8 @@ struct alignas(64) Bucket {
     uint64_t place[4];
 };
 
-// Rows lie in slabs of one size, which never move: a short head, the wide records, the side records. A row's place is
-// its slab's address with the row's index in the slab in the top 16 bits, so that no table stands between slot and row.
+// Rows are in slabs of one size, which never move: a short head, the wide records, the side records. The place of a row is
+// the address of its slab with the row's index in the top 16 bits, so a lookup needs no table between slot and row.
 struct SlabShape {
     explicit SlabShape(const RowLayout& layout);
     RowAt at(uint64_t place) const {
@@ -54,15 +54,15 @@ struct SlabShape {
         return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + static_cast<uint32_t>(place >> 48);
     }
     static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
-    static constexpr uint32_t kHead = 64;  // holds the slab's number, and keeps the wide records on lines
+    static constexpr uint32_t kHead = 64;  // holds the slab's number, and aligns the wide records to cache lines
 
     uint32_t wide_stride, side_stride, rows;
     std::size_t side_begin, bytes;
 };
 
-// The rows of a partition as they were at the cut, kept until the scan has read them.
+// The rows of a partition at the time of the cut, kept until the scan has read them.
 struct PartitionCut {
-    uint32_t row_end = 0;                // rows born later have numbers from here on
+    uint32_t row_end = 0;                // rows created later have numbers from here on
     uint32_t live = 0;                   // rows in the cut
     std::vector<uint64_t> saved;         // one bit per row number
     std::vector<int64_t> saved_ids;
@@ -79,12 +79,12 @@ public:
     uint32_t home_bucket(uint32_t home) const {
         return static_cast<uint32_t>(uint64_t{home} * bucket_count.load(std::memory_order_relaxed) >> 32);
     }
-    uint64_t find(int64_t id, uint32_t home) const;  // kNowhere if it is not there
-    uint64_t insert(int64_t id, uint32_t home);      // an id that is not there; the row's bytes are not set
+    uint64_t find(int64_t id, uint32_t home) const;  // kNowhere if it does not exist
+    uint64_t insert(int64_t id, uint32_t home);      // for an id that does not exist; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
-    void save_before_write(int64_t id, uint64_t place);  // for the cut, if one needs this row
-    uint32_t begin_cut();                                // takes the lock; rows in the cut
-    std::unique_ptr<PartitionCut> end_cut();             // takes the lock; what was set aside
+    void save_before_write(int64_t id, uint64_t place);  // for the cut, if it needs this row
+    uint32_t begin_cut();                                // takes the lock; returns the number of rows in the cut
+    std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
     std::size_t overhead_bytes() const;                  // outside RowMemory
 
     template <class Visit>
@@ -96,7 +96,7 @@ public:
                 if (bucket->id[s] >= 0) visit(bucket->id[s], bucket->place[s]);
     }
 
-    // What every call visits: one line.
+    // Accessed by every call: one cache line.
     mutable std::mutex lock;
     std::atomic<Bucket*> buckets{nullptr};
     std::atomic<uint32_t> bucket_count{0};
@@ -110,7 +110,7 @@ private:
     const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;
     std::vector<std::byte*> slabs_;
-    std::vector<uint64_t> free_rows_;  // of erased ids; not used again while a cut may need them
+    std::vector<uint64_t> free_rows_;  // of erased ids; not reused while a cut may need them
     uint32_t row_end_ = 0;             // row numbers ever used
     uint32_t erased_ = 0;              // slots marked kErased
     double phase_ = 0;

@@ -1,4 +1,4 @@
-// One push's numbers, worked out once per call and read for every row: rates as float32, and Adam's bias corrections.
+// The values of one push, computed once per call and used for every row: float32 rates, and Adam's bias corrections.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ struct AdamCorrection {
     float second;  // 1 / sqrt(1 - beta2^t)
 };
 
-// Corrections by t, in a table until they are 1 in float32 (or it is long); powers by products, the same everywhere.
+// Corrections by t, in a table until they are 1 in float32 (or it is long enough); powers by repeated multiplication.
 class AdamCorrections {
 public:
     AdamCorrections(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {
@@ -49,19 +49,33 @@ struct PartStep {
     OptimizerKind kind;
     uint32_t width, column;
     FloatsAt weights, state;
-    float lr, l1, l2, eps, beta, beta1, beta1_rest, beta2, beta2_rest;
-    float clip, shortest;  // CowClip's ratio (0: off), and the length that shorter weights are taken to have
+#define GEARSHIFT_NUMBER(name) float name;
+    GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
+#undef GEARSHIFT_NUMBER
+    float beta1_rest, beta2_rest;
+    float shortest;  // CowClip: the length that shorter weights are taken to have
     const AdamCorrections* corrections;  // Adam's, else null
 };
 
 inline PartStep step_of(const PartPlan& plan, double lr_scale, const AdamCorrections* corrections) {
     const PartSpec& s = plan.spec;
     const auto f = [](double x) { return static_cast<float>(x); };
+    PartStep step{};
+    step.kind = s.kind;
+    step.width = s.width;
+    step.column = plan.column;
+    step.weights = plan.weights;
+    step.state = plan.state;
+#define GEARSHIFT_NUMBER(name) step.name = f(s.name);
+    GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
+#undef GEARSHIFT_NUMBER
     // FTRL's weights follow from all gradients so far and one rate: another rate would move rows that learned nothing.
-    const double lr = s.kind == OptimizerKind::ftrl && lr_scale > 0 ? s.lr : s.lr * lr_scale;
-    return {s.kind,        s.width,    plan.column,      plan.weights, plan.state,       f(lr),
-            f(s.l1),       f(s.l2),    f(s.eps),         f(s.beta),    f(s.beta1),       f(1.0 - s.beta1),
-            f(s.beta2),    f(1.0 - s.beta2), f(s.clip), f(s.clip * std::sqrt(s.width) * s.clip_zeta), corrections};
+    step.lr = f(s.kind == OptimizerKind::ftrl && lr_scale > 0 ? s.lr : s.lr * lr_scale);
+    step.beta1_rest = f(1.0 - s.beta1);
+    step.beta2_rest = f(1.0 - s.beta2);
+    step.shortest = f(s.clip * std::sqrt(s.width) * s.clip_zeta);
+    step.corrections = corrections;
+    return step;
 }
 
 }  // namespace gearshift

@@ -10,7 +10,7 @@
 namespace gearshift {
 namespace {
 
-// Scratch that each calling thread keeps, so that a call does not pay for fresh pages.
+// Scratch memory that each calling thread keeps, so that calls do not pay for new pages.
 struct Grouping {
     std::vector<Item> items;
     std::array<uint32_t, kPartitions + 1> begins;
@@ -47,7 +47,7 @@ void group(std::span<const int64_t> ids, Grouping& into) {
     }
 }
 
-// Cuts the partitions into `pieces` ranges of about equally many ids.
+// Divides the partitions into `pieces` ranges with about equally many ids.
 uint32_t range_begin(const Grouping& grouping, uint32_t piece, uint32_t pieces) {
     if (piece == pieces) return kPartitions;
     const uint64_t target = uint64_t{grouping.begins[kPartitions]} * piece / pieces;
@@ -198,7 +198,7 @@ void RowTable::each_group(std::span<const int64_t> ids, uint32_t threads, const 
     });
 }
 
-// Visits the partitions [first, last), from a place that differs from call to call; one that another thread holds is left for the end.
+// Visits the partitions [first, last), starting at a different one in each call; partitions locked by another thread come last.
 void RowTable::run_groups(const Item* items, const uint32_t* begins, uint32_t first, uint32_t last,
                           const GroupWork& work) {
     constexpr uint32_t kPrimed = 16;

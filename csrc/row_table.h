@@ -1,10 +1,10 @@
 // The table of rows: id -> row, in 256 partitions by the id's hash, each with its own lock.
 //
-// A call sorts its ids by partition and locks each partition once; calls may come from many threads at once. Each id is met
-// in input order by one thread, so results do not depend on `threads`. An id given twice in one call is safe: a pull gives its row
-// twice, a push moves it twice, a load keeps the last. A cut freezes the rows between two pushes while pushes go on: a row's
-// old value and state are set aside at its first write until the scan has read its partition (no fork, no pause).
-// Knows no Python; misuse throws std::invalid_argument with a sentence.
+// A call sorts its ids by partition and locks each partition once; calls may come from many threads at once. Each id is
+// processed in input order by one thread, so results do not depend on `threads`. An id that occurs twice in one call is
+// safe: a pull returns its row twice, a push updates it twice, a load keeps the last. A cut freezes the rows between two
+// pushes while pushes continue: a row's old value and state are saved at its first write until the scan has read its
+// partition (no fork, no pause). It knows no Python; misuse throws std::invalid_argument with a message.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@
 
 namespace gearshift {
 
-struct RowBlockData {  // whole rows, sorted by id
+struct RowBlockData {  // complete rows, sorted by id
     std::vector<int64_t> ids;
     std::vector<float> weights, state;
     std::vector<uint32_t> touches, last_step, updates;
@@ -38,7 +38,7 @@ struct RowBlockView {
     const uint32_t *touches, *last_step, *updates;
 };
 
-// Many writers at a time, or one cut: a waiting cut holds new writers back, so it never starves.
+// Many writers at a time, or one cut. A waiting cut blocks new writers, so it never starves.
 class Gate {
 public:
     void enter();
@@ -68,11 +68,11 @@ public:
     void contains(std::span<const int64_t> ids, bool* out_U);
     std::size_t erase(std::span<const int64_t> ids);
     void load(const RowBlockView& block);
-    RowBlockData read_partition(uint32_t number);  // as it is now
+    RowBlockData read_partition(uint32_t number);  // current values
 
     void begin_cut();
     std::size_t cut_size() const { return cut_size_; }
-    RowBlockData read_cut_partition(uint32_t number);  // each once
+    RowBlockData read_cut_partition(uint32_t number);  // once per partition
     void end_cut();
 
 private:

@@ -24,14 +24,14 @@ bool equals_ignoring_case(std::string_view text, std::string_view lower) {
            std::equal(text.begin(), text.end(), lower.begin(), [](char a, char b) { return (a | 0x20) == b; });
 }
 
-// How programs write "no number here". As a category such a word is a value like any other.
+// Common spellings of "not a number". As a category, such a word is an ordinary value.
 bool is_missing_word(std::string_view text) {
     constexpr std::string_view kWords[] = {"nan", "null", "none", "na", "n/a"};
     if (text.empty() || text == "?" || text == "-" || text == "\\N") return true;
     return std::any_of(std::begin(kWords), std::end(kWords), [&](auto word) { return equals_ignoring_case(text, word); });
 }
 
-// Up to 15 digits with a sign: what most click logs hold, exact in a double.
+// Up to 15 digits with a sign: typical of click logs, and exact in a double.
 bool parse_short_integer(std::string_view text, double& out) {
     const bool negative = !text.empty() && text.front() == '-';
     if (negative) text.remove_prefix(1);
@@ -61,7 +61,7 @@ bool parse_double(std::string_view text, char decimal, double& out) {
     }
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
     if (error == std::errc::result_out_of_range && end == text.data() + text.size()) {
-        // Too small is zero; too large is as bad as an infinity.
+        // Underflow gives zero; overflow is refused like an infinity.
         const size_t exponent = text.find_first_of("eE");
         if (exponent == std::string_view::npos || exponent + 1 >= text.size() || text[exponent + 1] != '-') return false;
         out = 0;
@@ -74,7 +74,7 @@ bool is_enclosed(std::string_view text, char open, char close) {
     return text.size() >= 2 && text.front() == open && text.back() == close;
 }
 
-// Cuts values into parts. With `json` a list is JSON whatever the separator.
+// Splits values into parts. With `json` a list is JSON, regardless of the separator.
 class PartCutter {
   public:
     PartCutter(std::string_view separator, bool json) : separator_(separator), json_(json) {}

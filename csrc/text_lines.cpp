@@ -10,7 +10,7 @@
 namespace gearshift {
 namespace {
 
-// One bit for each of 64 bytes that is `a` or `b`.
+// A bit mask of the bytes among 64 that are `a` or `b`.
 uint64_t match_mask(const char* at, char a, char b) {
 #if defined(__SSE2__)
     const __m128i first = _mm_set1_epi8(a), second = _mm_set1_epi8(b);
@@ -45,7 +45,7 @@ class Separators {
         return found < size_ ? found : size_;
     }
 
-    // The next call of next() looks from `position` on.
+    // The next call of next() searches from `position` on.
     void seek(size_t position) {
         window_ = position;
         mask_ = position < size_ ? match_mask(data_ + position, delimiter_, '\n') : 0;
@@ -60,20 +60,20 @@ class Separators {
 };
 
 struct QuotedField {
-    size_t close;     // position of the closing quote; the buffer's size if it was not found
+    size_t close;     // position of the closing quote; the buffer's size if there is none
     size_t newlines;  // inside the quotes
-    bool escaped;     // holds a doubled quote, or one behind an escape
+    bool escaped;     // contains a doubled or escaped quote
 };
 
-// Is the byte at `at` behind an odd number of escapes? They are counted back to `begin`.
+// Whether the byte at `at` follows an odd number of escapes, counted back to `begin`.
 bool is_escaped(const char* data, size_t begin, size_t at, char escape) {
     size_t first = at;
     while (first > begin && data[first - 1] == escape) --first;
     return (at - first) % 2 == 1;
 }
 
-// Gives up behind `most_lines` lines. A quote that never closes is looked for up to the next quote in the buffer only,
-// so all of them together cost one pass.
+// Gives up after `most_lines` lines. An unclosed quote is searched only up to the next quote in the buffer, so all of them
+// together cost one pass.
 QuotedField find_close(const char* data, size_t open, size_t size, char quote, char escape, size_t most_lines) {
     QuotedField field{size, 0, false};
     size_t at = open + 1;
@@ -100,7 +100,7 @@ QuotedField find_close(const char* data, size_t open, size_t size, char quote, c
 }
 
 // `"a ""b"" c"tail` -> `a "b" ctail`, and `"a \"b\" c"` -> `a "b" c`, in place, from the byte after the opening quote.
-// An escape before anything but a quote is text.
+// An escape before any other character is text.
 Span resolve_quotes(char* data, size_t begin, size_t end, char quote, char escape) {
     size_t write = begin;
     bool inside = true;
@@ -117,13 +117,12 @@ Span resolve_quotes(char* data, size_t begin, size_t end, char quote, char escap
     return {static_cast<uint32_t>(begin), static_cast<uint32_t>(write - begin)};
 }
 
-// Walks over the records of one buffer. A record is written only when it is whole, so an unfinished one stays
-// as it was read.
+// Walks over the records of one buffer. A record is written only when it is complete, so an unfinished one stays unchanged.
 //
-// A quote that is open at the end of its line may be a stray one. The record is believed only if everything about it
-// fits: the quote closes within `quoted_lines` lines, directly before a separator, and the record has the right number
-// of columns. Otherwise the record's first line alone is bad and reading goes on with the next line: however many
-// stray quotes there are, each costs the line it stands in and hides no other.
+// A quote that is open at the end of its line may be a stray one. The record is accepted only if everything about it is
+// consistent: the quote closes within `quoted_lines` lines, directly before a separator, and the record has the right
+// number of columns. Otherwise only the record's first line is bad and reading continues with the next line: each stray
+// quote costs its own line and never hides another.
 class RecordSplitter {
   public:
     RecordSplitter(char* data, size_t size, const LineFormat& format, bool last)
@@ -156,7 +155,7 @@ class RecordSplitter {
 
     void keep(uint32_t* lines) {
         if (newlines_) result_.long_records.insert(result_.long_records.end(), {static_cast<uint32_t>(result_.records), static_cast<uint32_t>(newlines_ + 1)});
-        const bool as_long = next_ - at_ - format_.header_size <= 2;  // and a line end; wraps around where it is shorter
+        const bool as_long = next_ - at_ - format_.header_size <= 2;  // plus a line end; wraps around if it is shorter
         if (as_long && format_.header_size && is_like_header()) result_.headers.push_back(static_cast<uint32_t>(result_.records));
         lines[result_.records++] = static_cast<uint32_t>(line_);
     }
@@ -252,8 +251,8 @@ class RecordSplitter {
         return Ending::whole;
     }
 
-    // Has every line of the record from at_ to next_ all columns by itself? Then its quotes are two stray ones. With
-    // one or two columns that may well be chance.
+    // Whether every line of the record from at_ to next_ has all columns by itself. Its quotes are then two stray ones. With one
+    // or two columns this may be coincidence.
     bool is_whole_on_each_line() const {
         if (format_.columns < 3) return false;
         int32_t columns = 1;

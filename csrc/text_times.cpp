@@ -24,7 +24,7 @@ bool is_date(int64_t year, int64_t month, int64_t day) {
     return day <= kDays[month - 1] + (leap && month == 2);
 }
 
-// Takes exactly `digits` digits off the front.
+// Consumes exactly `digits` digits.
 bool take(std::string_view& text, size_t digits, int64_t& out) {
     if (text.size() < digits) return false;
     const auto [end, error] = std::from_chars(text.data(), text.data() + digits, out);
@@ -50,7 +50,7 @@ void skip_fraction(std::string_view& text) {
     while (!text.empty() && text.front() >= '0' && text.front() <= '9') text.remove_prefix(1);
 }
 
-// "Z", "+02:00", "-0530", "+02" or nothing; the seconds to take off.
+// "Z", "+02:00", "-0530", "+02" or nothing; returns the seconds to subtract.
 bool take_zone(std::string_view& text, int64_t& offset) {
     offset = 0;
     if (text.empty() || take(text, 'Z', 'z')) return text.empty();
@@ -69,7 +69,7 @@ bool take_iso_date(std::string_view& text, int64_t& year, int64_t& month, int64_
            take_short(text, day);
 }
 
-// dd.mm.yyyy: dots leave no doubt about the order, as slashes would.
+// dd.mm.yyyy: with dots the order is unambiguous, unlike with slashes.
 bool take_dotted_date(std::string_view& text, int64_t& year, int64_t& month, int64_t& day) {
     return take_short(text, day) && take(text, '.', '.') && take_short(text, month) && take(text, '.', '.') &&
            take(text, 4, year);

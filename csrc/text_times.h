@@ -1,4 +1,4 @@
-// A point in time, as click logs write it, to seconds since 1970 UTC. Text without a zone is UTC.
+// Converts the times in click logs to seconds since 1970 UTC. Text without a time zone is UTC.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 
 namespace gearshift {
 
-// ISO 8601 date or date and time ('-' or '/' between the parts, leading zeros not needed, 'T' or space before the time, 'Z' or an offset
-// behind it), the same with a dd.mm.yyyy date, or a number as in epoch_seconds; a fraction of a second is cut off. False: not a time.
+// ISO 8601 date or date and time ('-' or '/' between the parts, leading zeros optional, 'T' or space before the time, 'Z'
+// or an offset after it), the same with a dd.mm.yyyy date, or a number as in epoch_seconds. Fractions of a second are
+// truncated. Returns false if it is not a time.
 bool parse_time(std::string_view text, int64_t& seconds);
 
 // 8 digits that form a date are yyyymmdd, or else yymmddHH (Avazu); 14 are yyyymmddHHMMSS. Other numbers count

@@ -15,7 +15,7 @@ bool is_ascii_word(const char* at) {
 
 bool continues(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-// How many bytes the character at `at` has; 0 if there is none.
+// The length of the character at `at` in bytes; 0 if it is invalid.
 size_t character_length(const unsigned char* at) {
     const unsigned char lead = at[0];
     if (lead < 0x80) return 1;
@@ -27,7 +27,7 @@ size_t character_length(const unsigned char* at) {
     return (lead == 0xF0 && at[1] < 0x90) || (lead == 0xF4 && at[1] > 0x8F) ? 0 : 4;
 }
 
-// Are these bytes, fewer than a character has, the start of one?
+// Whether these bytes are the start of an incomplete character.
 bool may_go_on(const unsigned char* start, size_t size) {
     static constexpr unsigned char kContinuations[] = {0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF};
     unsigned char whole[4];
@@ -55,7 +55,7 @@ int64_t find_not_utf8(const char* data, size_t size, bool last) {
             at += length;
         }
     }
-    while (at < size) {  // the last few bytes, with zeros behind them, which continue nothing
+    while (at < size) {  // the last few bytes, padded with zeros, which do not continue a character
         unsigned char rest[4] = {};
         const size_t left = size - at < 4 ? size - at : 4;
         std::memcpy(rest, data + at, left);

@@ -1,4 +1,4 @@
-// Is a buffer UTF-8? As in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Validates UTF-8 as in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace gearshift {
 
-// The offset of the first byte that is not part of a character, or -1. Without `last` the buffer may end in the
+// The offset of the first byte that is not part of a valid character, or -1. Without `last` the buffer may end in the
 // middle of a character.
 int64_t find_not_utf8(const char* data, size_t size, bool last);
 

@@ -1,7 +1,7 @@
-"""A training loop of your own: only the embedding rows are Gearshift's. Run: python examples/own_loop.py [clicks.csv]
+"""A custom training loop that uses only Gearshift's embedding rows. Run: python examples/own_loop.py [clicks.csv]
 
-`gs.Embeddings` is an nn.Module. It looks ids up in the row store, and `backward` brings the gradients of the
-rows there, where the row optimizer applies them; so `net` and its torch optimizer stay as they were.
+`gs.Embeddings` is an nn.Module. It looks up ids in the row store, and `backward` passes the gradients of the rows to
+the store, where the row optimizer applies them. `net` and its torch optimizer need no change.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import gearshift as gs
 def main(examples: int = 200_000, file: str | None = None) -> None:
     data = gs.read(gs.ClickLog(examples)) if file is None else gs.read(file, gs.infer_schema(file))
     train, valid = data.split(valid="10%")
-    # A Trainer does this itself: what standardize and bucketize need is learned from the training data, and taken over.
+    # A Trainer does this itself: standardize and bucketize are fitted on the training data and applied to both parts.
     train = train.fitted()
     valid = valid.fitted(train)
-    net = gs.models.DNN(train.schema, dim=16, hidden=[128, 64])  # or any module of yours
+    net = gs.models.DNN(train.schema, dim=16, hidden=[128, 64])  # or any custom module
     emb = gs.Embeddings(train.schema, dim=16, optimizer=gs.RowAdagrad(lr=0.05))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     for step, batch in enumerate(train.batches(2048), 1):
         label = torch.from_numpy(batch.labels_BT[:, 0])
         loss = binary_cross_entropy_with_logits(net(emb(batch)), label)
-        loss.backward()  # the rows have moved when this returns
+        loss.backward()  # also updates the rows
         opt.step()
         opt.zero_grad()
         if step % 20 == 0:
@@ -37,7 +37,7 @@ def main(examples: int = 200_000, file: str | None = None) -> None:
 @torch.no_grad()
 def held_out_loss(net: torch.nn.Module, emb: gs.Embeddings, valid: gs.Dataset) -> float:
     net.eval()
-    emb.eval()  # ids that were never trained get no row
+    emb.eval()  # creates no rows for new ids
     total = count = 0.0
     for batch in valid.batches(8192):
         label = torch.from_numpy(batch.labels_BT[:, 0])

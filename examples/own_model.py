@@ -1,7 +1,7 @@
-"""A model of your own: any nn.Module from `gs.Inputs` to logits. Run: python examples/own_model.py
+"""A custom model: any nn.Module that maps `gs.Inputs` to logits. Run: python examples/own_model.py
 
-Its attributes say what it wants: `dim`, the width of an embedding row; `sequences = True` for sequences in
-order (they come averaged, as fields, otherwise); `linear = True` for one more number per field, as in FM.
+Its attributes declare its inputs: `dim`, the width of an embedding row; `sequences = True` for ordered sequences
+(by default they are averaged into fields); `linear = True` for one extra number per field, as in FM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gearshift as gs
 
 
 class LastClicks(nn.Module):
-    """An MLP over all fields and, beside them, the last ad of the user's history and its average ad."""
+    """An MLP over all fields, the last ad of the user's history, and the average of the history."""
 
     sequences = True
 
@@ -35,9 +35,8 @@ class LastClicks(nn.Module):
 def main(examples: int = 200_000) -> None:
     data = gs.read(gs.ClickLog(examples, sequences=True))  # or your CSV: gs.read("clicks.csv", schema)
     train, valid = data.split(valid="10%")
-    result = gs.Trainer(global_batch=2048, embeddings=gs.RowAdagrad(lr=0.05)).fit(
-        LastClicks(data.schema), train, valid
-    )
+    optimizer = gs.OptimizerSettings(rows=gs.RowAdagrad(lr=0.05))
+    result = gs.Trainer(global_batch=2048, optimizer=optimizer).fit(LastClicks(data.schema), train, valid)
     print(f"AUC {result.auc:.4f}, {result.examples_per_second:,.0f} examples/s")
 
 

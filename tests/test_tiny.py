@@ -14,8 +14,8 @@ def test_tiny(tmp_path: Path) -> None:
     trainer = gs.Trainer(
         global_batch=20,
         epochs=3,
-        embeddings=gs.RowAdagrad(lr=0.5),
         checkpoint=gs.CheckpointPolicy(path=tmp_path / "runs"),
+        optimizer=gs.OptimizerSettings(rows=gs.RowAdagrad(lr=0.5)),
     )
     result = trainer.fit(gs.models.DeepFM(schema, dim=4, hidden=[8]), data, valid=data)
     assert result.auc > 0.99

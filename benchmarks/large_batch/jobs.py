@@ -25,6 +25,7 @@ from gearshift.optim.schedule import Schedule
 from gearshift.parameters.server import RowSettings
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 from large_batch.arms import GRADIENTS, LEAST, Arm, arm
 from large_batch.cases import CASES, Data, load
 
@@ -56,11 +57,11 @@ def run(job: Job) -> Score | None:
     data = _data(job.case, trial.seed, trial.share, job.examples, job.frappe)
     torch.manual_seed(trial.seed)
     on = Learner(
-        CASES[job.case].build(data.train.schema),
-        data.train.schema,
-        rows=RowSettings(replace(chosen.rows, lr=chosen.rows.lr * trial.rows), clip=chosen.clip),
+        Worker(CASES[job.case].build(data.train.schema), data.train.schema),
+        rows=RowSettings(
+            replace(chosen.rows, lr=chosen.rows.lr * trial.rows), clip=chosen.clip, trust=chosen.trust
+        ),
         optimizer=chosen.optimizer(trial.dense),
-        row_trust=chosen.trust,
         seed=trial.seed,
     )
     try:

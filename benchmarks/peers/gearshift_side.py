@@ -17,6 +17,7 @@ from gearshift.embedding.store import RowAdagrad, RowStore
 from gearshift.optim.first_order import Adam
 from gearshift.parameters.server import RowSettings
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 
 class Gearshift:
@@ -24,11 +25,9 @@ class Gearshift:
 
     def __init__(self, task: Task, stores: tuple[RowStore, ...] | None = None) -> None:
         self.learner = Learner(
-            network(task.model),
-            SCHEMA,
+            Worker(network(task.model), SCHEMA, threads=torch.get_num_threads()),
             rows=RowSettings(RowAdagrad(lr=ROW_LR), init=ROW_INIT),
             optimizer=Adam(lr=DENSE_LR),
-            threads=torch.get_num_threads(),
         )
         if stores:
             self.learner.server.stores = stores

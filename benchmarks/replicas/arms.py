@@ -18,13 +18,14 @@ from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Ne
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
-from gearshift.engine.simulation.simulator import SimulatedSwitch
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.experiments.paired_runs import Interval, interval
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.sync.registry import resolve
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 BATCH, SECONDS, DENSE_BYTES = 128, 0.1, 1e6
 TUNING_SEED = 100  # is not reported
@@ -81,12 +82,10 @@ def run(arm: Arm, rates: Rates, seed: int, examples: int, held_out: int = 40_000
     train, test = data(seed, examples, held_out)
     torch.manual_seed(seed)
     on = Learner(
-        gs.models.DeepFM(train.schema, dim=8, hidden=[64, 32]),
-        train.schema,
+        Worker(gs.models.DeepFM(train.schema, dim=8, hidden=[64, 32]), train.schema, threads=1),
         rows=RowSettings(gs.RowAdagrad(lr=rates.rows)),
         optimizer=gs.Adam(lr=rates.dense),
         seed=seed,
-        threads=1,
     )
     if arm.rows_per_push:
         _push_rows_one_by_one(on.server)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from zlib import crc32
 
-from gearshift.sync.settings import at_least
+from gearshift.sync.checks import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part, whole
 from gearshift.sync.work import Flight, Work
 

@@ -17,13 +17,14 @@ import torch
 import gearshift as gs
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal, Slow
 from gearshift.engine.simulation.learning import VirtualRun
-from gearshift.engine.simulation.simulator import SimulatedSwitch
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.metrics import Measures
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner, describe
+from gearshift.training.worker import Worker
 from switching.cases import Case
 
 GLOBAL, BATCH, STRAGGLER = 1024, 128, 5
@@ -65,8 +66,7 @@ class Base:
     def learner(self) -> Learner:
         torch.manual_seed(self.seed)
         return Learner(
-            self.case.build(self.schema),
-            self.schema,
+            Worker(self.case.build(self.schema), self.schema),
             rows=RowSettings(gs.RowAdagrad(lr=self.case.row_lr)),
             optimizer=gs.Adam(lr=self.case.dense_lr),
             seed=self.seed,

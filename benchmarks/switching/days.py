@@ -17,7 +17,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
-from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Not run by us. A Ray cluster inside one Slurm allocation, and a run on it: sbatch examples/cluster/slurm.sh
-# Needs: a virtual environment with gearshift-ctr[ray], the prepared data and the runs on a folder that all nodes share.
+# Untested. A Ray cluster inside one Slurm allocation, and a run on it: sbatch examples/cluster/slurm.sh
+# Requires a virtual environment with gearshift-ctr[ray], the prepared data and the runs in a folder shared by all nodes.
 #SBATCH --job-name=gearshift
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1

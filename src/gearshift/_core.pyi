@@ -107,23 +107,8 @@ _Counts = NDArray[np.uint32]
 _Block = tuple[_Ids, _Floats, _Floats, _Counts, _Counts, _Counts]
 
 class RowPartSpec:
-    def __init__(
-        self,
-        *,
-        kind: str,
-        width: int,
-        init: float,
-        lr: float,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        eps: float = 0.0,
-        initial: float = 0.0,
-        beta1: float = 0.0,
-        beta2: float = 0.0,
-        beta: float = 0.0,
-        clip: float = 0.0,
-        clip_zeta: float = 0.0,
-    ) -> None: ...
+    def __init__(self, *, kind: str, width: int, init: float, **numbers: float) -> None:
+        """The kinds, and the numbers that they know, are listed in row_optimizer_list.h."""
 
 class RowTable:
     def __init__(self, parts: list[RowPartSpec], seed: int, portable: bool = False) -> None: ...

@@ -38,26 +38,26 @@ class DataWarning(UserWarning):
     """Something about the data that the user should know and that does not stop the work."""
 
 
-def warn_through(tell: Callable[[str], None]) -> None:
+def warn_through(notify: Callable[[str], None]) -> None:
     """In a process whose stderr nobody reads, as one of Ray's: what `warn` says is told instead, each sentence once."""
-    global _tell
+    global _notify
     said: set[str] = set()
 
     def once(sentence: str) -> None:
         if sentence not in said:
             said.add(sentence)
-            tell(sentence)
+            notify(sentence)
 
-    _tell = once
+    _notify = once
 
 
-_tell: Callable[[str], None] | None = None
+_notify: Callable[[str], None] | None = None
 
 
 def warn(sentence: str) -> None:
     """A `DataWarning` at the line of the user's own code that led here."""
-    if _tell is not None:
-        _tell(sentence)
+    if _notify is not None:
+        _notify(sentence)
         return
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gearshift."):
@@ -82,6 +82,21 @@ def naming(path: Path) -> Iterator[None]:
             error.strerror = os.strerror(error.errno) if type(error) in _NUMBERS else str(error)
         if error.filename is None:
             error.filename = str(path)
+        raise
+
+
+@contextmanager
+def naming_output(path: Path) -> Iterator[None]:
+    """As `naming`, for a file that is written beside its name: users know the output and not the temporary file.
+
+    The reason is in the system's words: Arrow has a sentence of its own.
+    """
+    try:
+        with naming(path):
+            yield
+    except OSError as error:
+        error.filename = str(path)
+        error.strerror = os.strerror(error.errno or errno.EIO)
         raise
 
 

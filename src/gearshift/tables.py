@@ -8,12 +8,11 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from gearshift.errors import UserError
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow as pa
 
 Rows = Sequence[dict[str, Any]]
 
@@ -43,6 +42,8 @@ def html_table(rows: Rows, title: str = "") -> str:
 
 def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A column for every key that occurs; an example that lacks one has a missing value there."""
+    import pyarrow as pa  # not at the top: commands that show no table do without it
+
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):
             raise UserError(
@@ -53,6 +54,8 @@ def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -28,7 +28,7 @@ import torch
 
 import gearshift as gs
 from gearshift.cluster_model.cluster import ClusterModel, Compute
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.run.replay import replay
 from tests.chaos.hosts import Hosts
 from tests.ledger import Ledger
@@ -152,15 +152,14 @@ def settings_for(address: str, wire: Any = "curve") -> gs.ClusterSettings:
     )
 
 
-def trainer(path: Path, strategy: str, batch: int = BATCH, **more: Any) -> gs.Trainer:
+def trainer(
+    path: Path, strategy: str, batch: int = BATCH, inject: ClusterModel | None = None, **more: Any
+) -> gs.Trainer:
     return gs.Trainer(
         global_batch=GLOBAL,
-        workers=WORKERS,
-        shards=SHARDS,
+        workers=gs.WorkerSettings(WORKERS, SHARDS, threads=1, inject=inject),
         strategy={"name": strategy, "batch": batch},
-        threads=1,
         checkpoint=gs.CheckpointPolicy(gs.Every(seconds=4.0), path=path),
-        name=strategy,
         **more,
     )
 
@@ -201,7 +200,7 @@ class Chaos:
         slowly = ClusterModel(WORKERS, Compute(per_batch=PACE))
         began, harms = time.monotonic(), list[Harm]()
         there = trainer(self.path, strategy, self.batch, inject=slowly, cluster=self.cluster)
-        run = there.start(fresh_model(data), data)
+        run = there.start(fresh_model(data), data, name=strategy)
         assert isinstance(run, LaunchedRun)
         try:
             self._wait_for(run, SOME)
@@ -232,9 +231,8 @@ class Chaos:
     def _calm_auc(self, strategy: str, data: gs.Dataset) -> float:
         key = strategy, data.counted()
         if key not in self._calm:
-            self._calm[key] = (
-                trainer(self.path / "calm", strategy, self.batch).fit(fresh_model(data), data).auc
-            )
+            calm = trainer(self.path / "calm", strategy, self.batch)
+            self._calm[key] = calm.fit(fresh_model(data), data, name=strategy).auc
         return self._calm[key]
 
     def _harm(self, run: LaunchedRun, kind: str, strategy: str) -> Harm:

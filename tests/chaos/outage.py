@@ -20,7 +20,7 @@ import torch
 
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from tests.on_ray.modules import Slow
 
 FAULTS = [f"{what} {whom}" for what in ("kill", "freeze") for whom in ("worker", "shard", "coordinator")]
@@ -63,9 +63,7 @@ def start(folder: Path, patience: float) -> LaunchedRun:
     torch.manual_seed(2)
     trainer = gs.Trainer(
         global_batch=256,
-        workers=2,
-        shards=2,
-        threads=1,
+        workers=gs.WorkerSettings(2, shards=2, threads=1),
         checkpoint=gs.CheckpointPolicy(gs.Every(seconds=4.0), path=folder),
         cluster=gs.ClusterSettings(patience=patience, coordinator_cpus=0.5, shard_cpus=0.5, worker_cpus=0.5),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.run import folder as run_folder
 from gearshift.run.saver import Saver
+from gearshift.run.saving import Saving
+from gearshift.run.wall_time import WallTime
+from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner
-from gearshift.training.plan import Plan
+from gearshift.training.plan import Plan, StrategyPlan
 from gearshift.training.timing import Moment
 from gearshift.training.training import Training
+from gearshift.training.worker import Worker
 
 GLOBAL = 80
 SGD = (gs.SGD(lr=0.1), gs.RowSGD(lr=0.5))
@@ -39,23 +45,25 @@ class Counted:
 class _Quiet:
     """An observer that wants nothing."""
 
-    def began(self) -> None: ...
+    def began(self, first_lease: int) -> None: ...
 
-    def stepped(self, before: Moment) -> bool:
+    def happened(self, event: Event, actions: list[Action]) -> None: ...
+
+    def stepped(self, before: Moment, ready_to_save: Callable[[], bool]) -> bool:
         return True
 
     def evaluated(self, evaluation: gs.Evaluation, is_best: bool) -> None: ...
 
     def switched(self, switch: gs.Switch) -> None: ...
 
-    def tell(self, sentence: str) -> None: ...
+    def notify(self, sentence: str) -> None: ...
 
 
 def threads(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
-    plan = Plan(batch=GLOBAL, workers=workers, strategy=strategy, strategy_settings=settings)
+    plan = Plan(batch=GLOBAL, workers=workers, strategy=StrategyPlan(strategy, settings))
     before = on.server.step
-    training = Training(plan, on, LocalEngine(), data)
-    training.run(_Quiet())
+    training = Training(plan, on, data)
+    training.run(LocalEngine(), _Quiet())
     progress = training.progress
     leases = sum(progress.staleness.values())
     staleness = sum(int(late) * n for late, n in progress.staleness.items()) / leases
@@ -88,15 +96,12 @@ class OnRay:
         before = on.server.step
         trainer = gs.Trainer(
             global_batch=GLOBAL,
-            workers=workers,
-            shards=2,
-            shuffle=False,
+            workers=gs.WorkerSettings(workers, shards=2, threads=1),
             strategy={"name": strategy, **settings},
-            optimizer=on.server.optimizer,
-            embeddings=on.server.stores[0].parts[0].optimizer,
-            threads=1,
             checkpoint=gs.CheckpointPolicy(None, path=self.path),
             cluster=self.cluster,
+            optimizer=gs.OptimizerSettings(on.server.optimizer, rows=on.server.stores[0].parts[0].optimizer),
+            training=gs.TrainingSettings(shuffle=False),
         )
         folder = self._begun(on, data, trainer.plan)
         report = trainer.fit(on.model, data, resume=folder).report
@@ -107,10 +112,9 @@ class OnRay:
     def _begun(self, on: Learner, data: gs.Dataset, plan: Plan) -> Path:
         """The folder of a run that was stopped where the learner stands."""
         folder = run_folder.create(self.path, "conformance")
-        run = gs.Run(Training(plan, on, LocalEngine(), data), gs.CheckpointPolicy(None))
-        run.saver = Saver(folder / "checkpoints", 3, print)
-        run.save_now()
-        run.saver.wait()
+        training, saver = Training(plan, on, data), Saver(folder / "checkpoints", 3, print)
+        Saving(training, gs.CheckpointPolicy(None), saver, WallTime(), time.monotonic()).save_now()
+        saver.wait()
         run_folder.finish(folder, "stopped")
         return folder
 
@@ -119,7 +123,7 @@ def learner(optimizers: tuple[gs.DenseOptimizer, gs.RowOptimizer] = SGD) -> Lear
     torch.manual_seed(5)
     model = gs.models.DNN(PLAIN, dim=4, hidden=[8, 8])
     dense, rows = optimizers
-    return Learner(model, PLAIN, rows=RowSettings(rows), optimizer=dense)
+    return Learner(Worker(model, PLAIN), rows=RowSettings(rows), optimizer=dense)
 
 
 def data(examples: int, seed: int = 0) -> gs.Dataset:

@@ -20,6 +20,7 @@ from gearshift.parameters.server import RowSettings
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.registry import make_strategy, resolve
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 from tests.on_ray.fixtures import ON_RAY
 
 from .engines import ENGINES, GLOBAL, data, learner, state
@@ -142,8 +143,7 @@ def in_lockstep(strategy: str, workers: int) -> Learner:
     on = learner((gs.Adam(), gs.RowAdam()))
     coordinator = Coordinator(resolve(strategy, {}, GLOBAL, workers), make_strategy)
     shards, begun = LocalShards(on.server, on.layout), deque()
-    epoch = Epoch(coordinator, shards, _Host())
-    epoch.tell = begun.append
+    epoch = Epoch(coordinator, shards, _Host(), begun.append)
     replicas = [on.replica() for _ in range(workers)]
     batches = data(6 * GLOBAL).batches(GLOBAL // workers)
     for worker in range(workers):
@@ -220,6 +220,6 @@ class Even(nn.Module):
 @pytest.mark.parametrize(("workers", "per_step"), [(2, 4), (4, 4)])
 def test_free_gba_discards_nothing_while_speeds_are_even(train, workers: int, per_step: int) -> None:
     Even.together = threading.Barrier(workers)
-    on = Learner(Even(), PLAIN, rows=RowSettings(gs.RowSGD()), optimizer=gs.SGD())
+    on = Learner(Worker(Even(), PLAIN), rows=RowSettings(gs.RowSGD()), optimizer=gs.SGD())
     counted = train(on, data(40 * GLOBAL), "gba", workers, batch=GLOBAL // per_step, max_lag=1)
     assert (counted.steps, counted.discarded) == (40, 0)

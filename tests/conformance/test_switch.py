@@ -15,7 +15,7 @@ from gearshift.parameters.server import Server
 from gearshift.run.event_log import Decision, files, read
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
-from gearshift.training.training import Training
+from gearshift.training.request_queue import RequestQueue
 
 from .engines import data, state
 
@@ -34,27 +34,26 @@ class Seen(gs.Callback):
 
 def live_run(path: Path, monkeypatch: pytest.MonkeyPatch, start: str, to: str) -> gs.Result:
     """It is switched in the middle of a global batch: when three gradients of the sixth have arrived."""
-    observe, arrived, seen = Training.observe, 0, Seen()
+    observe, arrived, seen = RequestQueue.observe, 0, Seen()
 
-    def watched(training: Training, event: Event, actions: list[Action]) -> None:
+    def watched(requests: RequestQueue, event: Event, actions: list[Action]) -> None:
         nonlocal arrived
-        observe(training, event, actions)
+        observe(requests, event, actions)
         arrived += isinstance(event, GradientArrived)
         if isinstance(event, GradientArrived) and arrived == 5 * WORKERS + 3:
-            training.ask_switch(to, {})
+            requests.request_switch(to, {})
 
-    monkeypatch.setattr(Training, "observe", watched)
+    monkeypatch.setattr(RequestQueue, "observe", watched)
     trainer = gs.Trainer(
         global_batch=GLOBAL,
-        workers=WORKERS,
+        workers=gs.WorkerSettings(
+            WORKERS, inject=ClusterModel(WORKERS, Compute(per_batch=0.002), slow=(Slow(5.0, (3,)),))
+        ),
         strategy={"name": start, "batch": GLOBAL // WORKERS},
-        optimizer=gs.Adam(),
-        embeddings=gs.RowAdam(),
-        inject=ClusterModel(WORKERS, Compute(per_batch=0.002), slow=(Slow(5.0, (3,)),)),
         checkpoint=gs.CheckpointPolicy(None, path=path),
-        callbacks=[seen],
+        optimizer=gs.OptimizerSettings(gs.Adam(), rows=gs.RowAdam()),
     )
-    result = trainer.fit(gs.models.DNN(PLAIN, dim=4, hidden=[8]), data(EXAMPLES))
+    result = trainer.fit(gs.models.DNN(PLAIN, dim=4, hidden=[8]), data(EXAMPLES), callbacks=[seen])
     assert seen.ways == [(start, to)]
     return result
 

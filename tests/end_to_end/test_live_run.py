@@ -27,7 +27,9 @@ log = gs.ClickLog(examples={EXAMPLES}, days=1)
 from gearshift.data.readers.generated import GeneratedExamples
 data = gs.Dataset(GeneratedExamples(log))
 model = gs.models.DeepFM(data.schema, dim=4, hidden=[8])
-result = gs.Trainer(global_batch=64, workers=4, name="live", shuffle=False, callbacks=[Wait()]).fit(model, data)
+result = gs.Trainer(
+    global_batch=64, workers=4, training=gs.TrainingSettings(shuffle=False)
+).fit(model, data, name="live", callbacks=[Wait()])
 print(result.report["examples"], result.report["strategy"], result.report["applied"], result.report["discarded"])
 """
 CONFIG = """\

@@ -13,7 +13,7 @@ import pytest
 
 from gearshift.config import load_config
 from gearshift.config.build import start
-from gearshift.engine.ray import launch, process_context
+from gearshift.engine.ray import launch, shared_folder
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import prometheus
@@ -103,7 +103,7 @@ def test_a_folder_that_others_do_not_see_ends_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("far.yaml").write_text(CONFIG)
-    write = process_context.write_state
+    write = shared_folder.write_state
     hidden = lambda folder, **changed: write(folder, **{k: v for k, v in changed.items() if k != "token"})  # noqa: E731
     monkeypatch.setattr(launch, "write_state", hidden)
     run = start(load_config("far.yaml"))

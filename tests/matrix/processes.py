@@ -1,8 +1,8 @@
 """Finds the processes of one run from outside, by /proc alone.
 
 All of them inherit a variable that the harness put into the environment of the first one. The role of each is known by
-its title (`gearshift shard 1`); where Ray has titled it (`ray::ProcessActor`), by the socket that it listens on; that
-of the coordinator by the run's cluster.json.
+its title (`gearshift shard 1`). Where Ray has set the title (`ray::ProcessActor`, formerly `ray::Process`), the
+role is known by the socket that the process listens on; the coordinator is the process in the run's cluster.json.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _role(found: Found, listening: dict[str, str]) -> str | None:
     for end, role in _PROGRAMS.items():
         if program.endswith(end):
             return role
-    if found.title.startswith("ray::ProcessActor"):
+    if found.title.startswith("ray::Process"):
         return next(
             (listening[socket] for socket in _sockets(found.pid) if listening.get(socket) == "shard"),
             "worker",

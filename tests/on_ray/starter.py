@@ -18,8 +18,7 @@ def main(path: Path, examples: int) -> None:
     torch.manual_seed(2)
     trainer = gs.Trainer(
         global_batch=256,
-        workers=1,
-        inject=ClusterModel(1, Compute(per_batch=0.05)),
+        workers=gs.WorkerSettings(1, inject=ClusterModel(1, Compute(per_batch=0.05))),
         cluster=gs.ClusterSettings(coordinator_cpus=0.5, shard_cpus=0.5, worker_cpus=0.5),
         checkpoint=gs.CheckpointPolicy(None, path=path),
     )

@@ -16,7 +16,7 @@ import torch
 
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.optim import build
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow, Smooth

@@ -63,7 +63,8 @@ def test_the_run_goes_on_without_its_starter(tmp_path: Path, temporary: Path) ->
     wait_until(lambda: not own.exists())
 
 
-@pytest.mark.parametrize("part", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
 def test_when_its_own_ray_dies_the_run_ends_in_a_sentence(tmp_path: Path, temporary: Path, part: str) -> None:
     """At once, with all its processes, and nothing says that it runs. One of them is frozen, and ends too."""
     with started(tmp_path, temporary, 100 * EXAMPLES) as (starter, folder, own):

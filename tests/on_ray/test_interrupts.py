@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
+from gearshift.run import catalog
 from gearshift.run import folder as run_folder
+from tests.flat_trainer import flat_trainer
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.leftovers import folders
 from tests.on_ray.modules import Slow
@@ -34,7 +36,7 @@ def test_ctrl_c_stops_and_saves_a_run_on_ray(tmp_path: Path, cluster: gs.Cluster
     settings = {"global_batch": 256, "workers": 1, "shards": 1, "checkpoint": policy, "cluster": cluster}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run = gs.Trainer(epochs=1000, **settings).start(Slow(DATA.schema), DATA)
+        run = flat_trainer(epochs=1000, **settings).start(Slow(DATA.schema), DATA)
         assert repr(run).startswith(f"Run({run.folder}: ")
         threading.Thread(target=ctrl_c_when_it_trains, args=(run.folder,), daemon=True).start()
         with pytest.raises(
@@ -75,6 +77,6 @@ sys.exit(3)
         check=False,
     )
     assert done.returncode == 3 and "was stopped and saved at step" in done.stderr, done.stderr
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     assert record.state == "stopped"
     assert folders(temporary) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow

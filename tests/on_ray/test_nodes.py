@@ -11,7 +11,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.chaos.faults import Chaos, Nodes, check, examples_in, fresh_model, nodes, settings_for, trainer
 from tests.on_ray.fixtures import ON_RAY

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log

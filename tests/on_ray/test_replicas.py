@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run.replay import replay
 from gearshift.sync.registry import REPLICATED
@@ -102,6 +104,26 @@ def test_switches_between_all_families(
     assert result.report["global_steps"] > saved["step"]
     assert assert_exact(run.folder, 200_000).again == 0
     assert replay(run.folder).switches >= 7
+
+
+def test_a_resumed_bmuf_run_keeps_its_momentum(
+    tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved by shards, it goes on with the velocity it had: on shards as on threads."""
+    bmuf = {"name": "bmuf", "exchange": {"every": 5}, "momentum": 0.9}
+    settings: dict[str, Any] = {"shuffle": False, "workers": 1, "best": None, "strategy": bmuf}
+    run = trainer(tmp_path, cluster=cluster, **settings).start(normed(Slow), DATA)
+    assert isinstance(run, LaunchedRun)
+    until(run, lambda: run.status().step >= 12)
+    run.stop()
+    until_over(run)
+    saved = Checkpoint.open((run.folder / "checkpoints" / "last").resolve())
+    assert np.abs(saved.arrays("replicas")["velocity"]).max() > 0
+    copied = shutil.copytree(run.folder, tmp_path / "copied", symlinks=True)
+    monkeypatch.setattr(Slow, "pause", 0.0)
+    there = trainer(tmp_path, cluster=cluster, **settings).fit(normed(Slow), DATA, resume=run.folder)
+    here = trainer(tmp_path, **settings).fit(normed(Slow), DATA, resume=copied)
+    assert_same_state(here.folder, there.folder)
 
 
 @pytest.mark.slow

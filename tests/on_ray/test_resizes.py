@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Slow

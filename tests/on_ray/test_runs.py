@@ -18,12 +18,13 @@ import torch
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray import launch
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import event_log
 from gearshift.run import folder as run_folder
 from gearshift.run.replay import replay
 from gearshift.sync.registry import REPLICATED, STRATEGIES
+from tests.flat_trainer import flat_trainer
 from tests.ledger import Ledger
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Broken, Normed, Slow
@@ -45,7 +46,7 @@ def trainer(path: Path, **settings: Any) -> gs.Trainer:
         "shuffle": True,
         "checkpoint": gs.CheckpointPolicy(None, path=path),
     }
-    return gs.Trainer(**(given | settings))
+    return flat_trainer(**given | settings)
 
 
 def normed(kind: type[Normed] = Normed) -> Normed:
@@ -180,7 +181,7 @@ def test_a_run_of_threads_goes_on_as_processes(tmp_path: Path, cluster: gs.Clust
                 run.stop()
 
     whole = trainer(tmp_path / "whole").fit(normed(), DATA)
-    part = trainer(tmp_path / "part", callbacks=[Stop()]).fit(normed(), DATA)
+    part = trainer(tmp_path / "part").fit(normed(), DATA, callbacks=[Stop()])
     assert part.report["global_steps"] == 20
     there = trainer(tmp_path / "part", shards=3, workers=1, cluster=replace(cluster, wire="curve"))
     result = there.fit(normed(), DATA, resume=part.folder)

@@ -20,8 +20,9 @@ import torch
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray import launch
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.run import folder as run_folder
+from tests.flat_trainer import flat_trainer
 from tests.on_ray.fixtures import ON_RAY
 from tests.on_ray.modules import Killed, Normed, Slow
 
@@ -32,7 +33,7 @@ DATA = gs.read(gs.ClickLog(examples=400_000, days=2))
 def start(path: Path, cluster: gs.ClusterSettings, kind: type[Normed] = Slow, **more: Any) -> LaunchedRun:
     torch.manual_seed(2)
     policy = gs.CheckpointPolicy(None, path=path)
-    trainer = gs.Trainer(
+    trainer = flat_trainer(
         global_batch=256, workers=2, shards=1, threads=1, cluster=cluster, checkpoint=policy, **more
     )
     run = trainer.start(kind(DATA.schema), DATA)
@@ -101,13 +102,13 @@ def test_a_coordinator_that_cannot_write_when_it_restarts(
             until(
                 run,
                 lambda: has_said(
-                    run, f"the coordinator cannot write in {run.folder} (the run's folder is gone)"
+                    run, f"the coordinator cannot write in {run.folder} .the run's folder is gone"
                 ),
             )
             away.rename(run.folder)
             goes_on(run)
     with pytest.raises(
-        gs.UserError, match=r"could not write in .* for 8 s .* gearshift train --resume"
+        gs.UserError, match=r"could not write in .* for \d+\.\d s .* gearshift train --resume"
     ) as error:
         run.wait(120)
     assert "\n" not in str(error.value)

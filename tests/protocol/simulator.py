@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from gearshift.engine.protocol.all_reduce import AllReduceGroups
-from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
 from gearshift.engine.protocol.messages import COORDINATOR, Give, Message, To
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Meet
@@ -38,10 +38,11 @@ from gearshift.engine.ray.dense_copy import DenseCopy, state_of
 from gearshift.engine.wire.codec import Codec, said_by
 from gearshift.engine.wire.limits import Limits
 from gearshift.optim.first_order import Adam
+from gearshift.parameters.push import ReplicaRowsPush
 from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.group import mean_state
 from gearshift.parameters.server import Server
-from gearshift.parameters.shard import Drop
+from gearshift.parameters.shard import Drop, StepOnSum
 from gearshift.sync.messages import Action, Apply, Begin, Event, Lease, WorkerLost
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
@@ -107,12 +108,12 @@ class Process:
     alarm: float | None = None  # that is set
     dense_copy: DenseCopy | None = None  # of a worker: its dense state,
     server: Server | None = None  # where it lies,
-    total: torch.Tensor | None = None  # and the sum that its last ring has made
+    total: torch.Tensor | None = None  # and the sum that its last group has made
 
 
 @dataclass
 class Reduce:
-    """One sum of a ring: of whom it has come, and whether it can be made."""
+    """One sum of an all-reduce group: of whom it has come, and whether it can be made."""
 
     members: dict[int, tuple[To, WorkerRole, Job]] = field(default_factory=dict)  # by rank
     broken: bool = False
@@ -134,7 +135,7 @@ class Simulation:
         if self.transport != "servers":  # a lease for each worker makes a round
             self.global_batch = self.batch * self.workers
             self.examples = rng.randint(1, 8) * self.global_batch + rng.randint(0, self.global_batch)
-        self._reduces: dict[tuple[int, int, int], Reduce] = {}  # by incarnation, ring and version
+        self._reduces: dict[tuple[int, int, int], Reduce] = {}  # by incarnation, group and version
         self._ranks: dict[int, int] = {}  # by lease
         self.lossy, self.doubling = rng.choice([0, 0.05, 0.2]), rng.choice([0, 0.05, 0.2])
         self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
@@ -208,7 +209,7 @@ class Simulation:
         if isinstance(message, Give):
             at = message.incarnation, message.lease
             self._given_examples[at] = message.push.examples
-            of_dense = bool(len(message.push.dense) or message.push.ring)
+            of_dense = not isinstance(message.push, ReplicaRowsPush)
             self._given_dense[at] = self._given_dense.get(at, False) or of_dense
         if isinstance(message, Meet):
             self._met_at.setdefault((message.incarnation, message.number), self.now)
@@ -284,12 +285,12 @@ class Simulation:
         due = role.replicas.due
         if due is not None and due != process.alarm:
             process.alarm = due
-            self._later(max(0.0, due - self.now), lambda: self._ring(at, role))
+            self._later(max(0.0, due - self.now), lambda: self._wake(at, role))
 
-    def _ring(self, at: To, role: WorkerRole) -> None:
+    def _wake(self, at: To, role: WorkerRole) -> None:
         process = self.processes[at]
         if process.role is role and process.frozen_until > self.now:
-            self._later(process.frozen_until - self.now, lambda: self._ring(at, role))
+            self._later(process.frozen_until - self.now, lambda: self._wake(at, role))
         elif process.role is role:
             role.wake()
             self._after(at)
@@ -317,11 +318,7 @@ class Simulation:
             process.role = CoordinatorRole(
                 self.disk,
                 self,
-                shards=self.shards,
-                examples=self.examples,
-                patience=PATIENCE,
-                workers=self.workers,
-                cut_every=self.cut_every,
+                CoordinatorSettings(self.shards, self.examples, PATIENCE, self.workers, self.cut_every),
                 log=self._log,
                 all_reduce_groups=AllReduceGroups(self.transport, turn=1),
             )
@@ -337,8 +334,10 @@ class Simulation:
         self._after(at)
 
     def _shard(self, at: To) -> ShardRole:
-        def load(name: str) -> Server:
-            return restored(self.disk.parts.get((name, at.number)), at.number, self.shards, self.optimizer)
+        def load(name: str, done: Callable[[Server], None]) -> None:
+            part = self.disk.parts.get((name, at.number))
+            server = restored(part, at.number, self.shards, self.optimizer)
+            self._later(self._delay() * 3, lambda: self._loaded(at, role, done, server))
 
         def take_cut(name: str, server: Server) -> None:
             cut, incarnation = CutUnderWay.of(server), role.incarnation
@@ -346,6 +345,11 @@ class Simulation:
 
         role = ShardRole(at.number, self._boot(), load, take_cut)
         return role
+
+    def _loaded(self, at: To, role: ShardRole, done: Callable[[Server], None], server: Server) -> None:
+        if self.processes[at].role is role:
+            done(server)
+            self._after(at)
 
     def _write(self, at: To, role: ShardRole, incarnation: int, name: str, cut: CutUnderWay) -> None:
         if self.processes[at].role is role and role.incarnation == incarnation:
@@ -360,7 +364,9 @@ class Simulation:
         lease, process = job.begin.lease, self.processes[at]
         if job.flat is None:
             process.dense_copy.take(job.answers, process.total)
-        self.counts["stepped beside"] += any(answer.made and answer.made.ring for answer in job.answers)
+        self.counts["stepped beside"] += any(
+            isinstance(answer.dense, StepOnSum) and answer.dense.group for answer in job.answers
+        )
         whole = len({answer.step for answer in job.answers}) == 1  # else it makes no step beside the shards
         for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
             assert answer.step >= job.begin.version, "a pull saw too little"
@@ -369,7 +375,7 @@ class Simulation:
             flat, rows = self.history.after(answer.step)
             if job.flat is None and self._is_servers_alone(role):
                 assert self._same(process.server.flat[own], flat[own]), f"dense values at step {answer.step}"
-            if job.place.ring and whole and self._unknown != self.disk.incarnation:
+            if job.place.group and whole and self._unknown != self.disk.incarnation:
                 for name, values in self.history.states[answer.step].items():
                     held = process.server.optimizer_state[name]
                     alike = self._same(held[own], values[own]) if values.dim() else torch.equal(held, values)
@@ -380,7 +386,7 @@ class Simulation:
         def done() -> None:
             if self.processes[at].role is not role:
                 return  # it died over it
-            if job.place.ring:
+            if job.place.group:
                 self._reduce(at, role, job, usable=not fails)
             elif fails:
                 role.failed(job, "not finite")
@@ -399,15 +405,16 @@ class Simulation:
     def _is_servers_alone(self, worker: WorkerRole) -> bool:
         """Whether dense values are the servers' alone, as far as coordinator and worker know."""
         coordinator = self.processes[COORDINATOR].role
-        if not isinstance(coordinator, CoordinatorRole) or coordinator.epoch is None:
+        if not isinstance(coordinator, CoordinatorRole) or coordinator.running is None:
             return False
         if self._unknown == coordinator.incarnation:
             return False
-        return coordinator.meetings.plan == worker.replicas.plan and not coordinator.meetings.replicated
+        plans = coordinator.running.meetings.plans
+        return plans.plan == worker.replicas.held.plan and not plans.replicated
 
     def _reduce(self, at: To, role: WorkerRole, job: Job, usable: bool) -> None:
         """One more has come; the last one brings the sum to all, or to some of them."""
-        key = job.answers[0].incarnation, job.place.ring, job.answers[0].step
+        key = job.answers[0].incarnation, job.place.group, job.answers[0].step
         reduce = self._reduces.setdefault(key, Reduce())
         reduce.members[job.place.rank] = at, role, job
         reduce.broken |= not usable
@@ -440,8 +447,8 @@ class Simulation:
             if job.answers[0].incarnation == self.disk.incarnation:
                 self._ranks[lease.number] = job.place.rank
             own = total if job.place.carries else None
-            push = summed(gradient(lease.first, lease.count), own, job.place.ring)
-            role.computed(job, self.layout.split(push), None, ring=job.place.ring)
+            push = summed(gradient(lease.first, lease.count), own, job.place.group)
+            role.computed(job, self.layout.split(push), None)
         self._after(at)
 
     def _log(self, event: Event, actions: list[Action]) -> None:
@@ -568,7 +575,7 @@ class Simulation:
                     self.rng.random() * 5.0, lambda at=To("worker", number): self._start_if_wanted(at)
                 )
         if after != self.disk.strategy:
-            role.switch(*after, "why not")
+            role.running.switch(*after, "why not")
             self.disk.strategy, self.batch = after, after[1]["batch"]
 
     # ---- replicas ----
@@ -577,11 +584,12 @@ class Simulation:
         """For the coordinator: replicas are where they can be saved, or taken over."""
         coordinator = self._coordinator()
         self.counts["shown"] += 1
-        before = coordinator.meetings.replicated
+        plans = coordinator.running.meetings.plans
+        before = plans.replicated
         if before:
             self._check_shown(coordinator)
         self._do_what_was_asked(coordinator)
-        if before and not coordinator.meetings.replicated:
+        if before and not plans.replicated:
             self._rebase(coordinator)
 
     def _shards(self, coordinator: CoordinatorRole) -> list[Server] | None:
@@ -607,20 +615,26 @@ class Simulation:
         self.history.rebase(step, torch.cat(flats), joined(states))
 
     def _check_shown(self, coordinator: CoordinatorRole) -> None:
-        epoch, meeting, servers = coordinator.epoch, coordinator.meetings._meeting, self._shards(coordinator)
+        epoch, meeting, servers = (
+            coordinator.epoch,
+            coordinator.running.meetings.current,
+            self._shards(coordinator),
+        )
         assert epoch is not None and meeting is not None
         assert epoch.step == epoch.coordinator.work.step, "a step is under way"
-        workers = [self.processes[To("worker", i)].role for i in sorted(coordinator.members)]
+        workers = [self.processes[To("worker", i)].role for i in sorted(coordinator.sessions.members)]
         here = [
             w.replicas
             for w in workers
-            if isinstance(w, WorkerRole) and w.boot == coordinator.members[w.number]
+            if isinstance(w, WorkerRole) and w.boot == coordinator.sessions.members[w.number]
         ]
         for one in here:
             assert not one.may_step, "a worker goes on while its replica is looked at"
             assert one.lease not in epoch.coordinator.work.flying, "a step is not accounted for"
         lost = self._lost_at >= self._met_at.get((coordinator.incarnation, meeting.number), self.now)
-        replicas = [one.replica for one in here if one.replica is not None and not one._absent]
+        replicas = [
+            one.held.replica for one in here if one.held.replica is not None and not one.attendance.absent
+        ]
         if lost or servers is None or len(here) < len(workers) or not replicas:
             return  # what the shards have is also of one that is gone
         self.counts["shown and compared"] += 1
@@ -640,8 +654,8 @@ class Simulation:
     # ---- the laws ----
 
     def _check_size(self, coordinator: CoordinatorRole) -> None:
-        for worker, session in coordinator._workers.items():
-            stays = worker < coordinator.workers and not session.dismissed
+        for worker, session in coordinator.sessions.items():
+            stays = worker < coordinator.sessions.limit and not session.dismissed
             works = session.answer is not None or coordinator.all_reduce_groups.has(worker)
             assert stays or works, "one that shall leave is kept after its batch"
 
@@ -659,10 +673,14 @@ class Simulation:
             if not isinstance(role, ShardRole) or role.incarnation != coordinator.incarnation:
                 continue  # it died just now
             assert role.shard is not None and role.shard.step == coordinator.epoch.step
-            unheard = {order.what.lease for order in coordinator.orders.open if isinstance(order.what, Drop)}
+            unheard = {
+                order.what.lease for order in coordinator.running.orders.open if isinstance(order.what, Drop)
+            }
             assert role.shard.waiting.keys() <= unheard, "a gradient waits for nothing"
             server = role.shard.server
-            unknown = coordinator.meetings.replicated or self._unknown == coordinator.incarnation
+            unknown = (
+                coordinator.running.meetings.plans.replicated or self._unknown == coordinator.incarnation
+            )
             for name, values in optimizer.items() if not unknown else ():
                 expected = values[own] if values.dim() else values
                 assert self._same(server.flat, flat[own]), f"dense values of shard {i}"

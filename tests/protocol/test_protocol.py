@@ -10,18 +10,33 @@ import pytest
 import torch
 
 from gearshift.engine.protocol import shard as shard_role
-from gearshift.engine.protocol.all_reduce import AllReduceGroups
-from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Hello, Load, Message, Pull, Rejoin, Report, Taken, To, Welcome
+from gearshift.engine.protocol.all_reduce import AllReduceGroups, HeldReport
+from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
+from gearshift.engine.protocol.messages import (
+    Give,
+    Hello,
+    Load,
+    Message,
+    Pull,
+    Rejoin,
+    Report,
+    Taken,
+    To,
+    Welcome,
+)
 from gearshift.engine.protocol.orders import Orders
 from gearshift.engine.protocol.replica_meetings import Meetings
-from gearshift.engine.protocol.replica_messages import Offer
+from gearshift.engine.protocol.replica_messages import Offer, OfferedValues
 from gearshift.engine.protocol.shard import ShardRole
+from gearshift.engine.protocol.snapshot_cuts import SnapshotCuts
 from gearshift.engine.protocol.sync_server import SyncServer
 from gearshift.engine.protocol.worker import WorkerRole
+from gearshift.engine.protocol.worker_leases import WorkerLeases
+from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Order, Shard
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Flight, Work
+from tests.protocol import simulator
 from tests.protocol.simulator import Simulation, violation
 from tests.protocol.world import Account, Disk, restored
 
@@ -119,11 +134,14 @@ def test_nobody_waits_for_a_message_that_was_lost(
     assert seen["shown and compared"] > 100 and seen["Go"] and seen["Rejoin"] == 0
 
 
+Done = Callable[[Server], None]
+
+
 def roles() -> tuple[Disk, CoordinatorRole, ShardRole]:
     """A coordinator and its one shard, at work."""
     disk = Disk("sync", {"global_batch": 2, "batch": 2})
-    coordinator = CoordinatorRole(disk, Account(), shards=1, examples=100, patience=5.0)
-    shard = ShardRole(0, 1, lambda name: restored(None, 0, 1), lambda name, server: None)
+    coordinator = CoordinatorRole(disk, Account(), CoordinatorSettings(shards=1, examples=100, patience=5.0))
+    shard = ShardRole(0, 1, lambda name, done: done(restored(None, 0, 1)), lambda name, server: None)
     exchange(coordinator, shard)
     assert coordinator.epoch is not None
     return disk, coordinator, shard
@@ -149,13 +167,60 @@ def exchange(coordinator: CoordinatorRole, *shards: ShardRole) -> list[tuple[To,
 def test_a_shard_that_started_anew_does_not_take_the_place_of_what_it_was() -> None:
     """It would carry out steps without the gradients that the one before it had (schedule 177431)."""
     _, coordinator, shard = roles()
-    again = ShardRole(0, 2, lambda name: restored(None, 0, 1), lambda name, server: None)
+    again = ShardRole(0, 2, lambda name, done: done(restored(None, 0, 1)), lambda name, server: None)
     again.handle(Load(coordinator.incarnation, shard.boot, "start"))  # a late copy
     assert again.shard is None
     again.out.clear()  # its hello is lost
     again.tick()
     exchange(coordinator, again)
     assert coordinator.incarnation == again.incarnation == 2
+
+
+def waiting_shard() -> tuple[Disk, CoordinatorRole, ShardRole, list[tuple[str, Done]]]:
+    """A coordinator whose one shard was asked to load, and the loads that were begun."""
+    disk, loads = Disk("sync", {"global_batch": 2, "batch": 2}), list[tuple[str, Done]]()
+    coordinator = CoordinatorRole(disk, Account(), CoordinatorSettings(shards=1, examples=100, patience=5.0))
+    shard = ShardRole(0, 1, lambda name, done: loads.append((name, done)), lambda name, server: None)
+    exchange(coordinator, shard)
+    return disk, coordinator, shard, loads
+
+
+def test_a_shard_that_loads_for_long_is_heard_all_the_time() -> None:
+    _, coordinator, shard, loads = waiting_shard()
+    for second in range(1, 30 * 5):  # of patience 5
+        coordinator.tick(float(second))
+        shard.tick()
+        exchange(coordinator, shard)
+        assert coordinator.shards.take_silent() == []
+    ((name, done),) = loads  # asked often, loaded once
+    assert name == "start" and coordinator.epoch is None
+    done(restored(None, 0, 1))
+    exchange(coordinator, shard)
+    assert coordinator.epoch is not None and shard.incarnation == coordinator.incarnation == 1
+
+
+def test_a_part_serves_the_newest_incarnation_that_asks_for_it() -> None:
+    _, coordinator, shard, loads = waiting_shard()
+    coordinator._new_incarnation()  # another shard was lost
+    exchange(coordinator, shard)
+    ((_, done),) = loads
+    done(restored(None, 0, 1))
+    exchange(coordinator, shard)
+    assert coordinator.epoch is not None and shard.incarnation == coordinator.incarnation == 2
+
+
+def test_loads_of_two_snapshots_come_one_after_the_other() -> None:
+    disk, coordinator, shard, loads = waiting_shard()
+    disk.snapshots.append(("step-2", disk.snapshots[0][1]))
+    coordinator._new_incarnation()
+    exchange(coordinator, shard)
+    assert [name for name, _ in loads] == ["start"]
+    loads[0][1](restored(None, 0, 1))
+    exchange(coordinator, shard)
+    assert [name for name, _ in loads] == ["start", "step-2"] and shard.shard is None
+    loads[1][1](restored(None, 0, 1))
+    exchange(coordinator, shard)
+    assert coordinator.epoch is not None and shard.incarnation == coordinator.incarnation == 2
 
 
 def test_an_old_hello_of_a_worker_that_was_given_up_lets_it_not_in() -> None:
@@ -173,9 +238,9 @@ def test_an_old_hello_of_a_worker_that_was_given_up_lets_it_not_in() -> None:
 def test_a_cut_that_cannot_be_written_does_not_stand_in_the_way_of_the_next() -> None:
     disk, coordinator, shard = roles()
     for error in ("disk full", ""):
-        coordinator.take_cut()
+        coordinator.running.passes.take_cut()
         exchange(coordinator, shard)
-        shard.saved(1, coordinator._cut[0], error)
+        shard.saved(1, coordinator.running.cuts.current.name, error)
         exchange(coordinator, shard)
     assert len(disk.snapshots) == 2
 
@@ -184,14 +249,14 @@ def test_a_cut_that_cannot_be_written_does_not_stand_in_the_way_of_the_next() ->
 
 
 def orders_are_done_again_when_told_again(patch: pytest.MonkeyPatch) -> None:
-    tell = Shard.tell
+    receive = Shard.receive
 
     def told(self: Shard, order: Order) -> None:
         if order.number <= self.done and order.number == self.done:
             self.done -= 1
-        tell(self, order)
+        receive(self, order)
 
-    patch.setattr(Shard, "tell", told)
+    patch.setattr(Shard, "receive", told)
 
 
 def an_ended_lease_takes_a_gradient(patch: pytest.MonkeyPatch) -> None:
@@ -219,8 +284,10 @@ def one_shard_is_enough(patch: pytest.MonkeyPatch) -> None:
     handle = WorkerRole.handle
 
     def handled(self: WorkerRole, message: object) -> None:
-        if isinstance(message, Taken) and self._gives(message.lease):
-            self._gifts = {message.shard: self._gifts.get(message.shard)}  # type: ignore[dict-item]
+        if isinstance(message, Taken) and self.state == "giving":
+            give = self._unanswered.get(message.shard)
+            if isinstance(give, Give) and give.lease == message.lease:
+                self._unanswered = {message.shard: give}
         handle(self, message)  # type: ignore[arg-type]
 
     patch.setattr(WorkerRole, "handle", handled)
@@ -238,17 +305,17 @@ def an_old_incarnation_is_served(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_order_is_said_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Orders, "again", lambda self: None)
+    patch.setattr(Orders, "resend", lambda self: None)
 
 
 def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) -> None:
-    saved = CoordinatorRole._part_saved
+    saved = SnapshotCuts.part_saved
 
-    def part_saved(self: CoordinatorRole, shard: int, name: str, error: str) -> None:
-        for number in range(self.shards):
+    def part_saved(self: SnapshotCuts, shard: int, name: str, error: str) -> None:
+        for number in range(self._shards):
             saved(self, number, name, error)
 
-    patch.setattr(CoordinatorRole, "_part_saved", part_saved)
+    patch.setattr(SnapshotCuts, "part_saved", part_saved)
 
 
 def a_pull_answers_with_something_else(patch: pytest.MonkeyPatch) -> None:
@@ -272,14 +339,15 @@ def a_begin_may_see_anything(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_worker_steps_while_its_replica_is_shown(patch: pytest.MonkeyPatch) -> None:
-    give = WorkerRole._go_on
+    give = WorkerRole._continue
 
     def went_on(self: WorkerRole) -> None:
-        frozen, self.replicas._frozen = self.replicas._frozen, 0
+        attendance = self.replicas.attendance
+        frozen, attendance.frozen = attendance.frozen, 0
         give(self)
-        self.replicas._frozen = self.replicas._frozen or frozen
+        attendance.frozen = attendance.frozen or frozen
 
-    patch.setattr(WorkerRole, "_go_on", went_on)
+    patch.setattr(WorkerRole, "_continue", went_on)
 
 
 def steps_on_the_way_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -292,7 +360,14 @@ def one_that_is_lost_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_meeting_is_called_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Meetings, "tick", lambda self: None)
+    call = Meetings.call
+
+    def call_once(self: Meetings) -> None:
+        if self.current is not None and self.current.number != getattr(self, "called", 0):
+            self.called = self.current.number  # type: ignore[attr-defined]
+            call(self)
+
+    patch.setattr(Meetings, "call", call_once)
 
 
 def an_offer_is_answered_once(patch: pytest.MonkeyPatch) -> None:
@@ -309,7 +384,7 @@ def a_switch_to_servers_leaves_what_replicas_learned(patch: pytest.MonkeyPatch) 
     """The shards keep the states that they had."""
     result = SyncServer._result
 
-    def made(self: SyncServer, kind: object, offers: list[Offer]) -> object:
+    def made(self: SyncServer, kind: object, offers: list[OfferedValues]) -> object:
         state = {name: values.clone() for name, values in self.server.optimizer_state.items()}
         found = result(self, kind, offers)  # type: ignore[arg-type]
         for name, values in state.items():
@@ -322,14 +397,13 @@ def a_switch_to_servers_leaves_what_replicas_learned(patch: pytest.MonkeyPatch) 
 def a_ring_counts_without_the_member_that_fell_out(patch: pytest.MonkeyPatch) -> None:
     """Its sum has a gradient that will be computed, and applied, once more."""
 
-    def begin_again(self: CoordinatorRole, held: list[Report]) -> None:
-        assert self.epoch is not None
+    def ask_again(self: WorkerLeases, held: list[HeldReport]) -> None:
         for report in held:
-            if report.worker in self._workers and report.lease is not None:
-                self.epoch.arrived(report.worker, report.lease, report.content)
-                self._wants_more(report.worker)
+            if self._sessions.get(report.worker) is not None:
+                self._passes.epoch.arrived(report.worker, report.done.lease, report.done.content)
+                self._ask(report.worker)
 
-    patch.setattr(CoordinatorRole, "_begin_again", begin_again)
+    patch.setattr(WorkerLeases, "_ask_again", ask_again)
 
 
 def a_report_of_a_ring_counts_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -342,29 +416,37 @@ def a_lagging_worker_takes_the_weights_alone(patch: pytest.MonkeyPatch) -> None:
 
 def a_resize_does_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
     """The strategy keeps its name, but another share of the global batch is a batch."""
-    concerns = Meetings.concerns
+    concerns, carry_out_requests = Meetings.concerns, simulator.carry_out_requests
+    asked: list[CoordinatorRole] = []
+
+    def carried_out(role: CoordinatorRole, *how: object) -> None:
+        asked.append(role)
+        carry_out_requests(role, *how)  # type: ignore[arg-type]
 
     def concerned(self: Meetings, strategy: Strategy) -> bool:
-        same = strategy.name == self._role.the_epoch.coordinator.strategy.name
-        return not same and concerns(self, strategy)
+        epoch = asked[-1].epoch
+        assert epoch is not None
+        return strategy.name != epoch.coordinator.strategy.name and concerns(self, strategy)
 
+    patch.setattr(simulator, "carry_out_requests", carried_out)
     patch.setattr(Meetings, "concerns", concerned)
 
 
 def whoever_is_dismissed_takes_its_lease_along(patch: pytest.MonkeyPatch) -> None:
-    def dismiss(self: CoordinatorRole, worker: int) -> None:
-        if self._workers.pop(worker, None) is not None:
-            self.meetings.lost(worker)
+    def dismiss(self: WorkerLeases, worker: int) -> None:
+        if self._sessions.get(worker) is not None:
+            self._sessions.close(worker)
+            self._meetings.lost(worker)
 
-    patch.setattr(CoordinatorRole, "dismiss", dismiss)
+    patch.setattr(WorkerLeases, "dismiss", dismiss)
 
 
 def whoever_is_too_many_stays(patch: pytest.MonkeyPatch) -> None:
     resize = CoordinatorRole.resize
 
     def resized(self: CoordinatorRole, workers: int) -> None:
-        resize(self, max(workers, len(self._workers)))
-        self.workers = workers
+        resize(self, max(workers, len(self.sessions)))
+        self.sessions.limit = workers
 
     patch.setattr(CoordinatorRole, "resize", resized)
 

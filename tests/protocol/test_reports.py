@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Assignment, Hello, Loaded, Report, Tell, To
+from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
+from gearshift.engine.protocol.messages import (
+    Assignment,
+    Hello,
+    LeaseDone,
+    LeaseRefused,
+    Loaded,
+    Report,
+    Tell,
+    To,
+)
 from gearshift.parameters.shard import ApplyStep, Drop
 from tests.protocol.world import Account, Disk
 
@@ -11,7 +20,7 @@ from tests.protocol.world import Account, Disk
 def begun() -> tuple[CoordinatorRole, dict[int, int]]:
     """Two workers under async, and the lease of each."""
     disk = Disk("async", {"global_batch": 1, "batch": 1})
-    role = CoordinatorRole(disk, Account(), shards=1, examples=10, patience=5.0)
+    role = CoordinatorRole(disk, Account(), CoordinatorSettings(shards=1, examples=10, patience=5.0))
     role.handle(Loaded(role.incarnation, 0, 1), 0.0)
     for worker in (0, 1):
         role.handle(Hello(worker, 1), 0.0)
@@ -29,15 +38,15 @@ def orders(role: CoordinatorRole) -> list[object]:
 
 def test_a_lease_is_reported_by_the_worker_that_has_it() -> None:
     role, leases = begun()
-    role.handle(Report(role.incarnation, 0, 1, 2, leases[0]), 0.0)
+    role.handle(Report(role.incarnation, 0, 1, 2, LeaseDone(leases[0])), 0.0)
     assert len(orders(role)) == 1
 
 
 def test_another_worker_cannot_end_a_lease() -> None:
     role, leases = begun()
-    role.handle(Report(role.incarnation, 0, 1, 2, leases[1]), 0.0)
-    role.handle(Report(role.incarnation, 0, 1, 3, leases[1], refused="I say so"), 0.0)
+    role.handle(Report(role.incarnation, 0, 1, 2, LeaseDone(leases[1])), 0.0)
+    role.handle(Report(role.incarnation, 0, 1, 3, LeaseRefused(leases[1], "I say so")), 0.0)
     assert Drop(leases[1]) not in orders(role)
-    role.handle(Report(role.incarnation, 1, 1, 2, leases[1]), 0.0)
+    role.handle(Report(role.incarnation, 1, 1, 2, LeaseDone(leases[1])), 0.0)
     steps = [order for order in orders(role) if isinstance(order, ApplyStep)]
     assert [part for step in steps for part in step.parts] == [(leases[1], 1.0)]

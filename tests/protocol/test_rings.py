@@ -17,8 +17,17 @@ from gearshift.engine.protocol.all_reduce import (
     GroupRank,
     Transport,
 )
-from gearshift.engine.protocol.coordinator import CoordinatorRole
-from gearshift.engine.protocol.messages import Assignment, Done, Hello, Loaded, Report, Tell
+from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
+from gearshift.engine.protocol.messages import (
+    Assignment,
+    Done,
+    GroupBroken,
+    Hello,
+    LeaseDone,
+    Loaded,
+    Report,
+    Tell,
+)
 from gearshift.parameters.shard import ApplyStep, Drop
 from tests.protocol.world import Account, Disk
 
@@ -37,9 +46,7 @@ class Workers:
         self.role = CoordinatorRole(
             Disk("sync", sizes),
             Account(),
-            shards=1,
-            examples=examples,
-            patience=5.0,
+            CoordinatorSettings(shards=1, examples=examples, patience=5.0),
             all_reduce_groups=AllReduceGroups(transport, self.said.append),
         )
         self.role.handle(Loaded(self.role.incarnation, 0, 1), 0.0)
@@ -65,11 +72,11 @@ class Workers:
     def report(self, worker: int, *, boot: int = 1, sum_: bool = True) -> None:
         work = self.work[worker]
         head = 1, worker, boot, work.request + 1
-        ring = work.place.ring
+        group = work.place.group
         if sum_:
-            self.say(Report(*head, work.begin.lease.number, ring=ring))
+            self.say(Report(*head, LeaseDone(work.begin.lease.number, group=group)))
         else:
-            self.say(Report(*head, refused="connection closed", ring=ring))
+            self.say(Report(*head, GroupBroken(group, "connection closed")))
 
     def places(self) -> list[GroupRank]:
         return [self.work[worker].place for worker in sorted(self.work)]
@@ -84,7 +91,7 @@ class Workers:
     def until_ringed(self) -> None:
         """The first round is begun before all have asked."""
         self.a_round()
-        assert all(place.ring for place in self.places())
+        assert all(place.group for place in self.places())
 
 
 def test_a_ring_serves_round_after_round() -> None:
@@ -105,7 +112,7 @@ def test_a_ring_serves_round_after_round() -> None:
 
 def lost(workers: Workers) -> None:
     for worker in (0, 1):
-        workers.role._workers[worker].heard = 6.0
+        workers.role.sessions[worker].heard = 6.0
     workers.now = 6.0
     workers.role.tick(6.0)
     workers.hear()
@@ -116,7 +123,7 @@ def lost(workers: Workers) -> None:
     [
         lambda workers: workers.report(2, sum_=False),
         lambda workers: workers.say(Hello(2, 2)),
-        lambda workers: workers.role.switch("gba", {"global_batch": 3, "batch": 1}, ""),
+        lambda workers: workers.role.running.switch("gba", {"global_batch": 3, "batch": 1}, ""),
         lost,
     ],
     ids=["no sum", "started anew", "switched", "silent"],
@@ -158,11 +165,11 @@ def test_who_is_given_notice_ends_its_batch_and_is_not_begun_again() -> None:
     for worker in range(3):
         workers.report(worker)
     assert lease.number in {number for step in workers.steps() for number, _ in step.parts}
-    assert workers.work[2].begin.lease == lease and set(workers.role.members) == {0, 1}
+    assert workers.work[2].begin.lease == lease and set(workers.role.sessions.members) == {0, 1}
     workers.say(Hello(2, 1))  # the same start: it was told
-    assert set(workers.role.members) == {0, 1}
+    assert set(workers.role.sessions.members) == {0, 1}
     workers.say(Hello(2, 2))  # another, elsewhere
-    assert set(workers.role.members) == {0, 1, 2}
+    assert set(workers.role.sessions.members) == {0, 1, 2}
 
 
 def test_who_has_reported_and_leaves_breaks_the_ring() -> None:
@@ -181,7 +188,7 @@ def test_all_that_have_reported_and_are_too_many_leave_together() -> None:
     workers.report(3)
     workers.report(2)
     workers.role.resize(2)  # whoever leaves first breaks the ring, and with it the other leaves
-    assert set(workers.role.members) == {0, 1} and workers.role.all_reduce_groups.broken == 1
+    assert set(workers.role.sessions.members) == {0, 1} and workers.role.all_reduce_groups.broken == 1
 
 
 def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:
@@ -192,7 +199,7 @@ def test_a_lease_of_a_ring_that_goes_to_a_newcomer_has_no_ring() -> None:
     workers.say(Report(1, 3, 1, 1))
     assert 3 not in workers.work  # it waits for the next round
     lease = workers.work[2].begin.lease
-    workers.role._workers[3].heard = 6.0
+    workers.role.sessions[3].heard = 6.0
     lost(workers)
     assert workers.work[3].place == NO_GROUP and workers.work[3].begin.lease.first == lease.first
 
@@ -203,7 +210,7 @@ def test_a_meeting_does_not_wait_for_the_sum_of_a_ring() -> None:
     workers.until_ringed()
     lease = workers.work[0].begin.lease
     workers.report(0)
-    workers.role.meetings.want()
+    workers.role.running.meetings.request_show()
     workers.role.proceed()
     workers.hear()
     assert Drop(lease.number) in workers.orders and workers.work[0].place == NO_GROUP
@@ -225,7 +232,7 @@ def test_a_ring_that_breaks_again_and_again_is_given_up() -> None:
     workers = Workers(2)
     workers.a_round()
     for _ in range(FAILURES):
-        assert all(place.ring for place in workers.places())
+        assert all(place.group for place in workers.places())
         workers.report(0, sum_=False)
         workers.report(1, sum_=False)
         workers.a_round()
@@ -268,7 +275,7 @@ def test_auto_keeps_the_faster_one(faster: bool) -> None:
     workers = Workers(2, examples=10_000, transport="auto")
     used = []
     for _ in range(TURNS * TURN + 10):
-        used.append(bool(workers.places()[0].ring))
+        used.append(bool(workers.places()[0].group))
         workers.now += 0.001 if used[-1] == faster else 0.002
         workers.a_round()
     assert 0.4 < sum(used[: TURNS * TURN]) / (TURNS * TURN) < 0.6

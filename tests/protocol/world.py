@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,14 @@ from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart, StoreSnapshot
 from gearshift.optim.first_order import DenseOptimizer, Momentum
-from gearshift.parameters.push import Push, RowPush
+from gearshift.parameters.push import (
+    GroupRowsPush,
+    GroupSumPush,
+    Push,
+    ReplicaRowsPush,
+    RowPush,
+    ShardPush,
+)
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ShardLayout, shard_server
@@ -50,9 +57,11 @@ def gradient(first: int, count: int) -> Push:
     return Push((RowPush(ids, sums, counts),), dense, float(count), 0.0, NOBODY)
 
 
-def summed(push: Push, total: torch.Tensor | None, ring: int = 1) -> Push:
-    """A push of a ring: with the sum, or without a dense part."""
-    return replace(push, dense=push.dense[:0] if total is None else total, ring=ring)
+def summed(push: Push, total: torch.Tensor | None, group: int = 1) -> GroupSumPush | GroupRowsPush:
+    """A push of an all-reduce group: with the sum, or without a dense part."""
+    if total is None:
+        return GroupRowsPush(group, push.rows, push.examples)
+    return GroupSumPush(group, push.rows, total, None, push.examples)
 
 
 def whole_server(shards: int, optimizer: DenseOptimizer = MOMENTUM) -> Server:
@@ -196,18 +205,18 @@ class Applied:
     over_kept: bool
     rate: float
     dense: bool = True  # False: rows alone; the dense part was a replica's
-    ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a ring
+    ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a group
     examples: dict[int, float] = field(default_factory=dict)  # by lease: as how many its rows count
 
-    def pushes(self) -> list[tuple[Push, float]]:
-        """What the shards must have: the sum of a ring is that of its parts in this step."""
-        found = []
+    def pushes(self) -> list[tuple[ShardPush, float]]:
+        """What the shards must have: the sum of a group is that of its parts in this step."""
+        found: list[tuple[ShardPush, float]] = []
         for lease, weight in self.parts:
-            push = gradient(lease.first, lease.count)
-            if (rank := self.ranks.get(lease.number)) is not None:
-                push = summed(push, self._sum() if rank == 0 else None)
+            push: ShardPush = gradient(lease.first, lease.count)
             if not self.dense:
-                push = replace(push, dense=push.dense[:0], examples=self.examples[lease.number])
+                push = ReplicaRowsPush(push.rows, self.examples[lease.number])
+            elif (rank := self.ranks.get(lease.number)) is not None:
+                push = summed(gradient(lease.first, lease.count), self._sum() if rank == 0 else None)
             found.append((push, weight))
         return found
 

@@ -80,7 +80,7 @@ def _events(ledger: Ledger, line: str) -> Iterator[Event]:
         case ["supply", count, "by", batch]:
             yield Supplied(ledger.supplied, int(count), int(batch))
         case ["replicas", "have", "met"]:
-            yield ExchangeDone(ledger.work.merges + 1)
+            yield ExchangeDone(ledger.work.merges.count + 1)
         case ["data", "end"]:
             yield DataExhausted()
         case ["switch", "to", *_]:

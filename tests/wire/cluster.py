@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from gearshift.embedding.store import RowBlock
-from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.shard import ShardRole
@@ -84,7 +84,7 @@ class Place:
                 driver.stop()
             yield from self.contacts()
 
-        driver = Driver(endpoint, tick=TICK, look=look, tell=lambda sentence: None, alone_after=30)
+        driver = Driver(endpoint, tick=TICK, look=look, notify=lambda sentence: None, alone_after=30)
         return driver
 
     def contacts(self) -> list[Contact]:
@@ -121,24 +121,24 @@ def coordinate(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     role = CoordinatorRole(
         snapshot_store,
         accounts,
-        shards=SHARDS,
-        examples=EXAMPLES,
-        patience=PATIENCE,
-        cut_every=CUT_EVERY,
+        CoordinatorSettings(shards=SHARDS, examples=EXAMPLES, patience=PATIENCE, cut_every=CUT_EVERY),
         log=Logbook(place),
     )
     place.driver(endpoint).run(role)
     assert role.over and role.epoch is not None
     found = {"step": role.epoch.step, "incarnation": role.incarnation, "ends": sorted(accounts.ends.items())}
-    place.write("result.json", {**found, "refused": endpoint.refused, "unsent": endpoint.unsent})
+    place.write(
+        "result.json", {**found, "refused": endpoint.counts.refused, "unsent": endpoint.counts.unsent}
+    )
 
 
 def serve(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     driver = place.driver(endpoint)
 
-    def load(name: str) -> Server:
+    def load(name: str, done: Callable[[Server], None]) -> None:
         file = place.folder / f"{name}-{me.number}.npz"
-        return restored(load_part(file) if file.exists() else None, me.number, SHARDS)
+        server = restored(load_part(file) if file.exists() else None, me.number, SHARDS)
+        driver.post(lambda: done(server))  # between two messages, as one that took its time
 
     def take_cut(name: str, server: Server) -> None:
         cut, incarnation = CutUnderWay.of(server), role.incarnation
@@ -153,7 +153,9 @@ def serve(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     driver.run(role)
     assert role.shard is not None
     save_part(place.folder / f"end-{me.number}.npz", CutUnderWay.of(role.shard.server).read())
-    place.write(f"shard-{me.number}.json", {"refused": endpoint.refused, "waiting": len(role.shard.waiting)})
+    place.write(
+        f"shard-{me.number}.json", {"refused": endpoint.counts.refused, "waiting": len(role.shard.waiting)}
+    )
 
 
 def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:

@@ -106,7 +106,7 @@ def noise(rng: random.Random, frames: Frames) -> None:
 def noise_with_a_head(rng: random.Random, frames: Frames) -> None:
     kind = rng.choice([KNOCK, *BY_NUMBER, rng.randrange(256)])
     noise(rng, frames)
-    head = HEAD.pack(MAGIC, FORMAT, kind, rng.choice([0, 0, 1, 2, 7, 15, 255]), rng.choice([0, 1, 2**40, -1]))
+    head = HEAD.pack(MAGIC, FORMAT, kind, rng.choice([0, 0, 1, 2, 7, 15, 255]))
     frames[:1] = [head + rng.randbytes(8 * rng.randint(0, 12))]
 
 

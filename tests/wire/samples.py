@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,16 @@ from gearshift.engine.protocol import replica_messages as r
 from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.limits import Limits, StatePart, Statistic
-from gearshift.parameters.push import Push, RowPush
+from gearshift.parameters.push import (
+    NO_PREDICTIONS,
+    GroupRowsPush,
+    GroupSumPush,
+    Push,
+    ReplicaRowsPush,
+    RowPush,
+)
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.shard import (
-    NO_PREDICTIONS,
     ApplyStep,
     Assemble,
     Drop,
@@ -133,10 +139,19 @@ def optimizer_state(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def gives(draw: st.DrawFn) -> m.Give:
     rows = tuple(draw(row_push(width)) for width in LIMITS.widths)
-    dense, ring = draw(dense_part()), draw(st.just(0) | numbers)
-    push = Push(rows, dense, draw(reals), draw(reals), NO_PREDICTIONS, draw(statistics()), ring=ring)
-    if ring:
-        push = replace(push, variance=torch.from_numpy(np.abs(draw(floats_of(len(dense))))))
+    examples, changes, group = draw(reals), draw(statistics()), draw(st.integers(1, 2**62 - 1))
+    dense = torch.from_numpy(draw(floats_of(DENSE)))
+    variance = torch.from_numpy(np.abs(draw(floats_of(DENSE))))
+    push = draw(
+        st.sampled_from(
+            [
+                Push(rows, dense, examples, draw(reals), NO_PREDICTIONS, changes),
+                GroupSumPush(group, rows, dense, variance, examples, changes),
+                GroupRowsPush(group, rows, examples, changes),
+                ReplicaRowsPush(rows, examples, changes),
+            ]
+        )
+    )
     return m.Give(draw(numbers), WORKER.number, draw(numbers), push)
 
 
@@ -153,11 +168,11 @@ def statistics(draw: st.DrawFn) -> dict[str, torch.Tensor]:
 @st.composite
 def values(draw: st.DrawFn, kind: type[m.Rows] | type[m.Seen]) -> m.Rows | m.Seen:
     found = tuple(draw(floats_of(draw(st.integers(0, LIMITS.ids)), width)) for width in LIMITS.widths)
-    made = draw(st.none() | st.builds(StepOnSum, numbers, reals, reals, reals)) if kind is m.Rows else None
-    dense = draw(dense_part()) if made is None else torch.zeros(0)
+    flats = floats_of(DENSE).map(torch.from_numpy)
+    made = st.none() | st.builds(StepOnSum, numbers, reals, reals, reals)
+    dense = draw(made | st.builds(m.DenseValues, flats, states()) if kind is m.Rows else flats)
     head = [draw(numbers) for _ in range(3 if kind is m.Rows else 2)]
-    values = kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
-    return replace(values, made=made, state=draw(states())) if isinstance(values, m.Rows) else values
+    return kind(draw(numbers), SHARD.number, *head, found, dense, draw(statistics()))
 
 
 @st.composite
@@ -176,12 +191,10 @@ reports = st.builds(
     worker,
     numbers,
     numbers,
-    st.none() | st.integers(0, 2**61),
-    names,
-    numbers,
-    reals,
-    st.none() | measured(),
-    numbers,
+    st.none()
+    | st.builds(m.LeaseDone, numbers, numbers, reals, st.none() | measured(), numbers)
+    | st.builds(m.LeaseRefused, numbers, names)
+    | st.builds(m.GroupBroken, numbers, names),
 )
 BY_READER: dict[To, st.SearchStrategy[Message]] = {
     COORDINATOR: st.one_of(
@@ -225,12 +238,11 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
             r.Offer,
             numbers,
             worker,
-            *[numbers] * 5,
+            numbers,
+            numbers,
             st.sampled_from(r.OfferKind),
-            st.booleans(),
-            reals,
-            dense_part(),
-            optimizer_state(),
+            st.builds(r.Occasion, numbers, numbers, numbers),
+            st.none() | st.builds(r.OfferedValues, reals, dense_part(), optimizer_state()),
         ),
     ),
 }

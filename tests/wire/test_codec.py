@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from gearshift.engine.protocol import messages as m
 from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.codec import BY_TYPE, Codec, said_by
-from gearshift.engine.wire.frames import HEAD
+from gearshift.engine.wire.frames import FORMAT, HEAD
 from gearshift.engine.wire.limits import WireError
-from gearshift.parameters.push import Push, RowPush
-from gearshift.parameters.shard import NO_PREDICTIONS, Drop, Order
+from gearshift.parameters.push import NO_PREDICTIONS, GroupSumPush, Push, RowPush
+from gearshift.parameters.shard import Drop, Order
 from tests.wire.fuzz import fuzz, most_memory
 from tests.wire.samples import BY_READER, COORDINATOR, LIMITS, SHARD, WORKER, same
 
@@ -60,15 +60,17 @@ def test_half_keeps_eight_bits_of_rows_and_gradients(message: Message) -> None:
 
 def test_arrays_are_not_copied_on_either_side() -> None:
     rows = np.ones((4, 2), np.float32)
-    message = m.Rows(1, SHARD.number, 1, 1, 0, (rows, np.ones((0, 5), np.float32)), torch.ones(3))
+    message = m.Rows(
+        1, SHARD.number, 1, 1, 0, (rows, np.ones((0, 5), np.float32)), m.DenseValues(torch.ones(3))
+    )
     codec = Codec(WORKER, LIMITS)
     frames = codec.encode(message)
-    assert np.shares_memory(frames[1], rows) and np.shares_memory(frames[3], message.dense.numpy())
+    assert np.shares_memory(frames[1], rows) and np.shares_memory(frames[3], message.dense.flat.numpy())
     received = [bytearray(frame) for frame in frames]
     found = codec.decode(received, SHARD)[0]
     assert isinstance(found, m.Rows)
     assert np.shares_memory(found.rows[0], np.frombuffer(received[1], np.uint8))
-    assert np.shares_memory(found.dense.numpy(), np.frombuffer(received[3], np.uint8))
+    assert np.shares_memory(found.dense.flat.numpy(), np.frombuffer(received[3], np.uint8))
 
 
 def a_give(sums: np.ndarray | None = None, ids: tuple[int, ...] = (1, 2)) -> m.Give:
@@ -115,9 +117,10 @@ def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
     assert refusal(SHARD, [*give, *[b""] * 100], WORKER) == "too many frames"
 
 
-def test_the_sum_of_a_ring_has_a_variance_where_the_optimizer_wants_it_and_nowhere_else() -> None:
+def test_the_sum_of_a_group_has_a_variance_where_the_optimizer_wants_it_and_nowhere_else() -> None:
     give = a_give()
-    summed = replace(give, push=replace(give.push, ring=2, variance=torch.ones(3)))
+    push = give.push
+    summed = replace(give, push=GroupSumPush(2, push.rows, push.dense, torch.ones(3), push.examples))
     frames = frames_of(summed)
     found = Codec(SHARD, LIMITS).decode(frames, WORKER)[0]
     assert isinstance(found, m.Give) and same(found.push.variance, torch.ones(3))
@@ -130,8 +133,8 @@ def test_the_sum_of_a_ring_has_a_variance_where_the_optimizer_wants_it_and_nowhe
     ):
         changed = frames_of(replace(summed, push=replace(summed.push, variance=bad)))
         assert refusal(SHARD, changed, WORKER) == reason
-    assert refusal(SHARD, frames[:8] + frames[9:], WORKER) == "an array of another size"
-    with pytest.raises(WireError, match="an array of another size"):
+    assert refusal(SHARD, frames[:8] + frames[9:], WORKER) == "less than the message has"
+    with pytest.raises(WireError, match="more than the message has"):
         Codec(SHARD, replace(LIMITS, spread=False)).decode(frames, WORKER)
 
 
@@ -141,16 +144,19 @@ def test_what_is_not_of_this_protocol_is_refused() -> None:
     assert refusal(SHARD, [], COORDINATOR) == "no frames"
     assert refusal(SHARD, [b"GET / HTTP/1.1\r\n\r\n"], COORDINATOR) == "not of this protocol"
     assert refusal(SHARD, [head[: HEAD.size - 1]], COORDINATOR) == "a head of another size"
-    assert refusal(SHARD, [head[:4] + b"\x02" + head[5:]], COORDINATOR) == "another version of the protocol"
     assert (
-        refusal(SHARD, [head[:5] + b"\xff" + head[6:]], COORDINATOR) == "a kind of message that there is not"
+        refusal(SHARD, [head[:4] + bytes([FORMAT + 1]) + head[5:]], COORDINATOR)
+        == "another version of the protocol"
     )
+    assert refusal(SHARD, [head[:5] + b"\xff" + head[6:]], COORDINATOR) == "an unknown kind of message"
     assert (
         refusal(SHARD, [head[:6] + b"\x80" + head[7:]], COORDINATOR)
         == "a flag that the message does not have"
     )
-    assert refusal(SHARD, [head + b"y" * 100], COORDINATOR) == "a text that is too long"
-    assert refusal(SHARD, [head + b"\xff"], COORDINATOR) == "a text that is none"
+    assert refusal(SHARD, frames_of(m.Load(1, 1, "y" * 100)), COORDINATOR) == "a text that is too long"
+    assert refusal(SHARD, [head[:-1] + b"\xff"], COORDINATOR) == "a text that is none"
+    assert refusal(SHARD, [head + b"y"], COORDINATOR) == "a head that cannot be read"
+    assert refusal(SHARD, [head[: HEAD.size + 1]], COORDINATOR) == "a head that cannot be read"
 
 
 def test_a_sender_hears_at_once_that_the_limits_are_too_narrow() -> None:
@@ -159,9 +165,9 @@ def test_a_sender_hears_at_once_that_the_limits_are_too_narrow() -> None:
 
 
 def test_a_long_reason_is_cut() -> None:
-    report = m.Report(1, 7, 1, 1, 3, refused="ä" * 100)
+    report = m.Report(1, 7, 1, 1, m.LeaseRefused(3, "ä" * 100))
     found = there_and_back(COORDINATOR, report)
-    assert isinstance(found, m.Report) and found.refused == "ä" * 30
+    assert found == replace(report, outcome=m.LeaseRefused(3, "ä" * 30))
 
 
 def test_the_parser_refuses_whatever_is_no_message() -> None:

@@ -24,8 +24,8 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, ContactRegister, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.errors import UserError
-from gearshift.parameters.push import Push, RowPush
-from gearshift.parameters.shard import NO_PREDICTIONS, Drop, Order
+from gearshift.parameters.push import NO_PREDICTIONS, Push, RowPush
+from gearshift.parameters.shard import Drop, Order
 
 LIMITS = Limits((4,), (3, 2), ids=20_000, batch=8)
 COORDINATOR, SHARD = To("coordinator"), To("shard", 1)
@@ -53,7 +53,7 @@ class Company:
             say()
             for member in self.members:
                 heard = member.receive(0.01)
-                member.mend()
+                member.connections.mend()
                 if member is at and heard:
                     return heard[0]
         raise AssertionError("nothing came")
@@ -112,9 +112,9 @@ def check_pull_and_push(company: Company, shard: Endpoint, worker: Endpoint, hal
     pull = company.hear(shard, lambda: worker.send(SHARD, m.Pull(1, 3, 1, 1, 0, (ids,))))
     assert isinstance(pull, m.Pull) and np.array_equal(pull.ids[0], ids)
     rows = np.random.default_rng(1).random((20_000, 4), np.float32)
-    answer = m.Rows(1, 1, 1, 1, 0, (rows,), torch.arange(2.0))
+    answer = m.Rows(1, 1, 1, 1, 0, (rows,), m.DenseValues(torch.arange(2.0)))
     found = company.hear(worker, lambda: shard.send(worker.me, answer))
-    assert isinstance(found, m.Rows) and torch.equal(found.dense, answer.dense)
+    assert isinstance(found, m.Rows) and torch.equal(found.dense.flat, answer.dense.flat)
     np.testing.assert_allclose(found.rows[0], rows, rtol=2**-8 if half else 0)
     push = Push((RowPush(ids, rows, np.ones(20_000, np.uint32)),), torch.ones(2), 1.0, 1.0, NO_PREDICTIONS)
     give = company.hear(shard, lambda: worker.send(SHARD, m.Give(1, 3, 5, push)))
@@ -122,12 +122,12 @@ def check_pull_and_push(company: Company, shard: Endpoint, worker: Endpoint, hal
         give = company.hear(shard)
     assert isinstance(give, m.Give) and give.lease == 5
     np.testing.assert_allclose(give.push.rows[0].sums_UW, rows, rtol=2**-8 if half else 0)
-    assert not shard.refused and not worker.refused
+    assert not shard.counts.refused and not worker.counts.refused
 
 
 def check_traffic(shard: Endpoint, worker: Endpoint) -> None:
     """At least one pull, its answer and one gradient went; what the shard has heard, the worker has sent."""
-    said, heard = worker.figures(), shard.figures()
+    said, heard = worker.counts.figures(), shard.counts.figures()
     assert 2 <= heard["received_messages"] <= said["sent_messages"] + 1, (
         "the knock is counted where it is heard"
     )
@@ -137,8 +137,8 @@ def check_traffic(shard: Endpoint, worker: Endpoint) -> None:
     assert said["refused"] == heard["refused"] == 0
     before = said["sent_messages"]
     shard.send(To("worker", 77), m.Taken(1, 1, 5))
-    assert shard.figures()["unsent"] == heard["unsent"] + 1
-    assert worker.figures()["sent_messages"] == before
+    assert shard.counts.figures()["unsent"] == heard["unsent"] + 1
+    assert worker.counts.figures()["sent_messages"] == before
 
 
 def test_a_worker_that_starts_anew_is_answered_under_its_new_name_and_key(company: Company) -> None:
@@ -150,7 +150,7 @@ def test_a_worker_that_starts_anew_is_answered_under_its_new_name_and_key(compan
     welcome = m.Welcome(1, 2)
     assert company.hear(new, lambda: coordinator.send(new.me, welcome)) == welcome
     hello(old)()
-    company.until(lambda: coordinator.refused["a name that does not belong to the key"])
+    company.until(lambda: coordinator.counts.refused["a name that does not belong to the key"])
 
 
 def test_a_listener_that_starts_anew_is_found_again(company: Company) -> None:
@@ -160,7 +160,7 @@ def test_a_listener_that_starts_anew_is_found_again(company: Company) -> None:
     coordinator.close(linger=0.0)
     again = company(COORDINATOR, boot=2, bind=LOOPBACK, keys=Keys.make())
     assert company.hear(again, hello(worker)) == m.Hello(0, 1)
-    assert worker.cut_off(COORDINATOR) == 0.0
+    assert worker.connections.cut_off(COORDINATOR) == 0.0
 
 
 def test_one_that_connected_can_be_spoken_to_before_it_has_said_a_word(company: Company) -> None:
@@ -175,8 +175,8 @@ def test_a_key_that_becomes_known_later_is_let_in_then(company: Company) -> None
     worker = Endpoint(To("worker", 0), 1, LIMITS, keys=Keys.make())
     worker.learn([coordinator.contact])
     company.members.append(worker)
-    company.until(lambda: coordinator.refused["a handshake with an unknown key"])
-    assert worker.cut_off(COORDINATOR) > 0.0
+    company.until(lambda: coordinator.counts.refused["a handshake with an unknown key"])
+    assert worker.connections.cut_off(COORDINATOR) > 0.0
     coordinator.learn([worker.contact])
     assert company.hear(coordinator, hello(worker)) == m.Hello(0, 1)
 
@@ -187,13 +187,13 @@ def test_a_process_that_dies_is_no_stranger(company: Company) -> None:
         coordinator = company(COORDINATOR, bind=ipc_address(Path(folder), COORDINATOR, 1))
         path = coordinator.contact.address.removeprefix("ipc://")
         for said in (b"", b"\xff" + bytes(8) + b"\x7f\x03"):  # before its greeting, and in the middle of it
-            before = coordinator.broken.total()
+            before = coordinator.counts.broken.total()
             with socket.socket(socket.AF_UNIX) as dead:
                 dead.connect(path)
                 dead.sendall(said)
-            company.until(lambda before=before: coordinator.broken.total() > before)
-        assert not coordinator.refused and coordinator.news() == []
-        assert coordinator.figures()["broken"] >= 2 and coordinator.figures()["refused"] == 0
+            company.until(lambda before=before: coordinator.counts.broken.total() > before)
+        assert not coordinator.counts.refused and coordinator.counts.news() == []
+        assert coordinator.counts.figures()["broken"] >= 2 and coordinator.counts.figures()["refused"] == 0
 
 
 # ---- strangers ----
@@ -235,19 +235,19 @@ def test_a_client_without_keys_or_with_others_is_refused_and_counted(company: Co
     address, server = coordinator.contact.address, coordinator.contact.key.encode()
     with client(address) as stranger:
         stranger.send(head())
-        company.until(lambda: coordinator.refused.total())  # either side may be the first to break off
+        company.until(lambda: coordinator.counts.refused.total())  # either side may be the first to break off
     public, secret = zmq.curve_keypair()
     keys = {"curve_publickey": public, "curve_secretkey": secret}
     with client(address, curve_serverkey=server, **keys) as stranger:
         stranger.send(head())
-        company.until(lambda: coordinator.refused["a handshake with an unknown key"])
-    known = coordinator.refused.total()
+        company.until(lambda: coordinator.counts.refused["a handshake with an unknown key"])
+    known = coordinator.counts.refused.total()
     with client(address, curve_serverkey=public, **keys) as stranger:  # takes another for the coordinator
         stranger.send(head())
-        company.until(lambda: coordinator.refused.total() > known)
+        company.until(lambda: coordinator.counts.refused.total() > known)
     the_run_goes_on(company, coordinator, worker)
-    assert any("unknown key" in sentence for sentence in coordinator.news())
-    assert coordinator.news() == []
+    assert any("unknown key" in sentence for sentence in coordinator.counts.news())
+    assert coordinator.counts.news() == []
 
 
 def test_noise_and_sizes_out_of_a_dream_are_cut_off(company: Company) -> None:
@@ -259,7 +259,7 @@ def test_noise_and_sizes_out_of_a_dream_are_cut_off(company: Company) -> None:
     connections = [raw(coordinator.contact.address, data) for data in noise]
     for connection in connections:
         company.until(lambda c=connection: closed(c))
-    company.until(lambda: coordinator.refused["a connection without a handshake"] == 3)
+    company.until(lambda: coordinator.counts.refused["a connection without a handshake"] == 3)
     the_run_goes_on(company, coordinator, worker)
 
 
@@ -318,9 +318,9 @@ def test_what_was_recorded_cannot_be_played_again(company: Company) -> None:
     assert len(recorded) > 400 and b"GSFT" not in recorded, (
         "the whole talk was recorded, and it is not readable"
     )
-    before = coordinator.refused.total()
+    before = coordinator.counts.refused.total()
     connection = raw(coordinator.contact.address, recorded)
-    company.until(lambda: coordinator.refused.total() > before)
+    company.until(lambda: coordinator.counts.refused.total() > before)
     connection.close()
     assert coordinator.receive(0.1) == []
     the_run_goes_on(company, coordinator, worker)
@@ -350,21 +350,23 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
     with insider(company, shard, keys, b"worker/5/1/0123456789abcdef") as liar:
         liar.send_multipart(order)
         liar.send_multipart(pull)
-        company.until(lambda: shard.refused["a message in the name of another"] == 2)
+        company.until(lambda: shard.counts.refused["a message in the name of another"] == 2)
         liar.send_multipart([b"x" * (LIMITS.text + 1000)])
         liar.send_multipart([b"GSFT"] * 500)
-        company.until(lambda: shard.refused["too many frames"] and shard.refused["a head of another size"])
-        left = shard.handshakes.left
+        company.until(
+            lambda: shard.counts.refused["too many frames"] and shard.counts.refused["a head of another size"]
+        )
+        left = shard.listener.handshakes.left
         liar.send(bytes(LIMITS.frame_bytes + 10_000))
-        company.until(lambda: shard.handshakes.left > left)
+        company.until(lambda: shard.listener.handshakes.left > left)
     for name in (b"worker/0/9/0123456789abcdef", b"shard/0/1/0123456789abcdef"):
-        before = shard.refused["a name that does not belong to the key"]
+        before = shard.counts.refused["a name that does not belong to the key"]
         with insider(company, shard, keys, name) as liar:
             liar.send_multipart(pull)
-            company.until(lambda b=before: shard.refused["a name that does not belong to the key"] > b)
+            company.until(lambda b=before: shard.counts.refused["a name that does not belong to the key"] > b)
     with insider(company, shard, keys, b"anybody") as liar:
         liar.send_multipart(pull)
-        company.until(lambda: shard.refused["a connection without a name"])
+        company.until(lambda: shard.counts.refused["a connection without a name"])
     ask = m.Pull(1, 0, 1, 1, 0, (np.arange(3),))
     assert isinstance(company.hear(shard, lambda: honest.send(SHARD, ask)), m.Pull)
 
@@ -375,13 +377,13 @@ def test_a_queue_that_is_full_drops_and_counts(company: Company) -> None:
     company.hear(shard, lambda: worker.send(SHARD, pull))
     for _ in range(2000):
         worker.send(SHARD, pull)
-    assert worker.unsent["the queue was full"] > 1000
+    assert worker.counts.unsent["the queue was full"] > 1000
     worker.send(To("shard", 0), pull)
-    assert worker.unsent["nobody there yet"] == 1
+    assert worker.counts.unsent["nobody there yet"] == 1
     company.members.remove(worker)
     worker.close(linger=0.0)
     taken = m.Taken(1, 1, 1)
-    company.until(lambda: shard.send(worker.me, taken) or shard.unsent["the other is gone"])
+    company.until(lambda: shard.send(worker.me, taken) or shard.counts.unsent["the other is gone"])
 
 
 # ---- addresses and keys ----

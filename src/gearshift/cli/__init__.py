@@ -1,4 +1,4 @@
 """The command line: one file per command, imported when the command runs; app.py lists the commands.
 
-terminal.py and progress.py print; arguments.py turns names on the command line into runs, configs and data.
+terminal.py and progress.py print; arguments.py resolves names on the command line to runs, configs and data.
 """

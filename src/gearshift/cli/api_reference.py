@@ -1,9 +1,9 @@
-"""docs/api.md, made from the docstrings of every public name.
+"""Generates docs/api.md from the docstrings of all public names.
 
-python -m gearshift.cli.api_reference      writes it; a test fails while it is out of date
+python -m gearshift.cli.api_reference      writes it; a test fails if it is out of date
 
 The public names are those in `gearshift.__all__`, `gearshift.models.__all__` and `gearshift.models.losses.__all__`.
-Each of them is listed in one of the sections below.
+Each of them must be listed in one of the sections below.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import gearshift
 from gearshift import models
+from gearshift.embedding import row_optimizers
 from gearshift.models import losses
+from gearshift.settings.declaration import declarations
 
 DOCS_FILE = Path(__file__).parents[3] / "docs" / "api.md"
 
@@ -28,29 +31,33 @@ _HEAD = """\
 
     import gearshift as gs
 
-Import it before torch. The first steps are in [tutorial.md](tutorial.md), a notebook in
-[quickstart.ipynb](../examples/quickstart.ipynb), the words in [glossary.md](glossary.md). A mistake in your data,
-settings or calls is a `gs.UserError`, in one sentence.
+Import it before torch. Start with [tutorial.md](tutorial.md) or the notebook
+[quickstart.ipynb](../examples/quickstart.ipynb); [glossary.md](glossary.md) explains the terms. An error in your data,
+settings or calls raises `gs.UserError` with a one-sentence message.
 """
 
 SECTIONS = {
     "Data": "read infer_schema Dataset Schema Label Numeric Bucketized Categorical Bag Sequence Vector CsvFormat Batch "
     "ClickLog",
-    "Training": "Trainer Run Callback Result EarlyStopping Plateau CheckpointPolicy Every Switch Status "
-    "ClusterSettings attach RemoteRun sweep_batch",
+    "Training": "Trainer WorkerSettings TrainingSettings EvaluationSettings EarlyStopping Plateau OptimizerSettings "
+    "RowSettings BatchScaling ClusterSettings CheckpointPolicy Every Run Callback Result Switch Status attach "
+    "RemoteRun sweep_batch",
     "Trained models": "load TrainedModel Evaluation",
     "Optimizers of dense weights": "SGD Momentum Adagrad Adam AdamW Schedule",
-    "Optimizers of embedding rows": "RowSGD RowMomentum RowAdagrad RowwiseAdagrad RowAdam RowFTRL CowClip",
+    "Optimizers of embedding rows": " ".join(row_optimizers.__all__),
     "A loop of your own": "Embeddings Inputs",
     "Errors and warnings": "UserError DataWarning",
 }
 # Called by the engine and the coordinator, not by users.
 INTERNAL = {
-    "Run": "start began stepped evaluated switched tell write_events facts restore save_now save_if_requested over "
-    "ending measures_at_the_end ask_save_in_time",
-    "Trainer": "prepare",
-    "TrainedModel": "learner",
-    "Result": "learner",
+    "Run": "notify over ending",
+    "RemoteRun": "ended",
+    "OptimizerSettings": "scaled_to row_settings",
+    "BatchScaling": "factors",
+    "TrainingSettings": "loss",  # a function by default, which looks like a method
+    "Trainer": "prepare in_cluster_process",
+    "TrainedModel": "learner facts",
+    "Result": "learner facts",
     "Dataset": "blocks",
     "Embeddings": "forward push get_extra_state set_extra_state extra_repr",
     "ClusterSettings": "transport",
@@ -68,13 +75,13 @@ def markdown() -> str:
     parts.append(f"## Losses: `gs.losses`\n\n{_text(losses)}\n")
     parts += [_entry(f"gs.losses.{name}", getattr(losses, name)) for name in losses.__all__]
     parts.append(f"## Models: `gs.models`\n\n{_MODELS}\n")
-    own = [name for name in models.__all__ if name not in gearshift.__all__ and name != "MODELS"]
-    parts += [_entry(f"gs.models.{name}", getattr(models, name)) for name in sorted(own)]
+    others = [name for name in models.__all__ if name not in gearshift.__all__ and name != "MODELS"]
+    parts += [_entry(f"gs.models.{name}", getattr(models, name)) for name in sorted(others)]
     return "\n".join(parts)
 
 
 _MODELS = """\
-Plain modules from `gs.Inputs` to logits; [models.md](models.md) explains them. `gs.models.MODELS` has the class of
+Plain modules that map `gs.Inputs` to logits; [models.md](models.md) explains them. `gs.models.MODELS` has the class of
 each name that a config may use."""
 
 
@@ -85,6 +92,11 @@ def _entry(name: str, thing: Any) -> str:
     return "\n".join(lines)
 
 
+def _refuses(parameter: inspect.Parameter) -> bool:
+    """Whether it takes keywords only to say that they are gone."""
+    return bool(parameter.annotation == "Never")
+
+
 def _text(thing: Any) -> str:
     return inspect.cleandoc(thing.__doc__ or "")
 
@@ -93,13 +105,14 @@ def _signature(name: str, thing: Any) -> str:
     if inspect.isclass(thing) and (issubclass(thing, Exception) or not _is_made_by_users(thing)):
         return ""
     parameters = list(inspect.signature(thing).parameters.values())
-    shown = [_parameter(p) for p in parameters if p.name != "self"]
+    parameters = [p for p in parameters if p.name != "self" and not _refuses(p)]
+    declared = declarations(thing) if inspect.isclass(thing) else {}
+    plain = {name: _plain_type(one.annotation) for name, one in declared.items()}
+    shown = [_parameter(p.replace(annotation=plain.get(p.name, p.annotation))) for p in parameters]
     if any(p.kind is p.KEYWORD_ONLY for p in parameters) and not any(
         p.kind is p.VAR_POSITIONAL for p in parameters
     ):
-        first = next(
-            i for i, p in enumerate(q for q in parameters if q.name != "self") if p.kind is p.KEYWORD_ONLY
-        )
+        first = next(i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY)
         shown.insert(first, "*")
     returned = "" if inspect.isclass(thing) else _returned(inspect.signature(thing).return_annotation)
     line = f"{name}({', '.join(shown)}){returned}"
@@ -113,7 +126,7 @@ def _returned(annotation: Any) -> str:
 
 
 def _is_made_by_users(kind: type) -> bool:
-    """Runs, results and evaluations come from a trainer or a model."""
+    """False for runs, results and evaluations, which a trainer or a model returns."""
     return kind.__name__ not in (
         "Run",
         "Result",
@@ -125,6 +138,20 @@ def _is_made_by_users(kind: type) -> bool:
         "Status",
         "Switch",
     )
+
+
+def _plain_type(annotation: Any) -> str:
+    """Without the units, which are for configs: `int | None` of `Count | None`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain_type(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(_plain_type(part) for part in parts)
+    if origin is tuple:
+        return f"tuple[{', '.join('...' if part is ... else _plain_type(part) for part in parts)}]"
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, parts))}]"
+    return "None" if annotation is NoneType else _type(annotation)
 
 
 def _parameter(p: inspect.Parameter) -> str:
@@ -141,18 +168,20 @@ def _type(annotation: Any) -> str:
 def _default(value: Any) -> str:
     if inspect.isfunction(value):
         return "..." if value.__name__ == "<lambda>" else value.__name__
-    if "factory" in repr(value):  # of a dataclass
+    if "factory" in repr(value):  # a field of a dataclass
         return "..."
     if is_dataclass(value) and not isinstance(value, type):
-        return f"{type(value).__name__}()"
+        given = [f"{f.name}={part!r}" for f in fields(value) if (part := getattr(value, f.name)) != f.default]
+        return f"{type(value).__name__}({', '.join(given)})"
     return repr(value)
 
 
 def _fields(kind: type) -> Iterator[str]:
-    """What the comments at the fields of a dataclass say."""
+    """What the declarations of settings, or the comments at the fields of a dataclass, say."""
     if not is_dataclass(kind):
         return
     said = dict(re.findall(r"^    (\w+): [^#\n]+#\s*(.+)$", inspect.getsource(kind), re.M))
+    said |= {name: declared.sentence for name, declared in declarations(kind).items()}
     known = [(field.name, said[field.name]) for field in fields(kind) if field.name in said]
     if known:
         yield (
@@ -162,16 +191,16 @@ def _fields(kind: type) -> Iterator[str]:
 
 
 def public_members(kind: type) -> dict[str, Callable[..., Any] | property]:
-    """Methods and properties of a class, its own and those of our base classes; base classes first."""
-    found: dict[str, Callable[..., Any] | property] = {}
+    """Methods and properties of a class, including those of our base classes; base classes first."""
+    members: dict[str, Callable[..., Any] | property] = {}
     for base in reversed(kind.__mro__):
         if not base.__module__.startswith("gearshift"):
             continue
         for name, member in vars(base).items():
             plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
             if not name.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
-                found[name] = plain
-    return found
+                members[name] = plain
+    return members
 
 
 def _methods(kind: type) -> Iterator[str]:

@@ -1,13 +1,12 @@
-"""The command line: names, arguments and help. What a command does is in a file of its own, imported when it runs.
+"""The command line: names, arguments and help. Each command is implemented in a separate file, imported when it runs.
 
-`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user's mistake is one
-sentence on stderr and exit code 2; a traceback is shown only with `--debug`. Exit code 0: the work is done.
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user error is one sentence
+on stderr and exit code 2; `--debug` adds the traceback. Exit code 0 means that the work is done.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -18,6 +17,7 @@ import typer
 
 from gearshift.cli.help_sections import Sections
 from gearshift.errors import DataWarning, UserError, nearest_name
+from gearshift.run import startup_interrupts
 
 app = typer.Typer(
     name="gearshift",
@@ -34,13 +34,16 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the figures as JSON.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file's (docs/config.md).")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings that override the file (docs/config.md)."),
 ]
 MissingColumns = Annotated[
     Literal["fail", "as_missing"],
-    typer.Option(help="What a feature column means that the data lack: an error, or missing values."),
+    typer.Option(help="How to treat an absent feature column: as an error, or as missing values."),
 ]
-By = Annotated[str | None, typer.Option("--by", metavar="COLUMN", help="Also per value of this column.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="COLUMN", help="Also show each value of this column.")
+]
 
 
 @app.callback()
@@ -54,7 +57,7 @@ def _options(
 @app.command(rich_help_panel=EVERYDAY)
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where to put the example files.")] = Path("demo"),
-    examples: Annotated[str, typer.Option(help="How many examples to generate, such as 500k.")] = "1.5M",
+    examples: Annotated[str, typer.Option(help="Number of examples to generate, such as 500k.")] = "1.5M",
 ) -> None:
     """Generate a click log, train on it, and show what to do next (under two minutes)."""
     from gearshift.cli.demo import demo
@@ -70,7 +73,7 @@ def init(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="How it is read: data.csv={quote: none}, data.bad_lines, ..."
+            metavar="KEY=VALUE", help="How to read the file: data.csv={quote: none}, data.bad_lines, ..."
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="YAML")] = None,
@@ -80,10 +83,12 @@ def init(
         str | None,
         typer.Option(metavar="RULE", help="Which label values mean a click: yes, '[a, b]', '> 0', '>= 4'."),
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of text that is not UTF-8, such as latin-1.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="The encoding if it is not UTF-8, such as latin-1.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
 ) -> None:
-    """Look at a file and write a config with every guess explained."""
+    """Inspect a file and write a config that explains every guess."""
     from gearshift.cli.init import init
 
     init(
@@ -104,7 +109,8 @@ def train(
     settings: Settings = None,
     json: JsonFile = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN[@CHECKPOINT]", help="Go on where it was saved.")
+        str | None,
+        typer.Option("--resume", metavar="RUN[@CHECKPOINT]", help="Continue this run from its checkpoint."),
     ] = None,
     init_from: Annotated[
         str | None, typer.Option("--init-from", metavar="RUN", help="Start with the embeddings of this run.")
@@ -123,7 +129,7 @@ def evaluate(
     json: JsonFile = None,
     missing_columns: MissingColumns = "fail",
 ) -> None:
-    """Measure a model on data (or the run's own test data); two runs: compare them on the same examples."""
+    """Measure a model on data (default: the run's test data); with two runs, compare them on the same examples."""
     from gearshift.cli.evaluate import evaluate
 
     evaluate(runs_and_data, by=by, json_file=json, missing_columns=missing_columns)
@@ -135,11 +141,12 @@ def predict(
     data: Annotated[list[str], typer.Argument(metavar="DATA... [data.KEY=VALUE]...")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .csv or .parquet file.")],
     keep: Annotated[
-        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column through too.")
+        list[str] | None,
+        typer.Option("--keep", metavar="COLUMN", help="Also copy this column to the output."),
     ] = None,
     missing_columns: MissingColumns = "fail",
 ) -> None:
-    """Write a probability for each example; the data needs no label."""
+    """Write a probability for each example; labels are not needed."""
     from gearshift.cli.predict import predict
 
     predict(run, data, output, keep=keep or [], missing_columns=missing_columns)
@@ -147,7 +154,9 @@ def predict(
 
 @app.command(rich_help_panel=ON_A_RUN)
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = Path(
+        "runs"
+    ),
 ) -> None:
     """List the runs: state, step, speed, AUC."""
     from gearshift.cli.runs import runs
@@ -162,38 +171,40 @@ def status(
         bool,
         typer.Option(
             "--exit-code",
-            help="End with 0 healthy or done, 3 recovering, 4 stalled, 5 failed, 6 stopped, 7 unknown.",
+            help="Exit code: 0 healthy or done, 3 recovering, 4 stalled, 5 failed, 6 stopped, 7 unknown.",
         ),
     ] = False,
     stalled_after: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="Without a step, after which it counts as stalled."),
+        typer.Option(
+            metavar="SECONDS", min=1, help="Time without a step after which the run counts as stalled."
+        ),
     ] = 300.0,
     wait: Annotated[
         bool,
         typer.Option(
             "--wait",
-            help="Watch a run on other machines until it is known whether it is dead (about 30 s).",
+            help="Wait until it is clear whether a run on other machines is dead (about 30 s).",
         ),
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Tell how a run is: state, last step, checkpoint age, what broke; for probes with --exit-code."""
+    """Report the health of a run: state, last step, checkpoint age, faults; for probes with --exit-code."""
     from gearshift.cli.status import status
 
-    asked = status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json, wait=wait)
-    raise typer.Exit(asked)
+    code = status(run, exit_code=exit_code, stalled_after=stalled_after, json_file=json, wait=wait)
+    raise typer.Exit(code)
 
 
 @app.command(rich_help_panel=ON_A_RUN)
 def clean(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FOLDER]...", help="Where the runs are; runs if not given."),
+        typer.Argument(metavar="[FOLDER]...", help="Folders that contain runs; default: runs."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
 ) -> None:
-    """Remove what dead runs left on this machine: temporary folders, sockets, half checkpoints, Ray clusters."""
+    """Remove leftovers of dead runs on this machine: temporary folders, sockets, partial checkpoints, Ray clusters."""
     from gearshift.cli.clean import clean
 
     clean(folders or [Path("runs")], dry_run=dry_run)
@@ -201,7 +212,7 @@ def clean(
 
 @app.command(rich_help_panel=ON_A_RUN)
 def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
-    """Show a live run of another process until it ends; Ctrl-C leaves the run alone."""
+    """Show a live run of another process until it ends. Ctrl-C does not stop the run."""
     from gearshift.cli.watch import watch
 
     raise typer.Exit(watch(run))
@@ -211,7 +222,8 @@ def watch(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None
 def metrics(
     run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve them on this port of 127.0.0.1 until Ctrl-C.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve the figures on this port of 127.0.0.1 until Ctrl-C."),
     ] = None,
 ) -> None:
     """Print the figures of a live run and of each of its processes as Prometheus text."""
@@ -223,7 +235,7 @@ def metrics(
 @app.command(rich_help_panel=ON_A_RUN)
 def switch(
     words: Annotated[list[str], typer.Argument(metavar="[RUN] STRATEGY [KEY=VALUE]...")],
-    reason: Annotated[str, typer.Option(help="Why; it stands in the event log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, recorded in the event log.")] = "",
 ) -> None:
     """Change how the workers of a live run synchronise: gearshift switch last gba max_lag=4"""
     from gearshift.cli.control import switch
@@ -233,10 +245,10 @@ def switch(
 
 @app.command(rich_help_panel=ON_A_RUN)
 def resize(
-    workers: Annotated[int, typer.Option(min=1, help="How many shall work from now on.")],
+    workers: Annotated[int, typer.Option(min=1, help="The new number of workers.")],
     run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
 ) -> None:
-    """Let workers join or leave a live run; its global batch stays: gearshift resize last --workers 16"""
+    """Add or remove workers of a live run; the global batch stays the same: gearshift resize last --workers 16"""
     from gearshift.cli.control import resize
 
     resize(run, workers)
@@ -244,7 +256,7 @@ def resize(
 
 @app.command(rich_help_panel=ON_A_RUN)
 def stop(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
-    """Stop a live run after its step; it saves first and can be resumed."""
+    """Stop a live run after its current step; it saves first and can be resumed."""
     from gearshift.cli.control import stop
 
     stop(run)
@@ -252,7 +264,7 @@ def stop(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
 
 @app.command(rich_help_panel=ON_A_RUN)
 def checkpoint(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") -> None:
-    """Have a live run save a checkpoint now."""
+    """Make a live run save a checkpoint now."""
     from gearshift.cli.control import checkpoint
 
     checkpoint(run)
@@ -261,9 +273,9 @@ def checkpoint(run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last") ->
 @app.command(rich_help_panel=LAB)
 def replay(
     log_or_run: Annotated[str, typer.Argument(metavar="[LOG|RUN]")] = "last",
-    show: Annotated[bool, typer.Option("--show", help="Tell the log in plain words first.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the log in readable form first.")] = False,
 ) -> None:
-    """Prove that the log of a run's decisions gives the same decisions again."""
+    """Check that the events in a run's log give the same decisions again."""
     from gearshift.cli.replay import replay
 
     raise typer.Exit(replay(log_or_run, show=show))
@@ -272,10 +284,10 @@ def replay(
 @app.command(rich_help_panel=LAB)
 def prepare(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file.")],
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="The output folder.")],
     settings: Settings = None,
 ) -> None:
-    """Convert a log once to Parquet with ready ids; trains faster and can be read from any position."""
+    """Convert a log once to Parquet with precomputed ids; it trains faster and can be read from any position."""
     from gearshift.cli.prepare import prepare
 
     prepare(config, output, settings or [])
@@ -286,7 +298,7 @@ def inspect(
     what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",
     settings: Settings = None,
 ) -> None:
-    """Show what is in a run, a config, a checkpoint or a prepared folder."""
+    """Show the contents of a run, a config, a checkpoint or a prepared folder."""
     from gearshift.cli.inspect import inspect
 
     inspect(what, settings or [])
@@ -300,31 +312,29 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="With commas, settings so: gba:max_lag=2, own ones module:Class; the first is what the others are "
-            "held against.",
+            help="Comma-separated; with settings: gba:max_lag=2; custom: module:Class. The first is the reference of "
+            "the comparison.",
         ),
     ] = "sync,gba,async",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each, paired.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Paired runs per strategy.")] = 3,
     slow: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHO=FACTOR", help="Slow a worker down by an injected wait: 3=5x."),
+        typer.Option(metavar="WHO=FACTOR", help="Slow a worker down with injected delays: 3=5x."),
     ] = None,
     bursts: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches, injected."),
+        typer.Option(metavar="SHARE=FACTOR", help="10%=10x: slow down a tenth of the batches."),
     ] = None,
     step_seconds: Annotated[
-        str, typer.Option(metavar="TIME", help="What an undisturbed batch takes where slowness is injected.")
+        str, typer.Option(metavar="TIME", help="Duration of an undisturbed batch, if delays are injected.")
     ] = "200ms",
-    margin: Annotated[
-        float, typer.Option(metavar="AUC", help="Differences below this do not matter.")
-    ] = 0.001,
-    price: Annotated[float | None, typer.Option(metavar="$", help="Of one worker for an hour.")] = None,
+    margin: Annotated[float, typer.Option(metavar="AUC", help="Smaller differences do not matter.")] = 0.001,
+    price: Annotated[float | None, typer.Option(metavar="$", help="Price of one worker per hour.")] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where compare.json and compare.md go.")
+        Path, typer.Option(metavar="FOLDER", help="Output folder for compare.json and compare.md.")
     ] = Path(),
 ) -> None:
-    """The same run under several strategies and seeds: AUC with a verdict, speed, staleness, what was lost."""
+    """Compare strategies over several seeds: AUC with a verdict, speed, staleness, discarded gradients."""
     from gearshift.cli.compare import CompareOptions, compare_command
 
     inject = []
@@ -343,106 +353,118 @@ def sweep_batch(
         str,
         typer.Option(
             metavar="NAMES",
-            help="With commas, the config's own if not given; keys of `optimizer` so: vr_adam:row_trust=row_wise.",
+            help="Comma-separated, default: the config's; with keys of `optimizer`: vr_adam:row_trust=row_wise.",
         ),
     ] = "",
     batches: Annotated[
         str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
     ] = "1x,2x,4x,8x,16x,32x,64x",
     seeds: Annotated[
-        int, typer.Option(metavar="N", help="Runs of each, paired; three where these settle it.")
+        int, typer.Option(metavar="N", help="Paired runs of each; three if these settle it.")
     ] = 5,
-    tolerance: Annotated[float, typer.Option(metavar="AUC", help="What a larger batch may cost.")] = 0.001,
+    tolerance: Annotated[float, typer.Option(metavar="AUC", help="Acceptable loss of AUC.")] = 0.001,
     tune_share: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Of the training data, to search learning rates on: 0.1; with several epochs 1.",
+            help="Share of the training data for the search of learning rates; default 0.1, with several epochs 1.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sweep.json, .md and .svg go.")] = Path(),
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Output folder for sweep.json, .md and .svg.")
+    ] = Path(),
 ) -> None:
-    """How large the batch may be: optimizers at growing batches, each at its own rates, and a recommendation."""
+    """Find the largest usable batch: optimizers at growing batches, each at its best rates, with a recommendation."""
     from gearshift.cli.sweep_batch import factor, parsed_share, sweep_batch_command
     from gearshift.experiments.batch_sweep import SweepRequest
 
     factors = tuple(factor(word) for word in _listed(batches))
     names = tuple(_listed(optimizers))
     share = None if tune_share is None else parsed_share("--tune-share", tune_share)
-    asked = SweepRequest(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
-    sweep_batch_command(asked, out)
+    request = SweepRequest(config, tuple(settings or ()), names, factors, seeds, tolerance, share)
+    sweep_batch_command(request, out)
 
 
 @app.command(rich_help_panel=LAB)
 def simulate(
     workers: Annotated[str, typer.Option(metavar="N")] = "8",
-    global_batch: Annotated[str, typer.Option(metavar="N", help="Examples of a step.")] = "8192",
+    global_batch: Annotated[str, typer.Option(metavar="N", help="Examples per step.")] = "8192",
     strategies: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="With commas; settings so: gba:max_lag=2; own ones: module:Class."
+            metavar="NAMES", help="Comma-separated; with settings: gba:max_lag=2; custom: module:Class."
         ),
     ] = "sync,gba,async",
     switch: Annotated[
         list[str] | None, typer.Option(metavar="WHEN=NAME", help="50%=gba, 500k=gba or 60s=gba.")
     ] = None,
-    examples: Annotated[str, typer.Option(metavar="N", help="How many to train on.")] = "1M",
+    examples: Annotated[str, typer.Option(metavar="N", help="Number of training examples.")] = "1M",
     batch: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Examples of one gradient; global batch / workers if not given."),
+        typer.Option(metavar="N", help="Examples per gradient; default: global batch / workers."),
     ] = None,
     step_seconds: Annotated[
-        str, typer.Option(metavar="TIME", help="What an undisturbed worker computes for such a batch.")
+        str, typer.Option(metavar="TIME", help="Computing time of an undisturbed worker for one batch.")
     ] = "0.1",
     slow: Annotated[
-        list[str] | None, typer.Option(metavar="WHO=FACTOR", help="3=5x, 0-3=2x, for a while: 3=5x@60s-120s.")
+        list[str] | None,
+        typer.Option(metavar="WHO=FACTOR", help="3=5x, 0-3=2x, or for a limited time: 3=5x@60s-120s."),
     ] = None,
     lognormal: Annotated[
         list[str] | None,
-        typer.Option(metavar="SIGMA", help="Jitter of every batch: 0.3, or of some workers 3:0.5."),
+        typer.Option(metavar="SIGMA", help="Jitter of every batch: 0.3, or of one worker: 3:0.5."),
     ] = None,
     bursts: Annotated[
         list[str] | None, typer.Option(metavar="SHARE=FACTOR", help="10%=10x: a tenth of the batches.")
     ] = None,
     fail: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHEN", help="3@60s+30s (back after 30 s), or 1h+30s: one an hour."),
+        typer.Option(metavar="WHEN", help="3@60s+30s (back after 30 s), or 1h+30s: once per hour."),
     ] = None,
     preempt: Annotated[
-        list[str] | None, typer.Option(metavar="WHO@FROM-TO", help="3@60s-120s: leaves and comes back.")
+        list[str] | None, typer.Option(metavar="WHO@FROM-TO", help="3@60s-120s: leaves and returns.")
     ] = None,
-    notice: Annotated[str | None, typer.Option(metavar="TIME", help="Until a death is noticed.")] = None,
-    latency: Annotated[str | None, typer.Option(metavar="TIME", help="Of a pull, and of a push.")] = None,
-    bandwidth: Annotated[str | None, typer.Option(metavar="SIZE", help="Per second and worker.")] = None,
+    notice: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time until a worker failure is detected.")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(metavar="TIME", help="Latency of a pull or push.")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bandwidth of each worker, per second.")
+    ] = None,
     pull_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
     push_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Per batch.")] = None,
-    all_reduce: Annotated[str | None, typer.Option(metavar="TIME", help="Of a sync step.")] = None,
+    all_reduce: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Duration of the all-reduce in a sync step.")
+    ] = None,
     dense_bytes: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Of the dense parameters: reduced, pulled and pushed, or exchanged."
+            metavar="SIZE",
+            help="Size of the dense parameters, which are reduced, pulled and pushed, or exchanged.",
         ),
     ] = None,
     sync_servers: Annotated[
         str | None,
-        typer.Option(metavar="N", help="That keep the centre of replicas (easgd); 1 if not given."),
+        typer.Option(metavar="N", help="Number of servers for the centre of replicas (easgd); default 1."),
     ] = None,
     sync_bandwidth: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Per second and sync server.")
+        str | None, typer.Option(metavar="SIZE", help="Bandwidth of each sync server, per second.")
     ] = None,
-    cores: Annotated[str | None, typer.Option(metavar="N", help="That all workers share.")] = None,
+    cores: Annotated[
+        str | None, typer.Option(metavar="N", help="Number of cores that all workers share.")
+    ] = None,
     cpu_seconds: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="What of --step-seconds needs a core; all if not given."),
+        typer.Option(metavar="TIME", help="The part of --step-seconds that needs a core; default: all."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N")] = 1,
     json: JsonFile = None,
 ) -> None:
-    """Strategies on a cluster that need not exist: speed, staleness, whose data are lost; nothing is trained."""
+    """Simulate strategies on a hypothetical cluster: speed, staleness, discarded data. Nothing is trained."""
     from gearshift.cli.simulate import simulate_command
     from gearshift.cli.simulate_options import SimulateOptions
 
-    asked = SimulateOptions(
+    options = SimulateOptions(
         workers=workers,
         global_batch=global_batch,
         examples=examples,
@@ -468,20 +490,16 @@ def simulate(
         cpu_seconds=cpu_seconds,
         seed=seed,
     )
-    simulate_command(asked, json_file=json)
+    simulate_command(options, json_file=json)
 
 
 def _listed(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
-_interrupts: list[int] = []
-
-
 def main() -> None:
-    """The `gearshift` command."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _interrupt)
+    """The entry point of the `gearshift` command."""
+    startup_interrupts.install()
     warnings.showwarning = _show_warning
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
@@ -496,7 +514,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """What the data are like is a sentence for the user; any other warning is for developers, with its place."""
+    """Print a warning about data as a sentence; other warnings are for developers and show their location."""
     if issubclass(category, DataWarning):
         text = f"{message}\n"
     else:
@@ -504,19 +522,14 @@ def _show_warning(
     (file or sys.stderr).write(text)
 
 
-def _interrupt(number: int, _: object) -> None:
-    _interrupts.append(number)
-    raise KeyboardInterrupt
-
-
 def _is_of_an_import(error: Exception) -> bool:
-    """A library that is just being imported may make another error of an interrupt."""
+    """Whether a library was being imported. It may turn an interrupt into another error."""
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, ImportError) or any(frame.name == "<module>" for frame in frames)
 
 
 def run(arguments: list[str], *, debug: bool = False) -> int:
-    """Carries out a command line; returns the exit code."""
+    """Run a command line; returns the exit code."""
     try:
         if arguments[:1] == ["--version"]:
             return _print_version()
@@ -529,20 +542,20 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
         return _complain(str(error), error if debug else None)
     except BrokenPipeError:  # `gearshift runs | head`
         return _unread()
-    except SystemExit as stop:  # what typer makes of it when a command was still writing
+    except SystemExit as stop:  # raised by typer if a command was still writing
         if isinstance(stop.__context__, BrokenPipeError):
             return _unread()
         raise
-    except OSError as error:  # a full disk, a folder that is not there, no permission
+    except OSError as error:  # a full disk, a missing folder, no permission
         return _complain(_machine(error), error if debug else None)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        return 130 if _interrupts and _is_of_an_import(error) else _fault(error, debug)
+        return 130 if startup_interrupts.received() and _is_of_an_import(error) else _fault(error, debug)
 
 
 def _unread() -> int:
-    """Nobody reads on: no complaint, and the exit code of a process that SIGPIPE ended."""
+    """The reader of our output is gone: no message, and the exit code of a process ended by SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 
@@ -555,14 +568,14 @@ def _complain(sentence: str, error: BaseException | None = None) -> int:
 
 
 def _machine(error: OSError) -> str:
-    """What the system refused, and for which file. Libraries put both into their own text."""
+    """The file and reason of a system error. Libraries put both into their own text."""
     if error.strerror is None or error.filename is None:
         return " ".join(str(error).split()) or type(error).__name__
-    return f"cannot use {error.filename}: {error.strerror}; check that it is there, writable, and the disk not full"
+    return f"cannot use {error.filename}: {error.strerror}; check that it exists, is writable, and the disk is not full"
 
 
 def _fault(error: Exception, debug: bool) -> int:
-    """Not the user's mistake: ours."""
+    """Report an internal error."""
     if debug:
         traceback.print_exception(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
@@ -588,7 +601,7 @@ def _usage(error: typer.TyperException, arguments: list[str]) -> str:
 
 
 def _print_version() -> int:
-    from gearshift.run.folder import versions
+    from gearshift.run.versions import versions
 
     print(versions())
     return 0

@@ -1,4 +1,4 @@
-"""From names on the command line to runs, models and data. Heavy things are imported inside the functions."""
+"""Resolves names on the command line to runs, models and data. Heavy modules are imported inside the functions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gearshift.config import Config, load_config
 from gearshift.config.files import exists, hint
 from gearshift.data.schema import Label, Schema
 from gearshift.errors import MissingColumns, UserError
+from gearshift.run import catalog
 from gearshift.run import folder as run_folder
 
 if TYPE_CHECKING:
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
     from gearshift.data.missing_columns import MissingColumnsMode
 
 MANIFEST = "manifest.json"
-SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, rather than a file
+SETTING = re.compile(r"data\.[a-z_.]+=")  # key=value, not a file
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A trained model, where it came from, and the config of its run if it has one."""
+    """A trained model, its path, and the config of its run if it has one."""
 
     name: str
     path: Path
     config: Config | None
     model: Any  # gearshift.run.trained_model.TrainedModel
-    labels: tuple[Label, ...] | None = None  # how labels are read, where it is not as in training
+    labels: tuple[Label, ...] | None = None  # how labels are read, if different from training
 
     @property
     def schema(self) -> Schema:
@@ -43,7 +44,7 @@ class Opened:
         return schema if self.labels is None else dataclasses.replace(schema, labels=self.labels)
 
     def predictions(self, dataset: Any, *, corrected: bool) -> Iterator[tuple[Batch, NDArray[Any]]]:
-        """Batches with probabilities [B, T]; `corrected`: for the full log where negatives were left out."""
+        """Batches with probabilities [B, T]. `corrected`: calibrated for the full log, if negatives were sampled."""
         from gearshift.training.evaluation import correct_for_sampling, predictions
 
         for batch, probabilities_BT in predictions(self.model.learner, dataset):
@@ -54,44 +55,44 @@ class Opened:
 def settings_and_others(
     arguments: Sequence[str], command: str, sections: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """(data.KEY=VALUE, all else); a setting outside of `sections` would change nothing and is refused."""
+    """(data.KEY=VALUE settings, all other words). A setting outside `sections` has no effect and is refused."""
     settings = [text for text in arguments if SETTING.match(text)]
     for text in settings:
         if re.split(r"[.=]", text)[1] not in sections:
             named = [f"data.{section}" for section in sections]
             raise UserError(
-                f"{text}: {command} takes {', '.join(named[:-1])} and {named[-1]}, which say how the data are read; "
-                "all else is as it was in training"
+                f"{text}: {command} takes {', '.join(named[:-1])} and {named[-1]}, which define how the data is read; "
+                "everything else is as in training"
             )
     return settings, [text for text in arguments if text not in settings]
 
 
 def is_model(name: str) -> bool:
-    """Whether a word of the command line names a run or a saved model rather than data."""
+    """Whether a word on the command line names a run or a saved model rather than data."""
     with suppress(UserError):
         return find_model(name) is not None
     return False
 
 
 def find_model(name: str, *roots: str | Path) -> Path:
-    """A run (path, `last`, beginning of its name in one of `roots`), a checkpoint or a saved model."""
+    """A run (path, `last`, or the beginning of its name in one of `roots`), a checkpoint or a saved model."""
     path = Path(name)
     if not (path / MANIFEST).is_file():
-        return run_folder.find(name, *roots)
+        return catalog.find(name, *roots)
     if is_prepared(path):
         raise UserError(f"{path} is prepared data, not a model; name a run first, such as: last {path}")
     return path
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a folder's manifest is that of prepared data; one that is damaged is nobody's."""
+    """Whether a folder's manifest is that of prepared data; False if it is damaged."""
     with suppress(ValueError, AttributeError):
         return bool(json.loads((path / MANIFEST).read_text()).get("format") == "gearshift-prepared")
     return False
 
 
 def open_model(name: str, settings: Sequence[str] = ()) -> Opened:
-    """`settings` (data.KEY=VALUE) are laid over the config of its run."""
+    """Open a model. `settings` (data.KEY=VALUE) override the config of its run."""
     from gearshift.run.trained_model import load
 
     path = find_model(name)
@@ -103,7 +104,7 @@ def open_model(name: str, settings: Sequence[str] = ()) -> Opened:
 
 
 def config_of(path: Path, settings: Sequence[str] = ()) -> Config | None:
-    """The config of the run that a model belongs to: its own folder, or that of a checkpoint in it."""
+    """The config of the run that a model belongs to: its folder, or the folder of its checkpoint."""
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / run_folder.RUN).is_file() and (folder / run_folder.CONFIG).is_file():
             return load_config(folder / run_folder.CONFIG, settings)
@@ -119,11 +120,12 @@ def open_files(
     why_all: str | None = None,
     missing_columns: MissingColumnsMode = "fail",
 ) -> Any:
-    """Data that the user names, read like those the model was trained on; tells on stderr where they differ.
+    """Open the user's data, read like the training data. Warnings about differences go to stderr.
 
-    `why_all` says why no line may be left out, whatever the run's own config allows.
+    `why_all` explains why no line may be skipped, whatever the run's config allows.
     """
     from gearshift.data.readers.bad_lines import BadLines
+    from gearshift.data.skew import remarks
 
     for path in paths:
         if not exists(path):
@@ -134,13 +136,12 @@ def open_files(
         {"bad_lines": all_lines} if config is None else _settings(source, config, all_lines, why_all)
     )
     dataset = _read(source, schema, **settings, labelled=labelled, missing_columns=missing_columns)
-    for sentence in dataset.remarks(schema).values():
+    for sentence in remarks(dataset.examples, schema.forms).values():
         terminal.warn(sentence)
     return dataset
 
 
 def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
-    from gearshift.data.dataset import CsvFormat
     from gearshift.data.readers.sources import format_of_more
 
     data = config.data
@@ -148,7 +149,7 @@ def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) 
         return {"bad_lines": all_lines}
     return {
         "format": format_of_more(source, data.format),
-        "csv": CsvFormat(**data.csv.settings()),
+        "csv": data.csv,
         "bad_lines": all_lines if why_all else data.bad_lines.skip,
     }
 
@@ -162,8 +163,8 @@ def _read(source: Any, schema: Schema, **settings: Any) -> Any:
         raise error.with_option("--missing-columns as_missing") from None
 
 
-def tell_skipped(*datasets: Any) -> None:
-    """Lines that were left out, on stderr: the result is not of all the data. Parts may share them."""
+def report_skipped(*datasets: Any) -> None:
+    """Report skipped lines on stderr: the result does not cover all data. Parts may share skipped lines."""
     from gearshift.data.readers.bad_lines import lines_lost
 
     skipped = list(dict.fromkeys(line for dataset in datasets for line in dataset.skipped))
@@ -171,7 +172,7 @@ def tell_skipped(*datasets: Any) -> None:
         some = "; ".join(str(line) for line in skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
         lost = lines_lost(skipped)
         lines = "1 bad line was" if lost == 1 else f"{terminal.count(lost)} bad lines were"
-        terminal.warn(f"{lines} skipped (data.bad_lines of the config): {some}")
+        terminal.warn(f"{lines} skipped (allowed by data.bad_lines in the config): {some}")
 
 
 def own_data(opened: Opened, schema: Schema) -> Any:
@@ -179,18 +180,16 @@ def own_data(opened: Opened, schema: Schema) -> Any:
     from gearshift.config.build import datasets
 
     if opened.config is None:
-        raise UserError(
-            f"name the data: gearshift evaluate {opened.path} DATA (a saved model has none of its own)"
-        )
+        raise UserError(f"add the data: gearshift evaluate {opened.path} DATA (a saved model has no data)")
     data = datasets(opened.config)
     dataset = data.test or data.valid
     if dataset is None:
         raise UserError(
-            f"run {opened.name} has no test or validation data; name some: gearshift evaluate RUN DATA"
+            f"run {opened.name} has no test or validation data; add data: gearshift evaluate RUN DATA"
         )
     return dataset.with_schema(schema)
 
 
 def keeping(schema: Schema, *columns: str) -> Schema:
-    """The schema with these columns carried along as they are."""
+    """The schema with these columns copied to the output."""
     return dataclasses.replace(schema, keep=tuple(dict.fromkeys((*schema.keep, *columns))))

@@ -1,4 +1,4 @@
-"""`gearshift compare`: the same run under several strategies and seeds; a table with a verdict, and its files."""
+"""`gearshift compare`: trains the same run with several strategies and seeds; prints a table with verdicts."""
 
 from __future__ import annotations
 
@@ -33,90 +33,92 @@ class CompareOptions:
     out: Path
 
 
-def compare_command(asked: CompareOptions) -> None:
-    if asked.seeds < 1:
-        raise UserError(f"--seeds is {asked.seeds}; at least 1, and 5 for an interval that says something")
-    if not asked.strategies or len(set(asked.strategies)) < len(asked.strategies):
-        raise UserError("--strategies names each strategy once, such as sync,gba,async")
+def compare_command(options: CompareOptions) -> None:
+    if options.seeds < 1:
+        raise UserError(f"--seeds is {options.seeds}; it must be at least 1, and 5 for a useful interval")
+    if not options.strategies or len(set(options.strategies)) < len(options.strategies):
+        raise UserError("--strategies must be distinct, such as sync,gba,async")
     runs = [
-        (name, seed, _config(asked, name, seed))
-        for seed in range(1, asked.seeds + 1)
-        for name in asked.strategies
+        (name, seed, _config(options, name, seed))
+        for seed in range(1, options.seeds + 1)
+        for name in options.strategies
     ]
     check_files(runs[0][2])
-    terminal.say(_opening(asked, runs[0][2]))
-    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.strategies}
-    for number, (name, seed, config) in enumerate(runs, 1):  # seeds outside: strategies take turns
-        report = _run(config, asked)
+    terminal.say(_opening(options, runs[0][2]))
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in options.strategies}
+    for number, (name, seed, config) in enumerate(
+        runs, 1
+    ):  # seeds in the outer loop, so that strategies alternate
+        report = _run(config, options)
         reports[name].append(report)
-        _keep(asked, reports)
+        _keep(options, reports)
         terminal.say(
             f"  {number}/{len(runs)}  seed {seed}  {name:18} AUC {terminal.figure(report['auc'])}  "
             f"{report['examples_per_second']:,.0f} ex/s"
         )
-    arms = compare(reports, margin=asked.margin, price=asked.price)
-    terminal.say(table(arms, asked))
-    for sentence in notes(arms, reports, asked):
+    arms = compare(reports, margin=options.margin, price=options.price)
+    terminal.say(table(arms, options))
+    for sentence in notes(arms, reports, options):
         terminal.say(sentence)
-    _write(asked, arms, reports)
+    _write(options, arms, reports)
 
 
-def _config(asked: CompareOptions, strategy: str, seed: int) -> Config:
+def _config(options: CompareOptions, strategy: str, seed: int) -> Config:
     name, written = parse_strategy(strategy)
     words = [
-        *asked.settings,
-        *asked.inject,
+        *options.settings,
+        *options.inject,
         f"strategy={name}",
         *(f"strategy.{key}={value}" for key, value in written.items()),
         f"train.seed={seed}",
         "train.baseline=false",
     ]
-    return load_config(asked.config, words)
+    return load_config(options.config, words)
 
 
-def _run(config: Config, asked: CompareOptions) -> dict[str, Any]:
+def _run(config: Config, options: CompareOptions) -> dict[str, Any]:
     from gearshift.config import build  # imports torch
 
-    run = build.start(config, command=f"gearshift compare {shlex.quote(asked.config)}")
-    for sentence in getattr(run, "remarks", ()):  # nobody looks at the messages of single runs
+    run = build.start(config, command=f"gearshift compare {shlex.quote(options.config)}")
+    for sentence in getattr(run, "remarks", ()):  # the messages of single runs are not shown
         warn(sentence)
     report = dict(run.wait().report)
     if report["auc"] is None:
         raise UserError(
-            f"{run.folder}: the AUC is undefined, the {report['measured_on']} data have one class only"
+            f"{run.folder}: the AUC is undefined, because the {report['measured_on']} data has only one class"
         )
     return report
 
 
-def _opening(asked: CompareOptions, config: Config) -> str:
+def _opening(options: CompareOptions, config: Config) -> str:
     cluster = config.cluster
-    said = "Same data, model, settings and seeds; "
-    said += f"{cluster.workers} workers, global batch {config.train.global_batch:,}."
+    text = "Same data, model, settings and seeds; "
+    text += f"{cluster.workers} workers, global batch {config.train.global_batch:,}."
     if cluster.inject is not None:
         words = (
             ", ".join([*cluster.inject.slow, *cluster.inject.lognormal, *cluster.inject.bursts])
             or "nothing slow"
         )
-        said += f" Batches take {cluster.inject.step:g} s, injected ({words})."
-    return said
+        text += f" Batches take {cluster.inject.step:g} s, injected ({words})."
+    return text
 
 
-def table(arms: Sequence[StrategyRuns], asked: CompareOptions) -> str:
-    heads, rows = _lines(arms, asked, "$ / 1 B examples")
+def table(arms: Sequence[StrategyRuns], options: CompareOptions) -> str:
+    heads, rows = _lines(arms, options, "$ / 1 B examples")
     under = [*_UNDER, *[""] * (len(heads) - len(_UNDER))]
     return terminal.table(heads, [under, *rows], right="lll" + "r" * (len(heads) - 3))
 
 
 def _lines(
-    arms: Sequence[StrategyRuns], asked: CompareOptions, price: str
+    arms: Sequence[StrategyRuns], options: CompareOptions, price: str
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows; with a column for what only some comparisons have."""
+    """Heads and rows, with a column for figures that only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
     if any(arm.sync_gap is not None for arm in arms):
         heads.append("sync gap")
         for row, arm in zip(rows, arms, strict=True):
             row.append("-" if arm.sync_gap is None else f"{arm.sync_gap:.1f}")
-    if asked.price is not None:
+    if options.price is not None:
         heads.append(price)
         for row, arm in zip(rows, arms, strict=True):
             row.append(f"{arm.price_per_billion:,.2f}")
@@ -139,62 +141,64 @@ def _row(arm: StrategyRuns) -> list[str]:
     ]
 
 
-def interval_text(found: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     """.7712 +- .0004"""
-    half = "" if math.isnan(found.half) else f" +- {terminal.figure(found.half)}"
-    return terminal.figure(found.mean) + half
+    half = "" if math.isnan(interval.half) else f" +- {terminal.figure(interval.half)}"
+    return terminal.figure(interval.mean) + half
 
 
-def difference_text(found: Interval) -> str:
+def difference_text(interval: Interval) -> str:
     """-.0006 [-.0011, -.0001]"""
-    mean, low, high = (f"{bound:+.4f}".replace("0.", ".", 1) for bound in (found.mean, found.low, found.high))
-    return mean if math.isnan(found.half) else f"{mean} [{low}, {high}]"
+    mean, low, high = (
+        f"{bound:+.4f}".replace("0.", ".", 1) for bound in (interval.mean, interval.low, interval.high)
+    )
+    return mean if math.isnan(interval.half) else f"{mean} [{low}, {high}]"
 
 
 def notes(
-    arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], asked: CompareOptions
+    arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]], options: CompareOptions
 ) -> list[str]:
-    said = [
-        f'"same" = the whole interval lies within +-{terminal.figure(asked.margin, 3)} (--margin); '
+    sentences = [
+        f'"same" = the whole interval lies within +-{terminal.figure(options.margin, 3)} (--margin); '
         '"worse"/"better" = all of it lies outside, on that side; otherwise "unclear".'
     ]
     for arm in arms:
         if arm.more_seeds:
-            said.append(f"{arm.strategy}: about {arm.more_seeds} more seeds would likely settle it.")
-    if asked.seeds == 1:
-        said.append("One seed gives no interval; --seeds 5 does.")
+            sentences.append(f"{arm.strategy}: about {arm.more_seeds} more seeds would likely settle it.")
+    if options.seeds == 1:
+        sentences.append("One seed gives no interval; --seeds 5 does.")
     first = reports[arms[0].strategy][0]
     if first["injected"]:
-        overrun = max(report["injected"]["overrun"] for own in reports.values() for report in own)
-        said.append(
+        overrun = max(report["injected"]["overrun"] for runs in reports.values() for report in runs)
+        sentences.append(
             f"Slowness is injected. Possible = sum of worker rates = {first['injected']['possible']:,.0f} ex/s."
         )
         if overrun > 0.05:
-            said.append(
-                f"In {100 * overrun:.0f} % of the batches the work itself took longer than the injected duration: "
-                "the speeds say little; raise cluster.inject.step"
+            sentences.append(
+                f"In {100 * overrun:.0f} % of the batches the work itself took longer than the injected duration, "
+                "so the speeds are not meaningful; raise cluster.inject.step"
             )
-    return said
+    return sentences
 
 
-def _keep(asked: CompareOptions, reports: dict[str, list[dict[str, Any]]]) -> None:
-    """What is known so far, should the rest not come."""
-    asked.out.mkdir(parents=True, exist_ok=True)
-    run_folder.export_json(asked.out / "compare.json", {"reports": reports, "margin": asked.margin})
+def _keep(options: CompareOptions, reports: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the results so far, in case the comparison is interrupted."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    run_folder.export_json(options.out / "compare.json", {"reports": reports, "margin": options.margin})
 
 
 def _write(
-    asked: CompareOptions, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]
+    options: CompareOptions, arms: Sequence[StrategyRuns], reports: dict[str, list[dict[str, Any]]]
 ) -> None:
-    asked.out.mkdir(parents=True, exist_ok=True)
-    found = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": asked.margin}
-    run_folder.export_json(asked.out / "compare.json", found)
-    run_folder.export_text(asked.out / "compare.md", markdown(arms, asked) + "\n")
-    terminal.say(f"Wrote {asked.out / 'compare.json'}, {asked.out / 'compare.md'}.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = {"arms": [arm.as_json() for arm in arms], "reports": reports, "margin": options.margin}
+    run_folder.export_json(options.out / "compare.json", results)
+    run_folder.export_text(options.out / "compare.md", markdown(arms, options) + "\n")
+    terminal.say(f"Wrote {options.out / 'compare.json'}, {options.out / 'compare.md'}.")
 
 
-def markdown(arms: Sequence[StrategyRuns], asked: CompareOptions) -> str:
-    heads, rows = _lines(arms, asked, "$ / 1 B")
+def markdown(arms: Sequence[StrategyRuns], options: CompareOptions) -> str:
+    heads, rows = _lines(arms, options, "$ / 1 B")
     return markdown_table(heads, rows)
 
 

@@ -1,4 +1,4 @@
-"""`gearshift switch`, `resize`, `stop` and `checkpoint`: asks a live run, and says in a sentence what it did."""
+"""`gearshift switch`, `resize`, `stop` and `checkpoint`: send a request to a live run and print the result."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from typing import Any
 
 from gearshift.cli import terminal
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
+from gearshift.run.handle import RunHandle
+from gearshift.run.remote_run import RemoteRun
 
-STOP_SECONDS = 120.0  # to write a checkpoint
+STOP_SECONDS = 120.0  # time to write a checkpoint
 
 
 def switch(words: list[str], *, reason: str) -> None:
-    """`words`: a run if there are two, a strategy, and settings as key=value."""
+    """`words`: optionally a run, then a strategy, then settings as key=value."""
     named = [word for word in words if "=" not in word]
     if len(named) not in (1, 2):
         raise UserError("name a run and a strategy: gearshift switch last gba max_lag=4")
-    folder = run_of(named[0] if len(named) == 2 else "last")
+    run = attached(named[0] if len(named) == 2 else "last")
     settings = dict(_setting(word) for word in words if "=" in word)
-    done = control.ask(folder, "switch", strategy=named[-1], settings=settings, reason=reason)
-    under_way = "1 batch" if done["adopted"] == 1 else f"{done['adopted']:,} batches"
+    control.refuse_reserved(named[-1], settings)
+    done = run.switch(named[-1], reason=reason, **settings)
+    under_way = "1 batch" if done.adopted == 1 else f"{done.adopted:,} batches"
     terminal.say(
-        f"switched {folder.name} from {done['before']} to {done['strategy']} after step {done['step']:,} "
-        f"in {done['seconds']:.1f} s; {under_way} under way taken over, {done['discarded'] or 'none'} lost"
+        f"switched {run.folder.name} from {done.before} to {done.strategy} after step {done.step:,} "
+        f"in {done.seconds:.1f} s; {under_way} under way taken over, {done.discarded or 'none'} lost"
     )
 
 
 def resize(run: str, workers: int) -> None:
-    folder = run_of(run)
-    control.ask(folder, "resize", workers=workers)
+    asked = attached(run)
+    asked.resize(workers)
     said = "1 worker" if workers == 1 else f"{workers} workers"
-    terminal.say(f"{folder.name} goes on with {said}; the global batch stays what it was")
+    terminal.say(f"{asked.folder.name} goes on with {said}; the global batch stays what it was")
 
 
 def stop(run: str) -> None:
-    folder = run_of(run)
-    control.ask(folder, "stop")
+    asked = attached(run)
+    asked.stop()
+    folder = asked.folder
     until = time.monotonic() + STOP_SECONDS
     while (record := run_folder.read(folder)).is_live:
         if time.monotonic() > until:
             raise UserError(
-                f"{folder.name} was asked to stop and has not ended after {STOP_SECONDS:g} s; "
-                "a slow step, or a large checkpoint: look again with `gearshift runs`"
+                f"{folder.name} was asked to stop but has not ended after {STOP_SECONDS:g} s; "
+                "the step may be slow or the checkpoint large: check again with `gearshift runs`"
             )
         time.sleep(0.1)
     if record.state != "stopped":
@@ -53,15 +57,20 @@ def stop(run: str) -> None:
 
 
 def checkpoint(run: str) -> None:
-    folder = run_of(run)
-    step = control.ask(folder, "checkpoint")["step"]
+    asked = attached(run)
+    asked.checkpoint()
+    folder, step = asked.folder, asked.status().step
     terminal.say(
-        f"{folder.name} saves a checkpoint after the step that follows step {step:,}, in {folder}/checkpoints"
+        f"{folder.name} saves a checkpoint after its next step (now at step {step:,}), in {folder}/checkpoints"
     )
 
 
+def attached(name: str) -> RunHandle:
+    return RemoteRun(run_of(name))
+
+
 def run_of(name: str) -> Path:
-    folder = run_folder.find(name)
+    folder = catalog.find(name)
     return folder.resolve() if folder.is_symlink() else folder
 
 

@@ -1,6 +1,6 @@
-"""`gearshift demo`: a generated click log, a model, its AUC beside the best reachable, what comes next.
+"""`gearshift demo`: a generated click log, a model, its AUC next to the best possible, and next steps.
 
-Then the same model on four workers, of which one turns slow, and a switch while it trains.
+Then the same model runs on four workers, one of which becomes slow, with a switch during the training.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gearshift.cli.evaluate import evaluate
 from gearshift.cli.predict import predict
 from gearshift.cli.train import command_line, follow
 from gearshift.config import Config, load_config
-from gearshift.config.units import parse_count
 from gearshift.run import folder as run_folder
+from gearshift.settings.units import parse_count
 
 NEW_EXAMPLES = 20_000
 _CONFIG = """\
@@ -54,7 +54,7 @@ UNEVEN = 300_000  # examples
 
 
 def demo(folder: Path, examples: str) -> int:
-    """Returns the exit code."""
+    """Run the demo; returns the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "demo.yaml"
     run_folder.export_text(file, _CONFIG.format(examples=examples, runs=folder / "runs"))
@@ -78,12 +78,12 @@ def demo(folder: Path, examples: str) -> int:
 
 
 def _change_gear(folder: Path, examples: str) -> int:
-    """One worker turns slow, and the run goes on in another strategy: what each phase trained per second."""
+    """One worker becomes slow and the run switches its strategy. Prints the speed of each phase."""
     from gearshift.config.build import start
 
     if parse_count(examples) < UNEVEN:
         terminal.say(
-            f"\nThe slow worker and the switch take {UNEVEN:,} examples: leave out --examples to see them."
+            f"\nThe slow worker and the switch need {UNEVEN:,} examples: omit --examples to see them."
         )
         return 0
     file = folder / "uneven.yaml"
@@ -114,17 +114,17 @@ def _say_speeds(seen: list[tuple[float, int]]) -> None:
         "worker 3 is 5x slower": (SLOW + 1, SWITCH),
         "switched to gba": (SWITCH + 1, seen[-1][0]),
     }
-    said = []
+    lines = []
     for name, (begin, end) in phases.items():
         inside = [moment for moment in seen if begin <= moment[0] <= end]
         if len(inside) < 2 or inside[-1][0] == inside[0][0]:
-            return  # it ended before
+            return  # it ended earlier
         (before, some), (after, more) = inside[0], inside[-1]
-        said.append(f"  {name:24} {(more - some) / (after - before):>8,.0f} examples/s")
+        lines.append(f"  {name:24} {(more - some) / (after - before):>8,.0f} examples/s")
     terminal.say(
-        "A slow worker held all up; the switch left nobody waiting, with nothing re-tuned (slowness injected):"
+        "One slow worker held up the others; after the switch none waits, and nothing was re-tuned (injected delay):"
     )
-    for line in said:
+    for line in lines:
         terminal.say(line)
 
 
@@ -137,7 +137,7 @@ def _teacher_auc(config: Config) -> str:
     from gearshift.data.synthetic import ClickLog
 
     assert config.data.synthetic is not None
-    return terminal.figure(ClickLog(**config.data.synthetic.model_dump()).teacher_auc().value)
+    return terminal.figure(ClickLog(**vars(config.data.synthetic)).teacher_auc().value)
 
 
 def _use(run: Path, config: Config, folder: Path) -> None:
@@ -153,11 +153,11 @@ def _use(run: Path, config: Config, folder: Path) -> None:
 
 
 def _write_next_day(config: Config, path: Path) -> None:
-    """Examples of the day after, which no model has seen, as a file like a user's own."""
+    """Write examples of the next day, which the model has not seen, like a user's file."""
     from gearshift.data.synthetic import ClickLog
 
     assert config.data.synthetic is not None
-    settings = config.data.synthetic.model_dump()
+    settings = vars(config.data.synthetic)
     days = settings["days"] + 1
     whole = path.with_name(f".{path.name}.all")
     ClickLog(**{**settings, "days": days, "examples": days * NEW_EXAMPLES}).write_csv(whole)

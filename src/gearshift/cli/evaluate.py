@@ -1,6 +1,6 @@
-"""`gearshift evaluate`: measures of one model, whole and by slice; or of two, paired on the same examples.
+"""`gearshift evaluate`: metrics of one model, overall and by slice; or of two, paired on the same examples.
 
-A model of several tasks gives a block for each.
+A model with several tasks gives a block for each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gearshift.cli.arguments import (
     open_files,
     open_model,
     own_data,
+    report_skipped,
     settings_and_others,
-    tell_skipped,
 )
 from gearshift.cli.train import check_writable
 from gearshift.errors import UserError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gearshift.data.missing_columns import MissingColumnsMode
     from gearshift.metrics import Collected, Measured, Measures
 
-READING = ("csv", "bad_lines", "format", "label")  # settings of how data are read
+READING = ("csv", "bad_lines", "format", "label")  # settings that define how the data is read
 SHOWN_SLICES = 30
 ALL = "all"
 DAY_SECONDS = 86_400
@@ -49,7 +49,7 @@ def evaluate(
     settings, others = settings_and_others(arguments, "evaluate", READING)
     models, data = _sorted_arguments(others)
     if not models:
-        raise UserError("name a run to measure, such as: gearshift evaluate last")
+        raise UserError("give a run to measure, such as: gearshift evaluate last")
     opened = [open_model(name, settings) for name in models]
     if len(opened) == 2:
         if by is not None:
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _sorted_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(models, data): the first argument is a run, a second one may be."""
+    """(models, data): the first argument is a run, the second may be one."""
     two = len(arguments) > 1 and is_model(arguments[1])
     return (arguments[:2], arguments[2:]) if two else (arguments[:1], arguments[1:])
 
@@ -81,24 +81,24 @@ def measure(
     else:
         dataset = own_data(opened, schema)
     if by_day and dataset.schema.time is None:
-        raise UserError(f"--by day: the data have no column `{schema.time}`")
+        raise UserError(f"--by day: the data has no column `{schema.time}`")
     keys = None if by is None else _days if by_day else partial(_texts, column=by)
     tasks = [label.task for label in schema.labels]
     unseen = UnseenIds(opened.model.learner, dataset, BATCH)
     collected = collect(unseen.watch(opened.predictions(dataset, corrected=False)), len(tasks), keys)
     figures: list[dict[str, Any]] = []
-    for task, found in zip(tasks, collected, strict=True):
+    for task, task_results in zip(tasks, collected, strict=True):
         if len(tasks) > 1:
             terminal.say(f"{'' if task is tasks[0] else chr(10)}task {task}")
-        named = _named(found, by_day=by_day)
-        _tell(named, by, schema.group)
+        named = _named(task_results, by_day=by_day)
+        _print(named, by, schema.group)
         rows = [{"task": task, "slice": name, **_figures(measured)} for name, measured in named]
         whole = Scored("these data", named[0][1].measures, unseen=unseen.shares if task is tasks[0] else {})
         rows[0]["warnings"] = warnings_of(whole)
         for sentence in rows[0]["warnings"]:
             terminal.say(f"Warning: {sentence}")
         figures += rows
-    tell_skipped(dataset)
+    report_skipped(dataset)
     return figures
 
 
@@ -116,7 +116,7 @@ def _texts(batch: Batch, column: str) -> list[str]:
 
 
 def _named(collected: Collected, *, by_day: bool) -> list[tuple[str, Measured]]:
-    """All examples first, then the slices: days in order, others by size."""
+    """All examples first, then the slices: days in order, other slices by size."""
     from gearshift.metrics import day_name
 
     name = day_name if by_day else str
@@ -125,7 +125,7 @@ def _named(collected: Collected, *, by_day: bool) -> list[tuple[str, Measured]]:
     return [(ALL, collected.whole()), *slices]
 
 
-def _tell(named: list[tuple[str, Measured]], by: str | None, group: str | None) -> None:
+def _print(named: list[tuple[str, Measured]], by: str | None, group: str | None) -> None:
     _print_slices(by or "", named[: SHOWN_SLICES + 1])
     if len(named) > SHOWN_SLICES + 1:
         terminal.say(f"... and {len(named) - SHOWN_SLICES - 1} more (all of them: --json FILE)")
@@ -140,17 +140,23 @@ def _approximation(measured: Measured) -> str:
     bound = measured.measures.auc_bound
     if not bound > 0:
         return ""
-    return f"AUC: approximate, of too many examples to keep; the exact one is within {bound:.1g} of it."
+    return (
+        f"AUC: approximate, because there are too many examples; the exact value is within {bound:.1g} of it."
+    )
 
 
 def _weighting(measured: Measured, group: str | None) -> str:
-    found = measured.grouped
-    if found is None:
+    grouped = measured.grouped
+    if grouped is None:
         return ""
-    sample = f" (a sample, one in {found.one_in}, as there are too many examples)" if found.one_in > 1 else ""
+    sample = (
+        f" (a sample, one in {grouped.one_in}, because there are too many examples)"
+        if grouped.one_in > 1
+        else ""
+    )
     return (
-        f"gAUC: mean of the AUCs within each `{group}`, weighted by its examples; {terminal.count(found.counted)} of "
-        f"{terminal.count(found.groups)} have both clicks and non-clicks and count{sample}."
+        f"gAUC: mean of the AUCs within each `{group}`, weighted by its examples; {terminal.count(grouped.counted)} of "
+        f"{terminal.count(grouped.groups)} have both clicks and non-clicks and count{sample}."
     )
 
 
@@ -158,7 +164,7 @@ def _print_calibration(measured: Measured) -> None:
     rows = measured.measures.calibration_table
     if not rows:
         return
-    terminal.say("\nCalibration, for each tenth of the examples by prediction")
+    terminal.say("\nCalibration by decile of predicted probability")
     weighted = sum(row.count for row in rows) != measured.measures.examples
     heads = ["predicted", "observed", "ratio", "weight" if weighted else "examples"]
     written = [
@@ -209,18 +215,18 @@ def _with_error(value: float | None, error: float | None) -> str:
 def compare(
     first: Opened, second: Opened, paths: list[str], missing_columns: MissingColumnsMode = "fail"
 ) -> list[dict[str, Any]]:
-    """Both models on the same examples; the difference has a smaller interval than either AUC."""
+    """Both models on the same examples. The difference has a smaller interval than either AUC."""
     if not paths:
-        raise UserError("name the data to compare on: gearshift evaluate RUN RUN DATA")
+        raise UserError("add the data to compare on: gearshift evaluate RUN RUN DATA")
     tasks = [label.task for label in first.schema.labels]
     others = [label.task for label in second.schema.labels]
     shared = [task for task in tasks if task in others]
     if not shared:
         raise UserError(
-            f"{first.name} predicts {', '.join(tasks)} and {second.name} {', '.join(others)}; "
+            f"{first.name} predicts {', '.join(tasks)} and {second.name} predicts {', '.join(others)}; "
             "they have no task in common"
         )
-    why_all = "two runs are compared on the same examples"
+    why_all = "two runs must be compared on the same examples"
     datasets = [
         open_files(paths, opened.schema, opened.config, why_all=why_all, missing_columns=missing_columns)
         for opened in (first, second)
@@ -237,13 +243,13 @@ def compare(
     for pair in pairs:
         if len(pairs) > 1:
             terminal.say(f"{'' if pair is pairs[0] else chr(10)}task {pair.task}")
-        figures += pair.tell(first.name, second.name)
+        figures += pair.report(first.name, second.name)
     return figures
 
 
 @dataclass
 class Pair:
-    """Two models on one task, which is column `a` of the one and `b` of the other."""
+    """Two models on one task, which is output `a` of the first and output `b` of the second."""
 
     task: str
     a: int
@@ -253,7 +259,7 @@ class Pair:
     def update(self, batch: Batch, a_BT: Any, b_BT: Any) -> None:
         self.kept.append((batch.labels_BT[:, self.a], a_BT[:, self.a], b_BT[:, self.b], batch.weights_B))
 
-    def tell(self, first: str, second: str) -> list[dict[str, Any]]:
+    def report(self, first: str, second: str) -> list[dict[str, Any]]:
         import numpy as np
 
         from gearshift.metrics import Collected, paired_auc_difference
@@ -266,12 +272,12 @@ class Pair:
             None if column[0] is None else np.concatenate(column) for column in zip(*self.kept, strict=True)
         ]
         labels, a, b, weights = joined
-        found = paired_auc_difference(labels, a, b, weights)
+        paired = paired_auc_difference(labels, a, b, weights)
         named = [(name, collected.whole()) for name, collected in zip((first, second), both, strict=True)]
         _print_slices("run", named)
-        low, high = found.interval
-        signed = [f"{value:+.4f}".replace("0.", ".", 1) for value in (-found.difference, -high, -low)]
+        low, high = paired.interval
+        signed = [f"{value:+.4f}".replace("0.", ".", 1) for value in (-paired.difference, -high, -low)]
         interval = f"{signed[0]} [{signed[1]}, {signed[2]}]"
         terminal.say(f"{second} - {first}: AUC {interval}, 95 %, paired on the same examples")
-        difference = {"task": self.task, "auc_difference": -found.difference, "low": -high, "high": -low}
+        difference = {"task": self.task, "auc_difference": -paired.difference, "low": -high, "high": -low}
         return [*({"task": self.task, "run": name, **_figures(m)} for name, m in named), difference]

@@ -1,4 +1,4 @@
-"""How `gearshift --help` lists the commands. Plain text: importing what draws boxes takes longer than all else."""
+"""The command list of `gearshift --help`. It is plain text, because importing a box renderer is slow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 
 class Sections(TyperGroup):
-    """Lists the commands under their headings, in the order they are written here."""
+    """Lists the commands under their headings, in the order below."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(map(len, self.commands))

@@ -1,4 +1,4 @@
-"""`gearshift init`: looks at a file, says what it guesses and why, writes a config that trains as it is."""
+"""`gearshift init`: inspects a file, explains what it infers, and writes a config that is ready to train."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from gearshift.cli.init_config import Extent, split_of, written
 from gearshift.cli.train import check_writable
 from gearshift.config.data import DataSection
 from gearshift.config.files import exists, hint
-from gearshift.config.load import DATA_ENDINGS, config_from
+from gearshift.config.load import config_from
 from gearshift.config.overrides import parse_value
-from gearshift.config.units import parse_text
+from gearshift.data.readers.formats import ENDINGS
 from gearshift.errors import DataWarning, UserError
 from gearshift.run import folder as run_folder
+from gearshift.settings.units import parse_text
 
 
 def init(
@@ -31,7 +32,7 @@ def init(
     force: bool,
     settings: Sequence[str] = (),
 ) -> None:
-    """`settings` are key=value, of how the data are read."""
+    """`settings` are key=value words that define how the data is read."""
     target = output or Path(f"{stem(data)}.yaml")
     if not exists(str(data)):
         raise UserError(f"no such file: {data}{hint(str(data))}")
@@ -39,25 +40,25 @@ def init(
     if target.exists() and not force:
         raise UserError(f"{target} exists; overwrite it with --force, or write elsewhere: -o FILE")
 
-    from gearshift.data.dataset import CsvFormat, read
+    from gearshift.data.dataset import read
     from gearshift.data.infer.schema import infer
 
     stated = _stated(settings)
-    csv = CsvFormat(**stated.csv.settings())
-    csv = csv if encoding is None else replace(csv, encoding=encoding)
-    found = infer(str(data), label=label, time=time, positive=_rule(positive), csv=csv, format=stated.format)
+    csv = stated.csv if encoding is None else replace(stated.csv, encoding=encoding)
+    rule = _rule(positive)
+    inferred = infer(str(data), label=label, time=time, positive=rule, csv=csv, format=stated.format)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # `found` has them
-        dataset = read(str(data), found.schema, format=found.format, csv=found.csv)
+        warnings.simplefilter("ignore", DataWarning)  # `inferred` has them
+        dataset = read(str(data), inferred.schema, format=inferred.format, csv=inferred.csv)
     extent = Extent(dataset.estimate(), dataset.time_range())
-    text = written(found, data, stem(data), extent, skip=stated.bad_lines.skip)
-    run_folder.export_text(target, text)  # before a word is said: who reads along may stop reading
-    terminal.say(f"{data}: {found.sample}")
-    rows = [(guess.column, guess.guess, guess.why) for guess in found.guesses]
+    text = written(inferred, data, stem(data), extent, skip=stated.bad_lines.skip)
+    run_folder.export_text(target, text)  # before any output: a reader of the output may stop reading
+    terminal.say(f"{data}: {inferred.sample}")
+    rows = [(guess.column, guess.guess, guess.why) for guess in inferred.guesses]
     terminal.say(terminal.table(("column", "guess", "why"), rows, indent=2))
-    split = split_of(found, extent)
+    split = split_of(inferred, extent)
     terminal.say(f"  validation: split by {split.by} ({split.why.partition(';')[0]})")
-    for warning in found.warnings:
+    for warning in inferred.warnings:
         terminal.say(f"Warning: {warning}" + "." * (not warning.endswith(("?", "."))))
     lines = text.count("\n")
     terminal.say(
@@ -67,19 +68,19 @@ def init(
 
 
 def _stated(settings: Sequence[str]) -> DataSection:
-    """The data section of these settings alone; others than those of reading are refused."""
+    """The data section with only these settings. Settings that do not concern reading are refused."""
     for text in settings:
         key = text.partition("=")[0].strip()
         if not re.fullmatch(r"data\.(csv(\.\w+)?|bad_lines(\.skip)?|format)", key):
             raise UserError(
-                f"{text}: init takes data.csv, data.bad_lines and data.format; the label is --label and --positive, "
-                "all else is set in the config that it writes"
+                f"{text}: init takes data.csv, data.bad_lines and data.format; set the label with --label and "
+                "--positive, and everything else in the config that it writes"
             )
     return config_from({}, settings).data
 
 
 def _rule(positive: str | None) -> str | list[str] | None:
-    """A value, a list in YAML, or a threshold; numbers as they were typed."""
+    """A value, a list in YAML, or a threshold. Numbers keep their spelling."""
     if positive is None:
         return None
     value = parse_value(positive, "--positive")
@@ -89,6 +90,6 @@ def _rule(positive: str | None) -> str | list[str] | None:
 def stem(data: Path) -> str:
     """`clicks` for clicks.csv.gz."""
     name = data.name
-    while name.endswith(DATA_ENDINGS):
+    while name.endswith(ENDINGS):
         name = name.rpartition(".")[0]
     return name or "clicks"

@@ -1,4 +1,4 @@
-"""The text of a config from what `infer` found in a file: every guess on its own line, with its reason."""
+"""The text of a config from the results of `infer`: every guess on a separate line, with its reason."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from gearshift.config.document import dump_flow
 from gearshift.config.features import entry_of
+from gearshift.config.few_steps import halved_for_steps
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 
 _COMMENT_AT = 74
+TRAINING_SHARE = 0.9  # of the examples: the rest measures
 
 
 class ShownGuess(Protocol):
@@ -33,7 +35,7 @@ class ShownGrouping(Protocol):
 
 
 class ShownGuesses(Protocol):
-    """What data.infer found, as far as a config shows it."""
+    """The results of data.infer that a config shows."""
 
     @property
     def format(self) -> str: ...
@@ -49,28 +51,28 @@ class ShownGuesses(Protocol):
 
 @dataclass(frozen=True)
 class Extent:
-    """How much data there is."""
+    """The amount of data."""
 
     examples: int
     times: tuple[int, int] | None = None  # epoch seconds of the first and last example
 
     @property
     def has_days(self) -> bool:
-        """A share of a shorter time may hold all examples, or none."""
+        """Whether the data spans days. A share of a shorter time may contain all examples, or none."""
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
-def written(found: ShownGuesses, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
-    """`skip`: how many bad lines the user allows."""
-    why = {guess.column: guess.why for guess in found.guesses}
+def written(inferred: ShownGuesses, data: Path, name: str, extent: Extent, skip: int = 0) -> str:
+    """The config as text; `skip` is the number of bad lines that the user allows."""
+    why = {guess.column: guess.why for guess in inferred.guesses}
     lines = [
         f"# Written by `gearshift init {_plain(str(data))}`: guesses, and why. All keys: docs/config.md",
         f"name: {dump_flow(name)}",
         "data:",
-        *(f"  {line}" for line in _data_lines(found, data, why, extent)),
+        *(f"  {line}" for line in _data_lines(inferred, data, why, extent)),
         *([f"  bad_lines: {{skip: {skip}}}"] if skip else []),
-        *_feature_lines(found, why),
-        *_training_lines(found.schema, extent.examples),
+        *_feature_lines(inferred, why),
+        *_training_lines(inferred.schema, extent.examples),
     ]
     return "\n".join(lines) + "\n"
 
@@ -80,18 +82,18 @@ def _commented(line: str, comment: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, without what YAML forbids even in comments."""
+    """The text on one line, without characters that YAML forbids even in comments."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _data_lines(found: ShownGuesses, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
-    schema: columns.Schema = found.schema
-    lines = [f"train: {dump_flow(str(data))}", _split_line(split_of(found, extent))]
-    if found.format != "parquet":
-        lines.append(f"format: {found.format}")
-    if _csv_settings(found.csv) and found.format in ("csv", "jsonl"):
+def _data_lines(inferred: ShownGuesses, data: Path, why: Mapping[str, str], extent: Extent) -> list[str]:
+    schema: columns.Schema = inferred.schema
+    lines = [f"train: {dump_flow(str(data))}", _split_line(split_of(inferred, extent))]
+    if inferred.format != "parquet":
+        lines.append(f"format: {inferred.format}")
+    if _csv_settings(inferred.csv) and inferred.format in ("csv", "jsonl"):
         lines.append(
-            _commented(f"csv: {dump_flow(_csv_settings(found.csv))}", _missing_words(found.csv.null))
+            _commented(f"csv: {dump_flow(_csv_settings(inferred.csv))}", _missing_words(inferred.csv.null))
         )
     label = schema.labels[0]
     lines.append(_commented(f"label: {dump_flow(_label(label))}", why.get(label.column)))
@@ -112,21 +114,21 @@ def _label(label: columns.Label) -> Any:
 
 
 def _csv_settings(csv: Any) -> dict[str, Any]:
-    """What was found out, so that the next file is read in the same way."""
+    """The detected settings, so that the next file is read in the same way."""
     keys = [field.name for field in dataclasses.fields(csv)]
-    found = {key: getattr(csv, key) for key in keys if getattr(csv, key) is not None}
+    detected = {key: getattr(csv, key) for key in keys if getattr(csv, key) is not None}
     usual = {"null": ("",), "quote": '"', "escape": "none", "trim": False, "decimal": "."}
     if csv.thousands is not None:
-        del usual["decimal"]  # one says what the other is
-    chosen = {key: value for key, value in found.items() if value != usual.get(key)}
+        del usual["decimal"]  # each implies the other
+    chosen = {key: value for key, value in detected.items() if value != usual.get(key)}
     if chosen.get("header"):
-        chosen.pop("columns", None)  # the header names them
+        chosen.pop("columns", None)  # they are in the header
     return {key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}
 
 
 def _missing_words(null: Sequence[str]) -> str | None:
     words = [word for word in null if word]
-    return f"{', '.join(words)} seen: read as missing" if words else None
+    return f"{', '.join(words)} occur in the data and are read as missing" if words else None
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,14 @@ class GuessedSplit:
     why: str
 
 
-def split_of(found: ShownGuesses, extent: Extent) -> GuessedSplit:
-    """By time if there is one, else the end of the file, unless the end has other users than the beginning."""
+def split_of(inferred: ShownGuesses, extent: Extent) -> GuessedSplit:
+    """By time if there is one, otherwise the end of the file, unless its users differ from the beginning."""
     if extent.has_days:
-        return GuessedSplit("time", "the last 10 % in time measure; or  valid: FILE")
-    if found.grouping is None:
-        return GuessedSplit("end", "the last 10 % of the file measure; or  valid: FILE")
+        return GuessedSplit("time", "validation on the last 10 % in time; or  valid: FILE")
+    if inferred.grouping is None:
+        return GuessedSplit("end", "validation on the last 10 % of the file; or  valid: FILE")
     why = (
-        f"{found.grouping.words}, so the end of the file is not representative; validation examples are drawn by "
+        f"{inferred.grouping.words}, so the end of the file is not representative; validation examples are selected by "
         "hash; or  valid: FILE"
     )
     return GuessedSplit("hash", why)
@@ -152,17 +154,17 @@ def _split_line(split: GuessedSplit) -> str:
     return _commented(f"split: {{by: {split.by}, valid: 10%}}", split.why)
 
 
-def _feature_lines(found: ShownGuesses, why: Mapping[str, str]) -> list[str]:
-    schema: columns.Schema = found.schema
-    known = KNOWN_LOGS.get(found.format)
+def _feature_lines(inferred: ShownGuesses, why: Mapping[str, str]) -> list[str]:
+    schema: columns.Schema = inferred.schema
+    known = KNOWN_LOGS.get(inferred.format)
     if known is not None and known.features == schema.features:
-        return [f"# features: those of every {found.format} log are built in"]
+        return [f"# features: those of every {inferred.format} log are built in"]
     lines = ["features:"]
     for feature in schema.features:
         lines.append(_commented(f"  - {dump_flow(_entry(feature))}", why.get(feature.name)))
     used = {feature.name for feature in schema.features} | {label.column for label in schema.labels}
     used |= {schema.time or "", schema.group or "", schema.weight or ""}
-    for guess in found.guesses:
+    for guess in inferred.guesses:
         if guess.column not in used:
             entry = _entry(guess.left_out or columns.Categorical(guess.column))
             lines.append(_commented(f"# - {dump_flow(entry)}", f"{guess.guess}: {guess.why}"))
@@ -175,11 +177,13 @@ def _entry(feature: columns.Feature) -> dict[str, Any]:
 
 
 def recommended_global_batch(examples: int) -> int:
-    """A power of two, which divides among 2, 4, 8, ... workers, and small enough for about 200 steps in an epoch.
+    """A power of two, which divides among 2, 4, 8, ... workers, and small enough for about 200 steps per epoch.
 
+    A small log gets smaller batches, so that its training part still makes the steps that `train` asks for.
     Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
     """
-    return 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
+    batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
+    return halved_for_steps(batch, TRAINING_SHARE * examples)
 
 
 def _training_lines(schema: columns.Schema, examples: int) -> list[str]:

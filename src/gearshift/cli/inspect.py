@@ -1,4 +1,4 @@
-"""`gearshift inspect`: what is in a run, a config, a checkpoint or a prepared folder. Changes nothing."""
+"""`gearshift inspect`: shows the contents of a run, a config, a checkpoint or a prepared folder. Read-only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gearshift.cli.runs import figures
 from gearshift.config import load_config
 from gearshift.data.schema import Bucketized, Feature, Numeric, Schema, Vector
 from gearshift.errors import UserError
+from gearshift.run import catalog
 from gearshift.run import folder as run_folder
 
 PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
@@ -25,19 +26,19 @@ def inspect(what: str, settings: list[str]) -> None:
     if path.suffix in (".yaml", ".yml"):
         return _config(path, settings)
     if settings:
-        raise UserError(f"settings change a config; {what} is none")
+        raise UserError(f"settings apply to a config, but {what} is not one")
     if (path / MANIFEST).is_file():
         return _folder(path)
     if parts := _parts(path):
         return _prepared_parts(path, parts)
-    return _run(run_folder.find(what))
+    return _run(catalog.find(what))
 
 
 def _config(path: Path, settings: list[str]) -> None:
     config = load_config(path, settings)
     schema = config.schema()
     if schema is not None:
-        terminal.say(schema_table(schema, config.model.dim))
+        terminal.say(schema_table(schema, config.model.settings().get("dim")))
         terminal.say()
     terminal.say(config.to_yaml().rstrip())
 
@@ -80,7 +81,7 @@ def _checkpoints(folder: Path) -> None:
 
 
 def _folder(path: Path) -> None:
-    """A checkpoint, a saved model or prepared data: each has a manifest."""
+    """A checkpoint, a saved model or prepared data. Each has a manifest."""
     manifest = _manifest(path)
     if "facts" in manifest:
         return _checkpoint(path, manifest)
@@ -93,7 +94,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     except ValueError:
         raise UserError(f"{path / MANIFEST} is damaged; the folder cannot be used") from None
     if not isinstance(manifest, dict) or not {"facts", "schema"} & manifest.keys():
-        raise UserError(f"{path / MANIFEST} is not Gearshift's")
+        raise UserError(f"{path / MANIFEST} was not written by Gearshift")
     return manifest
 
 
@@ -110,7 +111,7 @@ def _checkpoint(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _stored_rows(path: Path, files: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One line per store: its files are `name-0000.safetensors` and on."""
+    """One line per store; its files are `name-0000.safetensors` and so on."""
     stores: dict[str, list[str]] = {}
     for name in sorted(files):
         store, dash, number = name.removesuffix(".safetensors").rpartition("-")
@@ -125,7 +126,7 @@ def _stored_rows(path: Path, files: dict[str, Any]) -> Iterator[tuple[str, ...]]
 
 
 def safetensors_shapes(path: Path) -> dict[str, list[int]]:
-    """From the head of the file: 8 bytes of length, then JSON (the format's specification)."""
+    """Read from the header of the file: 8 bytes of length, then JSON (see the format's specification)."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         head = json.loads(file.read(length))
@@ -140,13 +141,13 @@ def _prepared(path: Path, manifest: dict[str, Any]) -> None:
 
 def _parts(path: Path) -> dict[Path, dict[str, Any]]:
     """The prepared parts in a folder, with their manifests."""
-    there = [path / name for name in PARTS if (path / name / MANIFEST).is_file()]
-    manifests = {part: _manifest(part) for part in there}
+    present = [path / name for name in PARTS if (path / name / MANIFEST).is_file()]
+    manifests = {part: _manifest(part) for part in present}
     return {part: manifest for part, manifest in manifests.items() if "facts" not in manifest}
 
 
 def _prepared_parts(path: Path, parts: dict[Path, dict[str, Any]]) -> None:
-    """All that `gearshift prepare` wrote: the parts have one schema, which the training data fitted."""
+    """All parts that `gearshift prepare` wrote. They share one schema, fitted on the training data."""
     examples = terminal.count(sum(manifest["examples"] for manifest in parts.values()))
     terminal.say(f"prepared   {path}  {examples} examples, {terminal.size(_parquet_bytes(path))}")
     rows = [_part_row(part, manifest) for part, manifest in parts.items()]

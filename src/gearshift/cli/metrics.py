@@ -1,4 +1,4 @@
-"""`gearshift metrics`: figures of a live run as Prometheus text, printed once or served on a port of this machine."""
+"""`gearshift metrics`: figures of a live run as Prometheus text, printed once or served on a local port."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def metrics(run: str, port: int | None) -> None:
 
 
 def page(folder: Path) -> str:
-    said = control.ask(folder, "metrics")
-    figures = prometheus.text(folder.name, control.status_of(said["status"]), said["processes"])
+    answer = control.ask(folder, "metrics")
+    figures = prometheus.text(folder.name, control.status_of(answer["status"]), answer["processes"])
     return figures + prometheus.state_text(folder.name, run_folder.read(folder).state)
 
 
 def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> str:
-    """For who looks again and again: a run that recovers or is over has a state, and no figures."""
+    """For repeated requests: a run that is recovering or over has a state but no figures."""
     try:
         return page(folder)
     except UserError:
@@ -51,13 +51,13 @@ def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> 
 
 
 def probe(folder: Path, watchers: dict[Path, Watcher] | None = None) -> tuple[int, str]:
-    """As /healthz of a service: 200 while the run is healthy or done, else 503, and a word why."""
+    """Like /healthz of a service: 200 while the run is healthy or done, otherwise 503, with a reason."""
     answer = look(folder, watchers=watchers)
     return 200 if answer.health == "healthy" else 503, f"{answer.health} {answer.why}".rstrip() + "\n"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    watchers: dict[Path, Watcher] = {}  # what was heard of the run, from one request to the next
+    watchers: dict[Path, Watcher] = {}  # what is known about the run, kept between requests
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds for a request
@@ -69,8 +69,8 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
                 elif self.path in ("/", "/metrics"):
                     self._answer(200, page_or_state(folder, watchers))
                 else:
-                    self._answer(404, "only /metrics and /healthz are here\n")
-            except (UserError, OSError) as error:  # the run's folder is gone, say
+                    self._answer(404, "not found; use /metrics or /healthz\n")
+            except (UserError, OSError) as error:  # for example, the run's folder is gone
                 self._answer(503, f"{error}\n")
 
         def _answer(self, code: int, body: str) -> None:

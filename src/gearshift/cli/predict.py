@@ -1,4 +1,4 @@
-"""`gearshift predict`: one probability per example, streamed to a file that appears when it is whole."""
+"""`gearshift predict`: one probability per example, streamed to a file that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearshift.cli import terminal
 from gearshift.cli.arguments import Opened, keeping, open_files, open_model, settings_and_others
-from gearshift.errors import UserError
+from gearshift.errors import UserError, naming_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +31,10 @@ def predict(
     keep: list[str],
     missing_columns: MissingColumnsMode = "fail",
 ) -> None:
-    """`arguments` are files, and settings of how they are read."""
+    """`arguments` are files, and settings that define how they are read."""
     settings, paths = settings_and_others(arguments, "predict", ("csv", "format"))
     if not paths:
-        raise UserError(f"name the data to predict on: gearshift predict {run} DATA -o {output}")
+        raise UserError(f"add the data to predict on: gearshift predict {run} DATA -o {output}")
     check_output(output, paths)
     opened = open_model(run, settings)
     schema = dataclasses.replace(keeping(opened.schema, *keep), time=None, group=None, weight=None)
@@ -53,13 +53,13 @@ def predict(
 
 
 def score_names(opened: Opened, keep: tuple[str, ...]) -> list[str]:
-    """`score`, or one per task."""
+    """`score`, or one name per task."""
     tasks = [label.task for label in opened.schema.labels]
     names = ["score"] if len(tasks) == 1 else [f"score_{task}" for task in tasks]
     for name in names:
         if name in keep:
             raise UserError(
-                f"the data's column `{name}` would stand beside the model's own; remove it from keep"
+                f"the data's column `{name}` conflicts with the model's output; remove it from keep"
             )
     return names
 
@@ -73,13 +73,13 @@ def _table(kept: pa.Table | None, names: list[str], probabilities_BT: Any) -> pa
 
 
 def check_output(output: Path, inputs: list[str]) -> None:
-    """Before the model is loaded rather than after it."""
+    """Check the output path before the model is loaded."""
     if _ending(output) not in (".csv", ".parquet", *_JSON):
         raise UserError(
-            f"cannot write {output}: name a .csv, .jsonl (both also with .gz or .zst) or .parquet file"
+            f"cannot write {output}: use a .csv, .jsonl (both also with .gz or .zst) or .parquet file"
         )
     if any(output.resolve() == Path(path).resolve() for path in inputs):
-        raise UserError(f"cannot write {output}: it is the data itself; name another file")
+        raise UserError(f"cannot write {output}: it is the input data; choose another file")
     if not output.absolute().parent.is_dir():
         raise UserError(f"cannot write {output}: there is no folder {output.parent}/")
 
@@ -89,7 +89,7 @@ def _ending(output: Path) -> str:
 
 
 class ScoreWriter:
-    """Opens the file with the first table, whose columns it takes."""
+    """Opens the file with the first table, and takes its columns."""
 
     def __init__(self, path: Path, output: Path) -> None:
         self.path, self.output = path, output
@@ -97,9 +97,10 @@ class ScoreWriter:
         self._stream: Any = None
 
     def write(self, table: pa.Table) -> None:
-        if self._open is None:
-            self._start(table.schema)
-        self._open.write_table(table)
+        with naming_output(self.output):
+            if self._open is None:
+                self._start(table.schema)
+            self._open.write_table(table)
 
     def _start(self, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -132,23 +133,26 @@ class _JsonLines:
         self._stream.write("".join(f"{line}\n" for line in lines).encode())
 
     def close(self) -> None:
-        """The stream is closed by who opened it."""
+        """The stream is closed by the code that opened it."""
 
 
 @contextmanager
 def writing(output: Path) -> Iterator[ScoreWriter]:
-    """Writes beside `output` and renames; nothing is left behind when it fails."""
+    """Write to a temporary file and rename it to `output`. Nothing is left behind on failure."""
     from gearshift.data.prepare import sync
 
     beside = output.with_name(f".{output.name}.{os.getpid()}.part")
     writer = ScoreWriter(beside, output)
     try:
         yield writer
-        writer.close()
-        sync(beside)
-        beside.replace(output)
+        with naming_output(output):
+            writer.close()
+            sync(beside)
+            beside.replace(output)
     except BaseException:
-        writer.close()
+        with suppress(OSError):  # it would say again what went wrong
+            writer.close()
         raise
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even what is not there
+            beside.unlink(missing_ok=True)

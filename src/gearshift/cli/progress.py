@@ -1,7 +1,7 @@
-"""The line that shows a run at work: a bar on a terminal, a `key=value` line every 30 s elsewhere.
+"""The progress display of a run: a bar on a terminal, a `key=value` line every 30 s elsewhere.
 
-Reads `Status` only; knows no training. What is worth keeping (a validation, a decision) comes as a message
-and stands above the line for good.
+It reads only `Status` and knows no training. Lasting information (a validation, a decision) comes as a message and
+stays above the progress line.
 """
 
 from __future__ import annotations
@@ -17,38 +17,15 @@ from gearshift.cli import terminal
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
+    from gearshift.run.control import Status
+
 LOG_SECONDS = 30.0
-
-
-class ShownStatus(Protocol):
-    """Where a run is. A figure that does not exist yet is None or NaN."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def examples(self) -> int: ...  # trained on so far
-    @property
-    def total(self) -> int | None: ...  # expected over all epochs
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def examples_per_second(self) -> float | None: ...
-    @property
-    def loss(self) -> float | None: ...
-    @property
-    def auc_so_far(self) -> float | None: ...
-    @property
-    def save_retried(self) -> bool: ...
-    @property
-    def day(self) -> str | None: ...
-    @property
-    def phase(self) -> str: ...
 
 
 class ProgressDisplay(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None: ...
-    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None: ...
+    def show(self, status: Status, messages: Sequence[str] = ()) -> None: ...
     def say(self, text: str) -> None: ...
 
 
@@ -56,11 +33,11 @@ def progress() -> ProgressDisplay:
     return TerminalProgress() if terminal.is_terminal() else LoggedProgress()
 
 
-def share_done(status: ShownStatus) -> float | None:
+def share_done(status: Status) -> float | None:
     return min(1.0, status.examples / status.total) if status.total else None
 
 
-def seconds_left(status: ShownStatus) -> float | None:
+def seconds_left(status: Status) -> float | None:
     if not status.total or not status.examples_per_second:
         return None
     return max(0, status.total - status.examples) / status.examples_per_second
@@ -74,7 +51,7 @@ def rounded(figure: float | None) -> float | None:
     return round(figure, 5) if figure is not None and math.isfinite(figure) else None
 
 
-def figures(status: ShownStatus) -> str:
+def figures(status: Status) -> str:
     """`41 %  94,120 ex/s  loss .1312  AUC(so far) .7698  ETA 0:57`, as far as known."""
     share, left = share_done(status), seconds_left(status)
     parts = [
@@ -87,7 +64,7 @@ def figures(status: ShownStatus) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def logged(status: ShownStatus, now: float) -> str:
+def logged(status: Status, now: float) -> str:
     """One line for a log file: a timestamp, then `key=value`."""
     left = seconds_left(status)
     pairs: dict[str, object] = {
@@ -128,7 +105,7 @@ class LoggedProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None:
+    def show(self, status: Status, messages: Sequence[str] = ()) -> None:
         for note in messages[self._noted :]:
             self.say(f"{timestamp(self._now())} {note}")
         self._noted = len(messages)
@@ -164,7 +141,7 @@ class TerminalProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def show(self, status: ShownStatus, messages: Sequence[str] = ()) -> None:
+    def show(self, status: Status, messages: Sequence[str] = ()) -> None:
         for note in messages[self._noted :]:
             self.say(f"  {note}")
         self._noted = len(messages)

@@ -1,4 +1,4 @@
-"""`gearshift replay`: whether a run's log gives the same decisions again."""
+"""`gearshift replay`: checks that a run's log gives the same decisions again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gearshift.run.replay import story
 
 
 def replay(log_or_run: str, *, show: bool) -> int:
-    """Returns the exit code: 0 only if every decision came out as it was logged."""
+    """Returns the exit code: 0 only if every decision equals the logged one."""
     if show:
         for sentence in story(log_or_run):
             terminal.say(sentence)
@@ -20,6 +20,6 @@ def replay(log_or_run: str, *, show: bool) -> int:
     written_by = verdict.difference.written_by
     if written_by != __version__:
         terminal.say(
-            f"The log was written by Gearshift {written_by}, this is {__version__}: it may decide otherwise."
+            f"The log was written by Gearshift {written_by}, this is {__version__}: its decisions may differ."
         )
     return 1

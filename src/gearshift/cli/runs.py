@@ -10,18 +10,18 @@ from typing import Any
 
 from gearshift.cli import terminal
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
 from gearshift.run.watch import seen
 
-_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best that is known
+_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best figure that is known
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
 
 
 def runs(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}/ with runs; start one: gearshift train CONFIG")
-    records = run_folder.list_runs(folder)
+    records = catalog.list_runs(folder)
     if not records:
         raise UserError(f"there are no runs in {folder}/ yet; start one: gearshift train CONFIG")
     rows = [_row(record, time.time()) for record in seen(records)]
@@ -44,23 +44,23 @@ def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
 
 
 def _why(record: run_folder.RunRecord) -> str:
-    """Why it ended, where it is, or what it recovers from."""
+    """Why it ended, where it runs, or what it is recovering from."""
     if record.state != "recovering":
         return record.reason
     return f"{control.clock(record.standing.since)}: {record.standing.what}".strip(" :")
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """The newest that is known: the report of a run that ended, else its last measurements."""
+    """The newest figures: the report of a run that ended, otherwise its last measurements."""
     known: dict[str, Any] = {}
     before: dict[str, Any] = {}
     saved = _saved_step(folder)
     for line in run_folder.metrics(folder):
         known |= {key: value for key, value in {**_speed(before, line), **line}.items() if value is not None}
         before = line
-    with suppress(OSError, ValueError):  # not there yet, or damaged
+    with suppress(OSError, ValueError):  # absent or damaged
         final = json.loads((folder / run_folder.REPORT).read_text())
-        if final.get("global_steps", 0) >= saved:  # else the run went on after it
+        if final.get("global_steps", 0) >= saved:  # otherwise the run continued after it
             known |= {key: value for key, value in final.items() if value is not None}
             known["step"] = final.get("global_steps", known.get("step", 0))
     if saved > known.get("step", -1):  # measurements are ten seconds apart
@@ -69,7 +69,7 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def _saved_step(folder: Path) -> int:
-    """Of the newest checkpoint; -1 if there is none."""
+    """The step of the newest checkpoint; -1 if there is none."""
     with suppress(OSError, ValueError):
         return int((folder / run_folder.CHECKPOINTS / "last").resolve(strict=True).name.removeprefix("step-"))
     return -1

@@ -1,7 +1,7 @@
-"""`gearshift simulate`: strategies on a cluster that does not exist, in virtual time; timing only, no torch.
+"""`gearshift simulate`: strategies on a hypothetical cluster, in virtual time; timing only, no torch.
 
-It says how fast each strategy would be, how stale its gradients, and whose data it would throw away. What this
-does to the model it does not say.
+It shows how fast each strategy would be, how stale its gradients, and which workers' data it would discard. It does not
+show the effect on the model.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gearshift.run import folder as run_folder
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy
 
-MOST_CHANGES = 10  # of auto that are printed
-LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
-SCHEDULED_AHEAD = ("gba", "buffered_async")  # for the others, lag is staleness
+MOST_CHANGES = 10  # maximum number of changes of auto that are printed
+LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, there is a warning
+SCHEDULED_AHEAD = ("gba", "buffered_async")  # for all other strategies, lag equals staleness
 _HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
 _UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
-GAP = 6  # the place of the sync gap in a line, where there are replicas
+GAP = 6  # position of the sync gap in a line, if there are replicas
 
 
-def simulate_command(asked: SimulateOptions, *, json_file: Path | None) -> None:
-    cluster, examples = cluster_of(asked), read_count("--examples", asked.examples)
-    arms = arms_of(asked, cluster.workers, examples)
-    terminal.say(_opening(asked, cluster, examples, arms[0].strategy))
+def simulate_command(options: SimulateOptions, *, json_file: Path | None) -> None:
+    cluster, examples = cluster_of(options), read_count("--examples", options.examples)
+    arms = arms_of(options, cluster.workers, examples)
+    terminal.say(_opening(options, cluster, examples, arms[0].strategy))
     outcomes = [_simulated(cluster, arm, examples) for arm in arms]
     sync = next((o for a, o in zip(arms, outcomes, strict=True) if a.name == "sync"), None)
     rows = [_row(arm, outcome, sync) for arm, outcome in zip(arms, outcomes, strict=True)]
@@ -41,10 +41,10 @@ def simulate_command(asked: SimulateOptions, *, json_file: Path | None) -> None:
         right = "lrrrrrrrl"
     terminal.say(terminal.table(lines[0], lines[1:], right=right))
     for arm, outcome in zip(arms, outcomes, strict=True):
-        for sentence in [*told_changes(arm, outcome), *warnings(arm, outcome)]:
+        for sentence in [*change_messages(arm, outcome), *warnings(arm, outcome)]:
             terminal.say(sentence)
     if json_file is not None:
-        run_folder.export_json(json_file, _figures(asked, cluster, examples, arms, outcomes, sync))
+        run_folder.export_json(json_file, _figures(options, cluster, examples, arms, outcomes, sync))
 
 
 def _simulated(cluster: ClusterModel, arm: SimulatedArm, examples: int) -> Outcome:
@@ -52,29 +52,29 @@ def _simulated(cluster: ClusterModel, arm: SimulatedArm, examples: int) -> Outco
     return simulate(cluster, arm.strategy, examples, switches=arm.switches, automatic=automatic)
 
 
-def told_changes(arm: SimulatedArm, outcome: Outcome) -> list[str]:
-    """What auto did, why, and what came of it; the first few."""
-    told = []
+def change_messages(arm: SimulatedArm, outcome: Outcome) -> list[str]:
+    """The first changes of auto, with reason and effect."""
+    messages = []
     for change in outcome.automatic[:MOST_CHANGES]:
         came = "" if change.realised is None else f"; it became {change.realised:.2f}x as fast"
-        told.append(
+        messages.append(
             f"{arm.name}: {change.before} -> {change.strategy} at {change.at:.1f} s, step {change.step:,}: "
             f"{change.reason} ({change.predicted:.2f}x){came}"
         )
     more = len(outcome.automatic) - MOST_CHANGES
-    return [*told, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else told
+    return [*messages, f"{arm.name}: {more} more changes, all in --json"] if more > 0 else messages
 
 
-def _opening(asked: SimulateOptions, cluster: ClusterModel, examples: int, first: Strategy) -> str:
+def _opening(options: SimulateOptions, cluster: ClusterModel, examples: int, first: Strategy) -> str:
     cut = f"{first.global_batch:,} = {first.global_batch / first.batch:g} x {first.batch:,}"
     disturbed = [
         f"{name} {' '.join(words)}"
         for name, words in (
-            ("slow", asked.slow),
-            ("lognormal", asked.lognormal),
-            ("bursts", asked.bursts),
-            ("fail", asked.fail),
-            ("preempt", asked.preempt),
+            ("slow", options.slow),
+            ("lognormal", options.lognormal),
+            ("bursts", options.bursts),
+            ("fail", options.fail),
+            ("preempt", options.preempt),
         )
         if words
     ]
@@ -88,7 +88,7 @@ def _opening(asked: SimulateOptions, cluster: ClusterModel, examples: int, first
 
 
 def _sync_rate(cluster: ClusterModel, strategy: Strategy) -> float | None:
-    """By arithmetic; None where it says nothing: shared cores, absences, several leases per worker and round."""
+    """By closed form; None if it does not apply: shared cores, absences, several leases per worker and round."""
     away = cluster.crashes or cluster.failures or cluster.preemptions or cluster.slow_periods
     if away or cluster.cores is not None or strategy.batch * cluster.workers != strategy.global_batch:
         return None
@@ -100,7 +100,7 @@ def _row(arm: SimulatedArm, outcome: Outcome, sync: Outcome | None) -> tuple[str
     names |= {change.strategy for change in outcome.automatic}
     speed = outcome.examples_per_second
     reasons = outcome.discarded_by_reason
-    told = ", ".join(
+    discards = ", ".join(
         f"{reason} {terminal.percent(n / outcome.examples)}"
         for reason, n in sorted(reasons.items(), key=lambda item: -item[1])
     )
@@ -112,7 +112,7 @@ def _row(arm: SimulatedArm, outcome: Outcome, sync: Outcome | None) -> tuple[str
         f"{outcome.staleness.mean:.1f} / {outcome.staleness.p99:g}",
         f"{outcome.lag.p99:g}" if names & set(SCHEDULED_AHEAD) else "-",
         terminal.count(outcome.discarded),
-        told,
+        discards,
     )
 
 
@@ -129,20 +129,20 @@ def warnings(arm: SimulatedArm, outcome: Outcome) -> list[str]:
         )
         sentences.append(
             f"{arm.name}: {who} of the examples computed there, because they come too late; if these differ from "
-            "the others, the model will not know them. "
+            "the others, the model will not learn them. "
             f"{'Raise max_lag' if arm.auto or 'gba' in arm.name else 'Use gba'}, or give slow workers smaller batches."
         )
     gradients = arm.strategy.global_batch / arm.strategy.batch
     if arm.strategy.name == "gba" and outcome.workers > 2 * gradients:
         sentences.append(
-            f"{arm.name}: {outcome.workers:,} workers for {gradients:g} gradients per step; accuracy as with sync is "
+            f"{arm.name}: {outcome.workers:,} workers for {gradients:g} gradients per step; the accuracy of sync is "
             "claimed for at most one worker per gradient."
         )
     return sentences
 
 
 def losing(outcome: Outcome) -> list[tuple[int, float]]:
-    """(worker, share) of those that lose a large share of what they compute."""
+    """(worker, share) for each worker that loses a large share of its examples."""
     pairs = zip(outcome.applied_by_worker, outcome.discarded_by_worker, strict=True)
     shares = [discarded / max(1, applied + discarded) for applied, discarded in pairs]
     return [(worker, share) for worker, share in enumerate(shares) if share >= LARGE_SHARE]
@@ -155,7 +155,7 @@ def _several(losers: list[tuple[int, float]]) -> str:
 
 
 def _figures(
-    asked: SimulateOptions,
+    options: SimulateOptions,
     cluster: ClusterModel,
     examples: int,
     arms: list[SimulatedArm],

@@ -1,4 +1,4 @@
-"""From the words of `gearshift simulate` to a cluster and strategies; every mistake is one sentence."""
+"""Parses the options of `gearshift simulate` into a cluster and strategies. Every error is one sentence."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gearshift.config.disturbances import (
     parse_slow,
 )
 from gearshift.config.strategy_argument import parse_strategy
-from gearshift.config.units import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
-from gearshift.engine.simulation.simulator import SimulatedSwitch
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.errors import UserError
+from gearshift.settings.units import parse_bytes, parse_count, parse_number, parse_seconds, parse_share
 from gearshift.sync.automatic import Auto
 from gearshift.sync.registry import (
     STRATEGIES,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The command's words, as they were typed."""
+    """The options of the command, as they were typed."""
 
     workers: str
     global_batch: str
@@ -67,87 +67,87 @@ class SimulateOptions:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedArm:
-    """One line of the table: a strategy, and what takes over from it."""
+    """One line of the table: a strategy and its switches."""
 
     name: str
     strategy: Strategy
     switches: tuple[SimulatedSwitch, ...] = ()
-    auto: Auto | None = None  # whether it changes by itself
+    auto: Auto | None = None  # set if it switches automatically
 
 
-def cluster_of(asked: SimulateOptions) -> ClusterModel:
-    workers = read_count("--workers", asked.workers)
+def cluster_of(options: SimulateOptions) -> ClusterModel:
+    workers = read_count("--workers", options.workers)
     if workers > MOST_WORKERS:
-        raise UserError(f"--workers is `{asked.workers}`; at most {MOST_WORKERS:,} are simulated")
-    usual = _usual_batch(asked, workers)  # what --step-seconds and --cpu-seconds are about
-    slow = [parse_slow(word) for word in asked.slow]
-    fail = [parse_failure(word) for word in asked.fail]
+        raise UserError(f"--workers is `{options.workers}`; the maximum is {MOST_WORKERS:,}")
+    usual = _usual_batch(options, workers)  # the batch that --step-seconds and --cpu-seconds refer to
+    slow = [parse_slow(word) for word in options.slow]
+    fail = [parse_failure(word) for word in options.fail]
     return ClusterModel(
         workers,
-        Compute(per_example=_some_seconds("--step-seconds", asked.step_seconds) / usual),
+        Compute(per_example=_some_seconds("--step-seconds", options.step_seconds) / usual),
         slow=tuple(s for s in slow if isinstance(s, Slow)),
         slow_periods=tuple(s for s in slow if isinstance(s, SlowPeriod)),
-        lognormal=tuple(map(parse_lognormal, asked.lognormal)),
-        bursts=tuple(map(parse_bursts, asked.bursts)),
+        lognormal=tuple(map(parse_lognormal, options.lognormal)),
+        bursts=tuple(map(parse_bursts, options.bursts)),
         crashes=tuple(f for f in fail if isinstance(f, Crash)),
         failures=tuple(f for f in fail if isinstance(f, Failures)),
-        preemptions=tuple(map(parse_preemption, asked.preempt)),
-        network=_network(asked),
-        notice=_seconds("--notice", asked.notice),
-        cores=_read("--cores", asked.cores, _positive) if asked.cores else None,
-        cpu=Compute(per_example=_some_seconds("--cpu-seconds", asked.cpu_seconds) / usual)
-        if asked.cpu_seconds
+        preemptions=tuple(map(parse_preemption, options.preempt)),
+        network=_network(options),
+        notice=_seconds("--notice", options.notice),
+        cores=_read("--cores", options.cores, _positive) if options.cores else None,
+        cpu=Compute(per_example=_some_seconds("--cpu-seconds", options.cpu_seconds) / usual)
+        if options.cpu_seconds
         else None,
-        seed=asked.seed,
+        seed=options.seed,
     )
 
 
-def _network(asked: SimulateOptions) -> Network:
+def _network(options: SimulateOptions) -> Network:
     network = Network(
-        latency=_seconds("--latency", asked.latency),
-        pull_bytes=_bytes("--pull-bytes", asked.pull_bytes),
-        push_bytes=_bytes("--push-bytes", asked.push_bytes),
-        all_reduce=_seconds("--all-reduce", asked.all_reduce),
-        dense_bytes=_bytes("--dense-bytes", asked.dense_bytes),
-        sync_servers=read_count("--sync-servers", asked.sync_servers or "1"),
+        latency=_seconds("--latency", options.latency),
+        pull_bytes=_bytes("--pull-bytes", options.pull_bytes),
+        push_bytes=_bytes("--push-bytes", options.push_bytes),
+        all_reduce=_seconds("--all-reduce", options.all_reduce),
+        dense_bytes=_bytes("--dense-bytes", options.dense_bytes),
+        sync_servers=read_count("--sync-servers", options.sync_servers or "1"),
     )
-    if asked.sync_bandwidth is not None:
-        network = replace(network, sync_bandwidth=_bytes("--sync-bandwidth", asked.sync_bandwidth))
-    if asked.bandwidth is None:
+    if options.sync_bandwidth is not None:
+        network = replace(network, sync_bandwidth=_bytes("--sync-bandwidth", options.sync_bandwidth))
+    if options.bandwidth is None:
         if network.pull_bytes or network.push_bytes or network.dense_bytes:
-            raise UserError("bytes take time only on a link of known speed; add --bandwidth, such as 1GB")
+            raise UserError("transfer times need a link speed; add --bandwidth, such as 1GB")
         return network
-    return replace(network, bandwidth=_bytes("--bandwidth", asked.bandwidth))
+    return replace(network, bandwidth=_bytes("--bandwidth", options.bandwidth))
 
 
-def arms_of(asked: SimulateOptions, workers: int, examples: int) -> list[SimulatedArm]:
-    words = [word.strip() for word in asked.strategies.split(",") if word.strip()]
+def arms_of(options: SimulateOptions, workers: int, examples: int) -> list[SimulatedArm]:
+    words = [word.strip() for word in options.strategies.split(",") if word.strip()]
     if not words:
-        raise UserError(f"--strategies names none; there are {', '.join(STRATEGIES)} and auto")
-    arms = [_arm(word, asked, workers) for word in words]
-    if asked.switches:
-        switches = tuple(_switch(word, asked, workers, examples) for word in asked.switches)
-        then = (f"{to} from {when}" for when, _, to in (word.partition("=") for word in asked.switches))
+        raise UserError(f"--strategies is empty; choose from {', '.join(STRATEGIES)} and auto")
+    arms = [_arm(word, options, workers) for word in words]
+    if options.switches:
+        switches = tuple(_switch(word, options, workers, examples) for word in options.switches)
+        then = (f"{to} from {when}" for when, _, to in (word.partition("=") for word in options.switches))
         arms.append(replace(arms[0], name=", ".join([arms[0].name, *then]), switches=switches))
     return arms
 
 
-def _arm(word: str, asked: SimulateOptions, workers: int) -> SimulatedArm:
+def _arm(word: str, options: SimulateOptions, workers: int) -> SimulatedArm:
     name, written = parse_strategy(word)
     if name != "auto":
-        return SimulatedArm(word, make_strategy(*_named(word, asked, workers)))
+        return SimulatedArm(word, make_strategy(*_named(word, options, workers)))
     check_auto_names(written)
     auto = make_auto({key: _setting(word, Auto, key, value) for key, value in written.items()})
-    return SimulatedArm(word, make_strategy(*_named("sync", asked, workers)), auto=auto)
+    return SimulatedArm(word, make_strategy(*_named("sync", options, workers)), auto=auto)
 
 
-def _named(word: str, asked: SimulateOptions, workers: int) -> tuple[str, dict[str, Any]]:
-    """The name and the settings, with its batch."""
+def _named(word: str, options: SimulateOptions, workers: int) -> tuple[str, dict[str, Any]]:
+    """The name and the settings, including its batch."""
     name, written = parse_strategy(word)
     kind = check_names(name, written)
     settings = {key: _setting(word, kind, key, value) for key, value in written.items()}
-    global_batch = read_count("--global-batch", asked.global_batch)
-    batch = read_count("--batch", asked.batch) if asked.batch else None
+    global_batch = read_count("--global-batch", options.global_batch)
+    batch = read_count("--batch", options.batch) if options.batch else None
     backups = settings.get("backups", 1) if name == "backup_workers" else 0
     try:
         size = local_batch(name, global_batch, workers, backups=backups, batch=batch)
@@ -162,21 +162,21 @@ def _setting(word: str, kind: type[Any], key: str, value: str) -> Any:
     except ValidationError as error:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; {error.errors()[0]['msg']}") from None
     if kind in (*STRATEGIES.values(), Auto) and not isinstance(meant, str) and meant < 0:
-        raise UserError(f"strategy `{word}`: {key} is `{value}`; it cannot be below 0")
+        raise UserError(f"strategy `{word}`: {key} is `{value}`; it must be 0 or more")
     return meant
 
 
-def _usual_batch(asked: SimulateOptions, workers: int) -> float:
-    if asked.batch:
-        return read_count("--batch", asked.batch)
-    return read_count("--global-batch", asked.global_batch) / workers
+def _usual_batch(options: SimulateOptions, workers: int) -> float:
+    if options.batch:
+        return read_count("--batch", options.batch)
+    return read_count("--global-batch", options.global_batch) / workers
 
 
-def _switch(word: str, asked: SimulateOptions, workers: int, examples: int) -> SimulatedSwitch:
+def _switch(word: str, options: SimulateOptions, workers: int, examples: int) -> SimulatedSwitch:
     when, equals, to = word.partition("=")
     if not equals or not to:
         raise UserError(f"--switch `{word}` is not understood; write it like 50%=gba, 500k=gba or 60s=gba")
-    name, settings = _named(to, asked, workers)
+    name, settings = _named(to, options, workers)
     if when.endswith("%"):
         return SimulatedSwitch(
             name, settings, examples=round(_read("--switch", when, parse_share) * examples)
@@ -203,12 +203,12 @@ def read_count(option: str, text: str) -> int:
 def _positive(text: str) -> float:
     number = parse_number(text)
     if number <= 0:
-        raise ValueError("it must be more than 0")
+        raise ValueError("it must be above 0")
     return number
 
 
 def _seconds(option: str, text: str | None) -> float:
-    """0.1 is seconds too."""
+    """A plain number is in seconds."""
     if text is None or text in ("0", "0s"):
         return 0.0
     return _some_seconds(option, text)

@@ -1,12 +1,12 @@
-"""`gearshift status`: how a run is, for people, scripts and probes.
+"""`gearshift status`: the health of a run, for people, scripts and probes.
 
-With `--exit-code` the answer is the exit code too:
+With `--exit-code` the exit code is the answer too:
 
     0   healthy: starting, running, saving, or done      5   failed
     3   recovering                                       6   stopped (it can be resumed)
     4   stalled: no step for too long, or no answer      7   unknown: on another machine, no heartbeat seen yet
 
-2 is what every command ends with if it was called wrongly: no such run, say.
+Every command ends with 2 if it was called incorrectly, for example with a run that does not exist.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.control import Status
+from gearshift.run.remote_run import RemoteRun
 from gearshift.run.state import Watcher
 from gearshift.run.watch import seen
 
@@ -36,7 +37,7 @@ EXIT_CODES: dict[Health, int] = {
     "unknown": 7,
 }
 STALLED_SECONDS = 300.0
-DECIDED_SECONDS = ownership.LAPSE_SECONDS + 2.0  # after so long a watch no run is unknown
+DECIDED_SECONDS = ownership.LAPSE_SECONDS + 2.0  # after this long, no run is unknown
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,20 @@ class Answer:
     record: run_folder.RunRecord
     health: Health
     why: str = ""
-    status: Status | None = None  # of a run that answers
+    status: Status | None = None  # of a run that responds
 
     def as_json(self) -> dict[str, Any]:
         record, standing = self.record, self.record.standing
-        said = {"run": record.name, "folder": str(record.folder), "health": self.health, "why": self.why}
-        said |= {"state": record.state, "reason": record.reason, "what": standing.what}
+        values = {"run": record.name, "folder": str(record.folder), "health": self.health, "why": self.why}
+        values |= {"state": record.state, "reason": record.reason, "what": standing.what}
         totals = run_log.totals(record.folder).as_json()
-        return {**said, "since": standing.since, **totals, **(asdict(self.status) if self.status else {})}
+        return {**values, "since": standing.since, **totals, **(asdict(self.status) if self.status else {})}
 
 
 def status(
     run: str, *, exit_code: bool, stalled_after: float, json_file: Path | None, wait: bool = False
 ) -> int:
-    """`wait`: until heartbeats have decided whether a run that cannot be seen from here is dead."""
+    """`wait`: wait until heartbeats show whether a run on another machine is dead."""
     answer = look(run_of(run), stalled_after, DECIDED_SECONDS if wait else None)
     if json_file is not None:
         run_folder.export_json(json_file, answer.as_json())
@@ -72,7 +73,7 @@ def look(
     watch: float | None = None,
     watchers: dict[Path, Watcher] | None = None,
 ) -> Answer:
-    """A run whose processes cannot be seen from here is watched for so many seconds at most, by these `watchers`."""
+    """Watch a run on another machine for at most this many seconds, with these `watchers`."""
     (record,) = seen([run_folder.read(folder)], watch, watchers)
     match record.state:
         case "done":
@@ -83,12 +84,12 @@ def look(
             return Answer(record, "stopped", record.reason)
         case "unknown":
             return Answer(record, "unknown", record.reason)
-    if not record.standing.answers:  # it recovers, or its owner is on another machine
+    if not record.standing.answers:  # it is recovering, or its owner is on another machine
         return Answer(
             record, "recovering" if record.state == "recovering" else "healthy", record.standing.what
         )
     try:
-        status = control.status_of(control.ask(folder, "status"))
+        status = RemoteRun(folder).status()
     except control.NotLive as error:  # it starts or ends just now, or has no socket
         return Answer(record, "healthy", str(error))
     except UserError as error:

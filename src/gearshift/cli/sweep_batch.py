@@ -1,4 +1,4 @@
-"""`gearshift sweep-batch`: how large the batch may be, under which optimizer; a table, a recommendation, its files."""
+"""`gearshift sweep-batch`: finds the largest usable batch and its optimizer; prints a table and a recommendation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from gearshift.cli import terminal
 from gearshift.cli.compare import difference_text, interval_text, markdown_table
 from gearshift.config import check_files, load_config
-from gearshift.config.units import parse_share
 from gearshift.errors import UserError
 from gearshift.experiments.largest_batch import FIRST_SEEDS, STEPS, Sweep, SweepRow
 from gearshift.experiments.paired_runs import interval
 from gearshift.run import folder as run_folder
+from gearshift.settings.units import parse_share
 
 if TYPE_CHECKING:
     from gearshift.experiments.batch_sweep import BatchSweep, SweepRequest
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
           "gap", "steps", "time")  # fmt: skip
 FILES = ("sweep.json", "sweep.md", "sweep.svg")
-COIN = 0.52  # an AUC up to here is hardly more than chance
+COIN = 0.52  # an AUC up to here is close to chance
 RatesOf = Callable[[SweepRow], tuple[float, float]]
 
 
-def sweep_batch_command(asked: SweepRequest, out: Path) -> None:
-    check_files(load_config(asked.config, asked.settings))
+def sweep_batch_command(request: SweepRequest, out: Path) -> None:
+    check_files(load_config(request.config, request.settings))
     if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; name a folder, which is made if need be")
+        raise UserError(f"--out {out} is a file; choose a folder, which is created if necessary")
 
     from gearshift.experiments.batch_sweep import BatchSweep  # imports torch
 
-    swept = BatchSweep(asked, terminal.say)
+    sweep = BatchSweep(request, terminal.say)
     terminal.say(
-        f"{', '.join(swept.arms)} at global batches {', '.join(map(terminal.count, swept.batches))}. Rates are "
-        f"searched on {terminal.percent(swept.tune_share, 0)} of the training data (more, where that is fewer than "
-        f"{STEPS} steps), then {_seeds(asked.seeds)}."
+        f"{', '.join(sweep.arms)} at global batches {', '.join(map(terminal.count, sweep.batches))}. Rates are "
+        f"searched on {terminal.percent(sweep.tune_share, 0)} of the training data (more, where that is fewer than "
+        f"{STEPS} steps), then {_seeds(request.seeds)}."
     )
-    found: Sweep | None = None
+    result: Sweep | None = None
     try:
-        for one in swept:
-            if found is None:  # only now is there something in the place of what an earlier sweep left
+        for one in sweep:
+            if result is None:  # only now, replace the results of an earlier sweep
                 _set_aside(out)
-            found = one
-            _keep(found, swept, out)
-            terminal.say(_sentence(found, found.lines[-1], asked.seeds))
+            result = one
+            _keep(result, sweep, out)
+            terminal.say(_sentence(result, result.lines[-1], request.seeds))
     except KeyboardInterrupt:
-        if found is not None:
-            terminal.say(table(found, swept.rates))
-            terminal.say(f"Interrupted; what is done is in {out / 'sweep.json'}.")
+        if result is not None:
+            terminal.say(table(result, sweep.rates))
+            terminal.say(f"Interrupted; the results so far are in {out / 'sweep.json'}.")
         raise
-    assert found is not None
-    _keep(found, swept, out, finished=True)
-    terminal.say(table(found, swept.rates))
-    for sentence in _notes(found, swept):
+    assert result is not None
+    _keep(result, sweep, out, finished=True)
+    terminal.say(table(result, sweep.rates))
+    for sentence in _notes(result, sweep):
         terminal.say(sentence)
     terminal.say(f"Wrote {', '.join(str(out / file) for file in FILES)}.")
 
@@ -84,30 +84,30 @@ def parsed_share(option: str, word: str) -> float:
         raise UserError(f"{option} is `{word}`: {error}") from None
 
 
-def _sentence(found: Sweep, line: SweepRow, seeds: int) -> str:
-    """Whether the smallest batch is within is not known before all optimizers had it."""
-    place = f", {'' if found.within(line) else 'NOT '}within the tolerance"
-    place += f" after {len(line.scores)} of {seeds} seeds" if found.is_open(line, seeds) else ""
+def _sentence(result: Sweep, line: SweepRow, seeds: int) -> str:
+    """One line of progress. Whether the smallest batch is within is unknown until all optimizers are done with it."""
+    place = f", {'' if result.within(line) else 'NOT '}within the tolerance"
+    place += f" after {len(line.scores)} of {seeds} seeds" if result.is_open(line, seeds) else ""
     auc = interval_text(interval(line.aucs))
     steps = f"{line.mean('steps'):,.0f} steps" if any(line.scores) else "diverged with every seed"
-    said = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {steps}"
-    return said + (place if line.batch > found.reference.batch else "")
+    text = f"{line.optimizer} at {line.batch:,}: AUC {auc}, {steps}"
+    return text + (place if line.batch > result.reference.batch else "")
 
 
-def table(found: Sweep, rates: RatesOf) -> str:
-    rows = [_row(found, line, *rates(line)) for line in found.lines]
-    return terminal.table(_heads(found), rows, right="lrlrllrrrrr")
+def table(result: Sweep, rates: RatesOf) -> str:
+    rows = [_row(result, line, *rates(line)) for line in result.lines]
+    return terminal.table(_heads(result), rows, right="lrlrllrrrrr")
 
 
-def markdown(found: Sweep, rates: RatesOf) -> str:
-    return markdown_table(_heads(found), [_row(found, line, *rates(line)) for line in found.lines])
+def markdown(result: Sweep, rates: RatesOf) -> str:
+    return markdown_table(_heads(result), [_row(result, line, *rates(line)) for line in result.lines])
 
 
-def _heads(found: Sweep) -> list[str]:
-    return [head.format(found.reference.batch) for head in _HEADS]
+def _heads(result: Sweep) -> list[str]:
+    return [head.format(result.reference.batch) for head in _HEADS]
 
 
-def _row(found: Sweep, line: SweepRow, dense_lr: float, row_lr: float) -> list[str]:
+def _row(result: Sweep, line: SweepRow, dense_lr: float, row_lr: float) -> list[str]:
     diverged = line.scores.count(None)
     return [
         line.optimizer,
@@ -115,8 +115,8 @@ def _row(found: Sweep, line: SweepRow, dense_lr: float, row_lr: float) -> list[s
         f"{dense_lr:.3g}, {row_lr:.3g}",
         str(len(line.scores)),
         interval_text(interval(line.aucs)),
-        "-" if line is found.reference else difference_text(found.difference(line)),
-        _within(found, line),
+        "-" if line is result.reference else difference_text(result.difference(line)),
+        _within(result, line),
         terminal.figure(line.mean("logloss")),
         terminal.figure(line.mean("gap")),
         "-" if diverged == len(line.scores) else terminal.count(line.mean("steps")),
@@ -124,49 +124,47 @@ def _row(found: Sweep, line: SweepRow, dense_lr: float, row_lr: float) -> list[s
     ]
 
 
-def _within(found: Sweep, line: SweepRow) -> str:
+def _within(result: Sweep, line: SweepRow) -> str:
     if diverged := line.scores.count(None):
         return f"no, {diverged} diverged"
-    return "yes" if found.within(line) else "no" if found.without(line) else "not shown"
+    return "yes" if result.within(line) else "no" if result.without(line) else "not shown"
 
 
-def _left_open(found: Sweep) -> list[str]:
-    if not any(_within(found, line) == "not shown" for line in found.lines):
+def _left_open(result: Sweep) -> list[str]:
+    if not any(_within(result, line) == "not shown" for line in result.lines):
         return []
-    more = [seeds for line in found.lines if (seeds := found.more_seeds(line)) is not None]
-    settle = f"; about {min(more)} more would likely settle one of them" if more else ""
-    return [
-        f'"not shown" = these seeds leave it open: the interval lies on both sides of that bound{settle}.'
-    ]
+    more = [seeds for line in result.lines if (seeds := result.more_seeds(line)) is not None]
+    settle = f"; about {min(more)} more seeds would likely settle one of them" if more else ""
+    return [f'"not shown" = undecided with these seeds: the interval includes the bound{settle}.']
 
 
-def _notes(found: Sweep, swept: BatchSweep) -> list[str]:
-    tolerance, best, seeds = terminal.figure(found.tolerance), found.recommended, swept.asked.seeds
+def _notes(result: Sweep, sweep: BatchSweep) -> list[str]:
+    tolerance, best, seeds = terminal.figure(result.tolerance), result.recommended, sweep.request.seeds
     bound = "the difference" if seeds == 1 else "the lower 95 % bound of the paired difference"
-    said = [
+    sentences = [
         f'"within" = {bound} to the best of the smallest batch is at least -{tolerance} (--tolerance); gap = AUC on '
         "training data minus AUC held out."
     ]
-    said += _left_open(found)
-    said += [
+    sentences += _left_open(result)
+    sentences += [
         f"{optimizer}: largest batch {'none' if batch is None else f'{batch:,}'}."
-        for optimizer, batch in found.largest_batch().items()
+        for optimizer, batch in result.largest_batch().items()
     ]
     if seeds == 1:
-        said.append("One seed gives no interval; --seeds 5 does.")
+        sentences.append("One seed gives no interval; --seeds 5 does.")
     if best is not None and mean(best.aucs) > COIN:
-        said.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
-        said.append(f"Train so: gearshift train {swept.asked.config} {shlex.join(best.settings)}")
+        sentences.append(f"Recommended: {best.optimizer} at global batch {best.batch:,}.")
+        sentences.append(f"Train it: gearshift train {sweep.request.config} {shlex.join(best.settings)}")
     elif best is not None:
-        said.append(
-            f"Nothing is recommended: the best AUC is {terminal.figure(mean(best.aucs))}, hardly more than chance. "
-            "More data or a smaller train.global_batch would tell more."
+        sentences.append(
+            f"Nothing is recommended: the best AUC is {terminal.figure(mean(best.aucs))}, close to chance. "
+            "Use more data or a smaller train.global_batch."
         )
     else:
-        said.append(
-            "Nothing is recommended: the best of the smallest batch diverged, also at far lower rates."
+        sentences.append(
+            "Nothing is recommended: the best run at the smallest batch diverged, even at much lower rates."
         )
-    return said
+    return sentences
 
 
 def _set_aside(out: Path) -> None:
@@ -176,11 +174,11 @@ def _set_aside(out: Path) -> None:
             (out / file).replace(out / f"before.{file}")
 
 
-def _keep(found: Sweep, swept: BatchSweep, out: Path, *, finished: bool = False) -> None:
-    """What is known so far, should the rest not come."""
-    asked = swept.asked
-    wanted = {"config": str(asked.config), "factors": list(asked.factors), "seeds": asked.seeds}
-    run_folder.export_json(out / "sweep.json", {"finished": finished, **wanted, **found.as_json()})
-    run_folder.export_text(out / "sweep.md", markdown(found, swept.rates) + "\n")
-    picture = found.picture(f"{swept.config.name}: what a larger batch costs")
+def _keep(result: Sweep, sweep: BatchSweep, out: Path, *, finished: bool = False) -> None:
+    """Write the results so far, in case the sweep is interrupted."""
+    request = sweep.request
+    inputs = {"config": str(request.config), "factors": list(request.factors), "seeds": request.seeds}
+    run_folder.export_json(out / "sweep.json", {"finished": finished, **inputs, **result.as_json()})
+    run_folder.export_text(out / "sweep.md", markdown(result, sweep.rates) + "\n")
+    picture = result.picture(f"{sweep.config.name}: what a larger batch costs")
     run_folder.export_text(out / "sweep.svg", picture)

@@ -1,4 +1,4 @@
-"""How figures and tables look. Text in, text out; prints to stdout, and draws only on a terminal."""
+"""Formatting of figures and tables. Text in, text out; prints to stdout, and draws only on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(number: float) -> str:
 
 
 def figure(number: float | None, digits: int = 4) -> str:
-    """.7712, as people write measures below one; 1.0040 above."""
+    """.7712, in the usual notation of measures below one; 1.0040 above."""
     if number is None or number != number:
         return "-"
     text = f"{number:.{digits}f}"
@@ -63,7 +63,7 @@ def ago(seconds: float) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "", indent: int = 0) -> str:
-    """Columns two spaces apart; those whose letter in `right` is `r` stand at the right edge."""
+    """Columns two spaces apart. Columns with the letter `r` in `right` are right-aligned."""
     lines = [list(heads), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     sides = right.ljust(len(heads), "l")
@@ -79,6 +79,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "
 
 
 def gap(sync_gap: dict[str, Any] | None) -> str:
-    """Batches between two exchanges of a replica; "-" where there are no replicas, or none has exchanged."""
+    """Batches between two exchanges of a replica; "-" without replicas or exchanges."""
     mean = sync_gap and sync_gap["mean"]
     return "-" if mean is None else f"{mean:.1f}"

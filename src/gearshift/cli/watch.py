@@ -14,29 +14,30 @@ from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
 from gearshift.run.folder import RunRecord
-from gearshift.run.watch import POLL_SECONDS, Watched
+from gearshift.run.remote_run import RemoteRun
+from gearshift.run.watch import POLL_SECONDS
 
 
 def watch(run: str) -> int:
-    """Returns the exit code that the run's own `train` has: 0 only if the run went to its end."""
-    watched = Watched(run_of(run))
-    if (ended := watched.ending()) is not None:
-        return _tell(ended, _sentence(ended))
+    """Returns the same exit code as `train`: 0 only if the run went to its end."""
+    watched = RemoteRun(run_of(run))
+    if (ended := watched.ended()) is not None:
+        return _print_end(ended, _sentence(ended))
     try:
         ended = _follow(watched)
     except KeyboardInterrupt:
         terminal.say(f"{watched.folder.name} goes on; look again: gearshift watch {watched.folder}")
         return interrupts.QUIT
-    return _tell(ended, "" if ended.state == "done" else _sentence(ended))
+    return _print_end(ended, "" if ended.state == "done" else _sentence(ended))
 
 
-def _follow(watched: Watched) -> RunRecord:
+def _follow(watched: RemoteRun) -> RunRecord:
     with progress() as shown:
         introduced = False
-        while (ended := watched.ending()) is None:
-            watched.look()
+        while (ended := watched.ended()) is None:
+            messages = watched.messages  # asks the run
             introduced = introduced or introduce(watched.header, shown)
-            shown.show(watched.status, watched.messages)
+            shown.show(watched.last_status(), messages)
             time.sleep(POLL_SECONDS)
     return ended
 
@@ -45,11 +46,11 @@ def _sentence(ended: RunRecord) -> str:
     at = time.strftime(" at %H:%M", time.localtime(ended.ended)) if ended.ended else ""
     how = {"done": "went to its end", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
     why = f": {ended.reason}" if ended.reason else ""
-    go_on = "" if ended.state == "done" else f". Resume: gearshift train --resume {ended.folder}"
-    return f"run {ended.name} {how}{at}{why}{go_on}"
+    resume = "" if ended.state == "done" else f". Resume: gearshift train --resume {ended.folder}"
+    return f"run {ended.name} {how}{at}{why}{resume}"
 
 
-def _tell(ended: RunRecord, sentence: str) -> int:
+def _print_end(ended: RunRecord, sentence: str) -> int:
     if ended.state == "failed":
         raise UserError(sentence)
     if sentence:

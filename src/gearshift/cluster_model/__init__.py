@@ -1,1 +1,1 @@
-"""A cluster on paper: how fast its workers are, what disturbs them, what its links carry. No torch, no clock."""
+"""A model of a cluster: the speed of its workers, disturbances, and network links. No torch, no clock."""

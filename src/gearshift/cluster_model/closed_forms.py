@@ -1,9 +1,9 @@
-"""What arithmetic says about a cluster, to hold the simulator and the measurements against.
+"""Closed-form throughput of a cluster, as a reference for the simulator and for measurements.
 
-possible   the sum of the workers' rates: nobody waits, nothing is thrown away. gba and async come near it.
-sync       a global batch per (expected slowest of a round + network + all-reduce); for as many leases as workers.
+possible   the sum of the workers' rates: no waiting, nothing discarded. gba and async come close to it.
+sync       a global batch per (expected slowest of a round + network + all-reduce); with one lease per worker.
 
-Both are exact for independent batches; neither knows about the end of the data.
+Both are exact for independent batches; neither models the end of the data.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _GRID = 4000
 
 
 def possible_rate(cluster: ClusterModel, batch: int, until: float = 0.0) -> float:
-    """Examples per second if nobody ever waits; absences and slow periods averaged over [0, until]."""
+    """Examples per second without waiting; absences and slow periods are averaged over [0, until]."""
     everyone = worker_times(cluster)
     total = sum(_rate(times, cluster, batch, until) for times in everyone)
     if cluster.cores is None:
         return total
-    wanted = sum(_cores_wanted(times, cluster, batch) for times in everyone)
+    demand = sum(_cores_wanted(times, cluster, batch) for times in everyone)
     alone = sum(_rate(times, cluster, batch, 0.0) for times in everyone)
-    return min(total, alone * cluster.cores / wanted) if wanted else total
+    return min(total, alone * cluster.cores / demand) if demand else total
 
 
 def _cores_wanted(times: WorkerTimes, cluster: ClusterModel, batch: int) -> float:
-    """The share of its time for which a worker that never waits wants a core."""
+    """The share of time in which a worker that never waits needs a core."""
     compute = times.mean_seconds(batch)
     cpu = cluster.cpu.seconds(batch) if cluster.cpu else compute
     return cpu / max(cpu, compute + cluster.network.pull + cluster.network.push)
@@ -53,7 +53,7 @@ def _rate(times: WorkerTimes, cluster: ClusterModel, batch: int, until: float) -
 
 
 def _present(times: WorkerTimes, until: float) -> list[tuple[float, float]]:
-    """Stretches of [0, until] in which the worker is there and its slowness does not change."""
+    """Intervals of [0, until] in which the worker is present with constant slowness."""
     away = []
     for absence in times.absences():
         if absence.start >= until:
@@ -67,14 +67,14 @@ def _present(times: WorkerTimes, until: float) -> list[tuple[float, float]]:
 
 
 def sync_rate(cluster: ClusterModel, batch: int) -> float:
-    """Examples per second of sync with one lease of `batch` per worker and round; stragglers, not absences."""
+    """Examples per second of sync with one lease of `batch` per worker and round; includes stragglers, not absences."""
     network = cluster.network
     overhead = network.pull + network.push + network.sync_step(cluster.workers)
     return cluster.workers * batch / (expected_slowest(cluster, batch) + overhead)
 
 
 def expected_slowest(cluster: ClusterModel, batch: int) -> float:
-    """E[max over workers of the seconds of a batch] = integral of 1 - product of the distribution functions."""
+    """E[max over workers of the seconds per batch] = integral of 1 - product of the distribution functions."""
     kinds = Counter(tuple(_branches(times, batch)) for times in worker_times(cluster))
     if all(sigma == 0 for kind in kinds for _, _, sigma in kind):
         edges = sorted({seconds for kind in kinds for _, seconds, _ in kind})

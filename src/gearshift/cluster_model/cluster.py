@@ -1,9 +1,9 @@
-"""What a cluster is: how fast its workers compute, what disturbs them, and what the way to the servers costs.
+"""The description of a cluster: the speed of its workers, disturbances, and the cost of the network to the servers.
 
-Plain frozen values, JSON-able; nothing here draws a number or knows what time it is. The same words describe the
-simulator's cluster and the slowness that is injected into real workers: slow (constant), lognormal, bursts,
-slow period, crash, failures, preemption. `workers` of a disturbance are the workers it concerns, all if None;
-several that concern a worker multiply. Seconds and bytes throughout.
+Plain frozen values that JSON can represent; nothing here draws random numbers or knows the time. The same terms
+describe the simulator's cluster and the delays injected into real workers: slow (constant), lognormal, bursts, slow
+period, crash, failures, preemption. `workers` of a disturbance are the affected workers, all if None; several
+disturbances of a worker multiply. All units are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Workers = tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds that an undisturbed worker computes for a batch: a fixed part and a part per example."""
+    """Seconds that an undisturbed worker needs for a batch: a fixed part and a part per example."""
 
     per_batch: float = 0.0
     per_example: float = 0.0
@@ -30,7 +30,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Always `factor` times as long."""
+    """Every batch takes `factor` times as long."""
 
     factor: float
     workers: Workers = None
@@ -46,7 +46,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """A share of the batches, chosen at random, takes `factor` times as long."""
+    """A random share of the batches takes `factor` times as long."""
 
     share: float
     factor: float
@@ -65,7 +65,7 @@ class SlowPeriod:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Dies at `at` without a word, and is back `restart` seconds later."""
+    """The worker dies at `at` without notice, and is back `restart` seconds later."""
 
     at: float
     restart: float = inf
@@ -74,7 +74,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Dies without a word after exponential times of mean `every`, and is back `restart` seconds later."""
+    """The worker dies without notice after exponential times with mean `every`; it is back `restart` seconds later."""
 
     every: float
     restart: float
@@ -83,7 +83,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Leaves at `start`, which is known at once, and is back at `end`. From 0 on: one that joins late."""
+    """The worker leaves at `start`, which is known at once, and returns at `end`. With start 0 it joins late."""
 
     start: float
     end: float = inf
@@ -92,17 +92,17 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The way between a worker and the servers; each worker has its own link of this bandwidth."""
+    """The network between a worker and the servers. Each worker has its own link with this bandwidth."""
 
     latency: float = 0.0
     bandwidth: float = inf  # bytes per second
     pull_bytes: float = 0.0  # per batch
     push_bytes: float = 0.0
-    all_reduce: float = 0.0  # seconds per sync step, in which nobody computes
-    # Of the dense parameters: what sync reduces per step, other gradient strategies pull and push per batch, and
-    # replicas exchange.
+    all_reduce: float = 0.0  # seconds per sync step, in which no worker computes
+    # Size of the dense parameters: sync reduces it per step, other gradient strategies pull and push it per batch, and
+    # replicas exchange it.
     dense_bytes: float = 0.0
-    sync_servers: int = 1  # that keep the centre of replicas, a share each
+    sync_servers: int = 1  # servers that hold the centre of replicas, a share each
     sync_bandwidth: float = inf  # bytes per second of each
 
     @property
@@ -115,15 +115,15 @@ class Network:
 
     @property
     def dense(self) -> float:
-        """Seconds of the dense parameters on a worker's link, one way."""
+        """Seconds for the dense parameters on a worker's link, one way."""
         return self.dense_bytes / self.bandwidth
 
     def sync_step(self, workers: int) -> float:
-        """Seconds of a sync step beside the computing, in which nobody computes."""
+        """Seconds of a sync step in addition to computing, in which no worker computes."""
         return self.all_reduce + (self.reduce(workers) if self.dense_bytes else 0.0)
 
     def reduce(self, workers: int, times: int = 1) -> float:
-        """Seconds in which `workers` have the mean of `times` dense buffers, in a ring; latency as in a tree."""
+        """Seconds for a ring all-reduce of `times` dense buffers over `workers`, with the latency of a tree."""
         return times * 2 * (self.dense * (workers - 1) / workers + self.latency * ceil(log2(workers)))
 
 
@@ -139,9 +139,11 @@ class ClusterModel:
     failures: tuple[Failures, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     network: Network = Network()
-    notice: float = 0.0  # seconds until a death without a word is noticed
-    cores: float | None = None  # workers share this many, in equal parts; None: each has its own
-    cpu: Compute | None = None  # what of a batch needs a core, where the rest is waiting; None: all of it
+    notice: float = 0.0  # seconds until an unannounced death is noticed
+    cores: float | None = None  # number of cores that workers share equally; None: one per worker
+    cpu: Compute | None = (
+        None  # the part of a batch that needs a core, if the rest is waiting; None: all of it
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -168,9 +170,9 @@ class ClusterModel:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Ready for `json`, infinities written as null."""
-        found: dict[str, Any] = _finite(asdict(self))
-        return found
+        """Values for `json`; infinities become null."""
+        values: dict[str, Any] = _finite(asdict(self))
+        return values
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> ClusterModel:

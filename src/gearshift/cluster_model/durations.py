@@ -1,8 +1,8 @@
-"""How long a worker's n-th batch takes, and when the worker is away: drawn from a cluster's description.
+"""Draws the duration of each worker's n-th batch, and its absences, from the description of a cluster.
 
-Every draw is a function of (seed, worker, n) and of nothing else. So two runs with other strategies see the same
-worker stumble at the same batch and die at the same second, and their difference is the strategy's (common random
-numbers); and a thread that injects slowness may ask in any order. Pure Python: splitmix64, whose counter is n.
+Every draw depends only on (seed, worker, n). Two runs with different strategies therefore see the same delay of the
+same batch and the same failures, and their difference is due to the strategy (common random numbers). Threads that
+inject delays may query in any order. Pure Python: splitmix64 with n as counter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _normal = NormalDist().inv_cdf
 
 
 def mixed(z: int) -> int:
-    """64 bits to 64 well mixed bits (splitmix64's finaliser; Steele, Lea and Flood 2014)."""
+    """Mix 64 bits (the finaliser of splitmix64; Steele, Lea and Flood 2014)."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
@@ -38,7 +38,7 @@ def uniform(key: int, n: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The worker is away from `start` to `end`; it is known `notice` seconds after it went."""
+    """The worker is absent from `start` to `end`; this is noticed `notice` seconds after it left."""
 
     start: float
     end: float
@@ -47,7 +47,7 @@ class Absence:
 
 
 class WorkerTimes:
-    """One worker's share of the model, ready to be asked a million times."""
+    """The durations of one worker, prepared for fast repeated queries."""
 
     __slots__ = (
         "_notice",
@@ -72,7 +72,7 @@ class WorkerTimes:
         self.planned: list[Absence] = []
 
     def seconds(self, n: int, examples: int, at: float) -> float:
-        """Of computing its n-th batch, begun at `at`."""
+        """Seconds to compute its n-th batch, begun at `at`."""
         seconds = self.compute.seconds(examples) * self.factor
         for sigma, stream in self.sigmas:
             seconds *= exp(sigma * _normal(uniform(stream, n)) - sigma * sigma / 2)
@@ -82,7 +82,7 @@ class WorkerTimes:
         return seconds * self.period_factor(at) if self.periods else seconds
 
     def mean_seconds(self, examples: int) -> float:
-        """What `seconds` is on average, outside slow periods."""
+        """The mean of `seconds` outside slow periods."""
         seconds = self.compute.seconds(examples) * self.factor
         for burst, _ in self.bursts:
             seconds *= 1 + burst.share * (burst.factor - 1)
@@ -96,7 +96,7 @@ class WorkerTimes:
         return factor
 
     def absences(self) -> Iterator[Absence]:
-        """In order, apart from each other; without end if the worker fails at random."""
+        """The absences in order, without overlap; endless if the worker fails at random."""
         streams = (self._drawn(failures, i) for i, failures in enumerate(self.failures))
         current: Absence | None = None
         for absence in merge(self.planned, *streams, key=lambda absence: absence.start):
@@ -121,7 +121,7 @@ class WorkerTimes:
 
 
 def worker_times(cluster: ClusterModel) -> list[WorkerTimes]:
-    """For each worker, what concerns it."""
+    """The durations of each worker."""
     times = [WorkerTimes(cluster, worker) for worker in range(cluster.workers)]
     everyone, seed = range(cluster.workers), cluster.seed
     for slow in cluster.slow:

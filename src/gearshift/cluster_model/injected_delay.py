@@ -1,7 +1,7 @@
-"""Slowness on purpose: each batch of a real worker is padded to the duration that a cluster model draws for it.
+"""Injected delays: each batch of a real worker is padded to the duration that a cluster model draws for it.
 
-Honest by construction: the wait is on top of real work, never instead of it, so a batch cannot be faster than it is;
-`overrun` says how often the work itself took longer than was drawn. The draws are those of the simulator.
+The delay is added to real work and never replaces it, so a batch cannot become faster. `overrun` is the share of
+batches whose work took longer than the drawn duration. The draws equal those of the simulator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gearshift.cluster_model.durations import worker_times
 
 
 class Pacer:
-    """Called from each worker's own thread."""
+    """Called from each worker's thread."""
 
     def __init__(self, cluster: ClusterModel) -> None:
         self.cluster = cluster
@@ -26,7 +26,7 @@ class Pacer:
         self._closed = threading.Event()
 
     def pad(self, worker: int, examples: int, since: float) -> None:
-        """Waits until the batch that was begun at `since` has lasted as long as it shall."""
+        """Wait until the batch that began at `since` has lasted for the drawn duration."""
         n = self._batches[worker]
         self._batches[worker] = n + 1
         seconds = self._times[worker].seconds(n, examples, since - self._began)
@@ -37,14 +37,14 @@ class Pacer:
             self._overruns[worker] += 1
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End all waiting."""
         self._closed.set()
 
     @property
     def overrun(self) -> float:
-        """The share of batches whose real work took longer than was drawn."""
+        """The share of batches whose real work took longer than the drawn duration."""
         return sum(self._overruns) / max(1, sum(self._batches))
 
     def possible(self, batch: int) -> float:
-        """Examples per second if nobody ever waited for another."""
+        """Examples per second without waiting for other workers."""
         return possible_rate(self.cluster, batch, time.monotonic() - self._began)

@@ -1,16 +1,18 @@
-"""What a run is: a typed tree with a sentence per field, read from YAML and `key=value` overrides.
+"""The configuration of a run: a typed tree with a sentence per field, read from YAML and `key=value` overrides.
 
-    units.py   10min, 16GiB, 10%, 2M: how people write amounts
-    section.py      what every section has in common
+    section.py      what every section has in common: a dataclass that declares its settings, or a `Section`
     data.py         the `data` section
     features.py     the `features` list, and the built-in ones of Criteo and Avazu
+    choices.py      sections that choose a rule by name: their keys are the settings of the rules
+    optimizers.py   the `optimizer` section
+    strategies.py   the `strategy` section
     tree.py         all other sections and the tree itself; a `Config` that exists is consistent in itself
     checks.py       what must hold between fields, each with its fix
     document.py     YAML text to values that remember their line
     overrides.py    dotted `key=value`, and its short forms
-    load.py         document + overrides -> Config; every complaint says file, line and nearest name
-    files.py        do the paths that a config names exist?
-    reference.py    docs/config.md and the JSON schema for editors, from the descriptions
+    load.py         document + overrides -> Config; every error names file, line and the nearest valid name
+    files.py        checks that the paths in a config exist
+    reference.py    docs/config.md and the JSON schema for editors, from the declarations of the settings
 
 Imports neither torch nor numpy nor pyarrow.
 """

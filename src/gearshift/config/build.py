@@ -1,4 +1,4 @@
-"""From a config to a run: builds the parts and starts them. The only file that knows all the others."""
+"""Builds the parts of a run from a config and starts them. The only file that knows all the others."""
 
 from __future__ import annotations
 
@@ -14,55 +14,60 @@ import torch
 from gearshift import models, optim
 from gearshift.config import Config, load_config
 from gearshift.config.data import SplitSection
-from gearshift.data.dataset import CsvFormat, Dataset, open_dataset
+from gearshift.config.few_steps import FEW_STEPS, SMALL_BATCH
+from gearshift.data.dataset import Dataset, open_dataset
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.data.schema import Schema
 from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.data.value_forms import marked
-from gearshift.embedding.store import ROW_OPTIMIZERS, CowClip, RowOptimizer
+from gearshift.embedding.row_optimizers import ROW_OPTIMIZERS, CowClip, RowOptimizer
+from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.ray.end_session import end_session
-from gearshift.engine.ray.settings import ClusterSettings
+from gearshift.engine.ray.settings import ClusterSettings, ConnectionSettings
 from gearshift.errors import warn
 from gearshift.models.losses import LOSSES
-from gearshift.optim.batch_scaling import Rates, scaled
+from gearshift.optim.batch_scaling import BatchScaling, Rates, scaled
 from gearshift.optim.schedule import Schedule
+from gearshift.parameters.server import RowSettings
 from gearshift.run import folder as run_folder
-from gearshift.run import interrupts, leftovers
-from gearshift.run.local_run import CheckpointPolicy, Run
+from gearshift.run import interrupts, leftovers, startup_interrupts
+from gearshift.run.local_run import Run
+from gearshift.run.prepared_run import PreparedRun
+from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import gradients_per_step
+from gearshift.trainer.settings import OptimizerSettings, TrainingSettings, WorkerSettings
 from gearshift.trainer.trainer import Trainer
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
-from gearshift.training.plan import EarlyStopping, PlannedSwitch, Plateau
+from gearshift.training.plan import EvaluationSettings, PlannedSwitch
+from gearshift.training.step_settings import StepSettings
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray.launch import LaunchedRun
-
-FEW_STEPS = 50  # of a run: fewer are told before it begins
+    from gearshift.engine.ray.launched_run import LaunchedRun
 
 
 def start(
     config: Config, *, command: str = "", resume: Path | None = None, init_from: Path | None = None
 ) -> Run | LaunchedRun:
-    """Starts the run that a config describes and returns at once; `run.wait()` gives its result."""
+    """Starts the run that a config describes and returns at once; `run.wait()` returns its result."""
     if config.cluster.engine == "ray":
         return _launch(config, command, resume, init_from)
-    run = build(config, resume=resume, init_from=init_from)
-    needs = estimate(run.training, config.memory)
-    refuse_too_large(needs, run.training)
+    prepared = build(config, resume=resume, init_from=init_from)
+    needs = estimate(prepared.training, config.memory)
+    refuse_too_large(needs, prepared.training)
     folder = _open_folder(config, command, resume)
     with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
         run_folder.write_config(folder, config, command)
-        run.header = header(config, run, folder, needs.text(run.training))
-        run.start(folder)
+        lines = header(config, prepared, folder, needs.text(prepared.training))
+        run = prepared.start(folder, LocalEngine(), header=lines)
     if came:
         interrupts.stop_now(run)
     return run
 
 
 def _launch(config: Config, command: str, resume: Path | None, init_from: Path | None) -> LaunchedRun:
-    """On a cluster: the folder is made here, everything else by the coordinator."""
+    """Starts the run on a cluster: the folder is created here, everything else by the coordinator."""
     from gearshift.engine.ray import launch
 
     folder = _open_folder(config, command, resume)
@@ -80,6 +85,7 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
 
 
 def _open_folder(config: Config, command: str, resume: Path | None) -> Path:
+    startup_interrupts.check()
     if config.checkpoint.private:
         os.umask(0o077)
     leftovers.clear(config.checkpoint.path, end_session=end_session)
@@ -89,25 +95,17 @@ def _open_folder(config: Config, command: str, resume: Path | None) -> Path:
         config.name or "run",
         command=command,
         private=config.checkpoint.private,
-        tell=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        notify=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
 
 
 def cluster_settings(config: Config) -> ClusterSettings:
-    asked, needs = config.cluster, config.cluster.resources
+    section = config.cluster
     return ClusterSettings(
-        asked.address,
-        asked.wire,
-        asked.half,
-        asked.patience,
-        asked.placement == "spread",
-        needs.coordinator_cpus,
-        needs.shard_cpus,
-        needs.worker_cpus,
-        needs.worker_gpus,
-        asked.threads or 1,
-        asked.sync_transport,
-        asked.trusted_network,
+        **values_of(section, ConnectionSettings),
+        **vars(section.resources),
+        spread=section.placement == "spread",
+        threads=section.threads or 1,
     )
 
 
@@ -118,12 +116,12 @@ class FromConfig:
     config: Path
     init_from: Path | None
 
-    def build(self, schema: Schema | None, resume: Path | None) -> Run:
+    def build(self, schema: Schema | None, resume: Path | None) -> PreparedRun:
         config = load_config(self.config, ["train.baseline=false"])
         init_from = self.init_from if schema is None and resume is None else None
         return build(config, resume=resume, init_from=init_from, schema=schema, rows_elsewhere=True)
 
-    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
+    def header(self, run: PreparedRun, folder: Path) -> tuple[str, ...]:
         config = load_config(self.config)
         return header(config, run, folder, estimate(run.training, config.memory).text(run.training))
 
@@ -135,17 +133,17 @@ def build(
     init_from: Path | None = None,
     schema: Schema | None = None,
     rows_elsewhere: bool = False,
-) -> Run:
-    """All of `start` but the start: looks at the data and checks; writes nothing."""
+) -> PreparedRun:
+    """Prepares a run without starting it: reads and checks the data; writes nothing."""
     if config.cluster.threads:
         torch.set_num_threads(config.cluster.threads)
-    remarks: list[str] = []  # of no process but the first that looks at the data
+    remarks: list[str] = []  # only of the first process that reads the data
     try:
         data = datasets(config, remarks.append if schema is None else None)
         torch.manual_seed(config.train.seed)
         model = models.build(config.model.name, data.train.schema, **config.model.settings())
     except BaseException:
-        for sentence in remarks:  # there is no run to tell them, and they may be the reason
+        for sentence in remarks:  # there is no run to pass them on, and they may explain the error
             warn(sentence)
         raise
     return make_trainer(config).prepare(
@@ -168,19 +166,26 @@ class DataParts:
     test: Dataset | None
 
 
-def datasets(config: Config, tell: Callable[[str], None] | None = warn) -> DataParts:
-    """`tell` hears what the user should know about the files. With None nobody looks for it."""
+def datasets(config: Config, notify: Callable[[str], None] | None = warn) -> DataParts:
+    """`notify` gets messages about the files. With None the checks behind them are skipped."""
     if config.data.synthetic:
         return _synthetic(config)
     settings, schema = config.data, config.schema()
-    csv = CsvFormat(**settings.csv.settings())
 
     def open_files(paths: tuple[str, ...] | None, schema: Schema | None) -> Dataset | None:
         if paths is None:
             return None
         bad_lines = settings.bad_lines.skip
-        found = open_dataset(list(paths), schema, tell, format=settings.format, csv=csv, bad_lines=bad_lines)
-        return found if schema is not None else _as_stated(found, config)
+        dataset = open_dataset(
+            list(paths),
+            schema,
+            notify,
+            format=settings.format,
+            csv=settings.csv,
+            bad_lines=bad_lines,
+            label_stated=settings.label is not None,
+        )
+        return dataset if schema is not None else _as_stated(dataset, config)
 
     train = open_files(settings.train, schema)
     assert train is not None, "a Config without `train` has `synthetic`"
@@ -194,7 +199,7 @@ def datasets(config: Config, tell: Callable[[str], None] | None = warn) -> DataP
 
 
 def _as_stated(dataset: Dataset, config: Config) -> Dataset:
-    """Data that bring their own features (libfm, prepared) still have the label, group and weight that are stated."""
+    """Applies the label, group and weight of the config to data that bring their own features (libfm, prepared)."""
     data = config.data
     stated: dict[str, Any] = {
         name: value for name in ("time", "group", "weight") if (value := getattr(data, name)) is not None
@@ -209,7 +214,7 @@ def _as_stated(dataset: Dataset, config: Config) -> Dataset:
 
 
 def _split(whole: Dataset, split: SplitSection) -> tuple[Dataset, Dataset, Dataset | None]:
-    """Test data are cut off first, then validation data."""
+    """Splits off the test data first, then the validation data."""
 
     def parts(dataset: Dataset, held_out: float | str, name: str) -> tuple[Dataset, Dataset]:
         if split.hash_column:
@@ -229,7 +234,7 @@ def _split(whole: Dataset, split: SplitSection) -> tuple[Dataset, Dataset, Datas
 def _synthetic(config: Config) -> DataParts:
     settings = config.data.synthetic
     assert settings is not None
-    log = ClickLog(**settings.model_dump())
+    log = ClickLog(**vars(settings))
     if settings.days == 1:
         return DataParts(Dataset(GeneratedExamples(log)), None, None)
     last_day = log.day_begin(settings.days - 1)
@@ -238,48 +243,59 @@ def _synthetic(config: Config) -> DataParts:
 
 
 def make_trainer(config: Config) -> Trainer:
-    train, rates = config.train, config.optimizer
+    train = config.train
     return Trainer(
         global_batch=train.global_batch,
-        workers=config.cluster.workers,
-        shards=config.cluster.shards,
+        epochs=train.epochs,
+        seed=train.seed,
+        workers=_worker_settings(config),
         strategy={
             "name": config.strategy.name,
             "switch": tuple(PlannedSwitch(s.at, s.to, s.settings()) for s in config.strategy.switch),
             **config.strategy.settings(),
         },
-        batch=train.batch,
-        micro_batches=train.micro_batches,
-        inject=config.cluster.inject.cluster(config.cluster.workers) if config.cluster.inject else None,
-        embedding_reduce=rates.embedding_reduce,
-        epochs=train.epochs,
-        seed=train.seed,
-        optimizer=optim.build(rates.dense.name, **rates.dense.settings()),
-        embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
-        linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
-        batch_rule=rates.batch_rule,
-        base_batch=rates.base_batch,
-        row_init=rates.row_init,
-        row_trust=rates.row_trust,
-        row_clip=CowClip(rates.row_clip.ratio, rates.row_clip.zeta) if rates.row_clip else None,
-        clip_norm=rates.clip_norm,
-        loss=LOSSES[train.loss],
-        schedule=Schedule(**rates.schedule.model_dump()),
-        shuffle=None if train.shuffle == "auto" else train.shuffle,
-        eval_every=train.eval_every,
-        best=config.checkpoint.best,
-        early_stopping=EarlyStopping(train.early_stopping.patience) if train.early_stopping else None,
-        bad_batches=train.bad_batches.skip,
-        plateau=Plateau(train.plateau.factor, train.plateau.patience) if train.plateau else None,
-        baseline=train.baseline,
-        checkpoint=CheckpointPolicy(
-            config.checkpoint.every,
-            config.checkpoint.keep,
-            config.checkpoint.path,
-            private=config.checkpoint.private,
-            retry_for=config.checkpoint.retry_for,
+        optimizer=_optimizer_settings(config),
+        training=_training_settings(config),
+        checkpoint=config.checkpoint,
+    )
+
+
+def _worker_settings(config: Config) -> WorkerSettings:
+    cluster = config.cluster
+    injected = cluster.inject.cluster(cluster.workers) if cluster.inject else None
+    return WorkerSettings(cluster.workers, cluster.shards, inject=injected)
+
+
+def _optimizer_settings(config: Config) -> OptimizerSettings:
+    rates = config.optimizer
+    return OptimizerSettings(
+        dense=optim.build(rates.dense.name, **rates.dense.settings()),
+        rows=RowSettings(
+            embeddings=_row_optimizer(rates.embeddings.name, rates.embeddings.settings()),
+            linear=_row_optimizer(rates.linear.name, rates.linear.settings()) if rates.linear else None,
+            clip=CowClip(**rates.row_clip.settings()) if rates.row_clip else None,
+            **vars(rates.rows),
         ),
-        name=config.name or "run",
+        clip_norm=rates.clip_norm,
+        schedule=Schedule(**vars(rates.schedule)),
+        scaling=BatchScaling(rates.batch_rule, rates.base_batch),
+    )
+
+
+def _training_settings(config: Config) -> TrainingSettings:
+    train = config.train
+    return TrainingSettings(
+        **values_of(train, StepSettings),
+        shuffle=None if train.shuffle == "auto" else train.shuffle,
+        loss=LOSSES[train.loss],
+        bad_batches=train.bad_batches.skip,
+        baseline=train.baseline,
+        evaluation=EvaluationSettings(
+            train.eval_every,
+            config.checkpoint.best,
+            train.early_stopping,
+            train.plateau,
+        ),
     )
 
 
@@ -287,8 +303,8 @@ def _row_optimizer(name: str, settings: dict[str, float]) -> RowOptimizer:
     return ROW_OPTIMIZERS[name](**settings)
 
 
-def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...]:
-    """What the user reads before the run starts."""
+def header(config: Config, run: PreparedRun, folder: Path, needs: str) -> tuple[str, ...]:
+    """The lines that the user sees before the run starts."""
     learner, name = run.training.learner, config.name or folder.name
     weights = learner.worker.dense.count / 1e6
     lines = [
@@ -307,7 +323,7 @@ def header(config: Config, run: Run, folder: Path, needs: str) -> tuple[str, ...
     return (*lines, needs)
 
 
-def _how(run: Run) -> str:
+def _how(run: PreparedRun) -> str:
     """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
     plan, strategy, count = run.training.plan, run.training.strategy, run.training.workers
     if count == 1 and strategy.batch == plan.batch:
@@ -317,8 +333,8 @@ def _how(run: Run) -> str:
     return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
 
 
-def _rates(config: Config, run: Run) -> list[str]:
-    """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule moves them."""
+def _rates(config: Config, run: PreparedRun) -> list[str]:
+    """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule scales them."""
     rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
     if base is None:
         return []
@@ -329,17 +345,19 @@ def _rates(config: Config, run: Run) -> list[str]:
     moved = [f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1]
     if growth.warmup > config.optimizer.schedule.warmup:
         moved.append(f"warm-up over the first {100 * growth.warmup:.0f} %")
-    said = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {', '.join(moved) or 'as they are'}"
+    line = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {', '.join(moved) or 'as they are'}"
     strategy = run.training.strategy
     if gradients_per_step(strategy) * strategy.batch < batch:
-        said += f". But a step of {strategy.name} has {strategy.batch:,} examples: these rates may be too large for it"
-    return [said]
+        line += f". But a step of {strategy.name} has {strategy.batch:,} examples: these rates may be too large for it"
+    return [line]
 
 
-def _few_steps(run: Run) -> list[str]:
-    """Of a batch that leaves an optimizer no time."""
+def _few_steps(run: PreparedRun) -> list[str]:
+    """A warning if the batch is so large that there are too few steps."""
     training = run.training
     steps = training.plan.epochs * -(-training.train.estimate() // training.plan.batch)
     if steps >= FEW_STEPS:
         return []
+    if training.plan.batch <= SMALL_BATCH:
+        return [f"Steps  only about {steps:,} in all: there are few examples; raise train.epochs"]
     return [f"Steps  only about {steps:,} in all, too few to learn much: lower train.global_batch"]

@@ -1,7 +1,7 @@
-"""What must hold between the fields of a config, each complaint one sentence with its fix.
+"""Checks between the fields of a config; each error is one sentence with its fix.
 
-Pure functions of a Config. `first_misfit` holds for every Config; `first_gap` only for one that was read from
-a file, because a run started from Python may bring its data and schema itself.
+Pure functions of a Config. `first_misfit` applies to every Config; `first_gap` only to one that was read from a file,
+because a run started from Python may provide its data and schema itself.
 """
 
 from __future__ import annotations
@@ -10,62 +10,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gearshift.config.section import keys_of
+from gearshift.engine.ray.settings import ConnectionSettings
 from gearshift.errors import UserError, nearest_name
+from gearshift.settings.declaration import declarations
 from gearshift.sync.registry import resolve, shared_replicas_need_threads
 
 if TYPE_CHECKING:
+    from gearshift.config.choices import ChoiceSection
     from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
     from gearshift.config.tree import Config
 
-_ADAM = frozenset({"lr", "l2", "beta1", "beta2", "eps"})
-_ADAGRAD = frozenset({"lr", "l2", "eps", "initial"})
-_MOMENTUM = frozenset({"lr", "l2", "momentum"})
-_LARS = frozenset({"lr", "momentum", "weight_decay", "eta"})
-_LAMB = frozenset({"lr", "beta1", "beta2", "eps", "weight_decay"})
-_TRUST = frozenset({"floor", "min_gradients", "control"})
-DENSE_SETTINGS: Mapping[str, frozenset[str]] = {
-    "sgd": frozenset({"lr", "l2"}),
-    "momentum": _MOMENTUM | {"nesterov"},
-    "adagrad": _ADAGRAD,
-    "adam": _ADAM,
-    "adamw": (_ADAM - {"l2"}) | {"weight_decay"},
-    "lars": _LARS,
-    "lamb": _LAMB,
-    "vr_sgd": frozenset({"lr", "l2"}) | _TRUST,
-    "vr_momentum": _MOMENTUM | {"nesterov"} | _TRUST,
-    "vr_adam": _ADAM | _TRUST | {"beta3"},
-    "vr_lars": _LARS | _TRUST,
-    "vr_lamb": _LAMB | _TRUST | {"beta3"},
-}
-ROW_SETTINGS: Mapping[str, frozenset[str]] = {
-    "sgd": frozenset({"lr", "l2"}),
-    "momentum": _MOMENTUM,
-    "adagrad": _ADAGRAD,
-    "rowwise_adagrad": _ADAGRAD,
-    "adam": _ADAM,
-    "ftrl": frozenset({"lr", "beta", "l1", "l2"}),
-}
-# The parameters of each model, as in its class. Classes of models import torch, which loading a config must not;
-# tests/unit/config/test_load.py compares this table with them.
-_DEEP = frozenset({"dim", "hidden", "activation", "dropout", "batch_norm"})
-MODEL_SETTINGS: Mapping[str, frozenset[str]] = {
-    "lr": frozenset(),
-    "fm": frozenset({"dim"}),
-    "dnn": _DEEP,
-    "wide_deep": _DEEP,
-    "deepfm": _DEEP,
-    "dcn": _DEEP | {"cross_layers"},
-    "dcnv2": _DEEP | {"cross_layers", "rank", "structure"},
-    "dlrm": _DEEP | {"bottom"},
-    "din": _DEEP | {"attention", "attention_activation", "target", "history"},
-}
-# Formats that say themselves what their columns mean.
+# Formats that define the meaning of their columns.
 SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})
 
 
 @dataclass(frozen=True)
 class Misfit:
-    path: tuple[str | int, ...]  # the value to complain about
+    path: tuple[str | int, ...]  # the value that is wrong
     sentence: str
 
 
@@ -90,8 +52,10 @@ def _gaps(config: Config) -> Iterator[Misfit]:
             ("data",), "data.train is missing: name the files to train on, such as train: clicks.csv"
         )
     if config.features is None and data.synthetic is None and data.format not in SELF_DESCRIBING:
-        say = "features is missing: name the columns that the model sees (gearshift init FILE guesses them)"
-        yield Misfit((), say)
+        problem = (
+            "features is missing: name the columns that the model sees (gearshift init FILE guesses them)"
+        )
+        yield Misfit((), problem)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:
@@ -107,47 +71,38 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _version_misfits(config: Config) -> Iterator[Misfit]:
-    """What later versions bring; refused now rather than ignored."""
+    """Settings of later versions, which are refused rather than ignored."""
     cluster = config.cluster
     if cluster.engine not in ENGINES:
-        say = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
-        yield Misfit(("cluster", "engine"), say)
+        problem = f"engine `{cluster.engine}` is not in this version; it has threads and ray"
+        yield Misfit(("cluster", "engine"), problem)
     if cluster.engine != "ray":
-        for name in RAY_ONLY:  # a saved config has them all
-            if getattr(cluster, name) != type(cluster).model_fields[name].default:
+        for name in RAY_ONLY:  # a saved config contains all of them
+            if getattr(cluster, name) != keys_of(type(cluster))[name].default:
                 yield Misfit(
                     ("cluster", name), f"cluster.{name} is for engine: ray; engine is {cluster.engine}"
                 )
     if config.log:
-        say = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
-        yield Misfit(("log",), say)
+        problem = f"log `{config.log[0]}` is not in this version; metrics are in the run's metrics.jsonl"
+        yield Misfit(("log",), problem)
 
 
 ENGINES = ("threads", "ray")
-RAY_ONLY = (
-    "address",
-    "wire",
-    "half",
-    "sync_transport",
-    "trusted_network",
-    "patience",
-    "placement",
-    "resources",
-)  # of `cluster`
+RAY_ONLY = (*declarations(ConnectionSettings), "placement", "resources")  # of `cluster`
 
 
 def _source_misfits(config: Config) -> Iterator[Misfit]:
     data = config.data
     for name in ("train", "valid", "test", "split"):
         if data.synthetic is not None and getattr(data, name) is not None:
-            say = f"data.{name} and data.synthetic are both given; the generated log brings its own days"
-            yield Misfit(("data", name), f"{say}: remove one of them")
+            problem = f"data.{name} and data.synthetic are both given; the generated log brings its own days"
+            yield Misfit(("data", name), f"{problem}: remove one of them")
     if data.synthetic is not None and config.features is not None:
-        say = "the generated log (data.synthetic) brings its own features; remove `features`"
-        yield Misfit(("features",), say)
+        problem = "the generated log (data.synthetic) brings its own features; remove `features`"
+        yield Misfit(("features",), problem)
     if data.csv.header and data.csv.columns is not None:
-        say = "data.csv.header is true and data.csv.columns is given; remove one of them"
-        yield Misfit(("data", "csv", "columns"), say)
+        problem = "data.csv.header is true and data.csv.columns is given; remove one of them"
+        yield Misfit(("data", "csv", "columns"), problem)
 
 
 def _split_misfits(config: Config) -> Iterator[Misfit]:
@@ -156,17 +111,17 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
         return
     for name in ("valid", "test"):
         if getattr(data, name) is not None and getattr(split, name) is not None:
-            say = f"data.{name} and data.split.{name} are both given; keep one of them"
-            yield Misfit(("data", name), say)
+            problem = f"data.{name} and data.split.{name} are both given; keep one of them"
+            yield Misfit(("data", name), problem)
         if split.by != "time" and isinstance(getattr(split, name), str):
             cut = getattr(split, name)
-            say = f"data.split.{name} is `{cut}`; a split by {split.by} keeps back a share, such as 10%"
-            yield Misfit(("data", "split", name), say)
+            problem = f"data.split.{name} is `{cut}`; a split by {split.by} keeps back a share, such as 10%"
+            yield Misfit(("data", "split", name), problem)
     if split.by not in ("time", "end", "hash") and split.hash_column is None:
-        say = (
+        problem = (
             f"data.split.by is `{split.by}`; expected time, end, hash or hash(column), such as hash(user_id)"
         )
-        yield Misfit(("data", "split", "by"), say)
+        yield Misfit(("data", "split", "by"), problem)
     if split.by == "time" and data.time is None and data.format != "avazu":
         yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")
 
@@ -176,13 +131,13 @@ def _label_misfits(config: Config) -> Iterator[Misfit]:
     if labels is None:
         return
     if not labels or len({label.task for label in labels}) < len(labels):
-        say = "data.label needs one column per task, each task with its own name"
-        yield Misfit(("data", "label"), say)
+        problem = "data.label needs one column per task, each task with its own name"
+        yield Misfit(("data", "label"), problem)
     columns = {label.column for label in labels}
     for i, entry in enumerate(config.features or ()):
         if entry.name in columns:
-            say = f"`{entry.name}` is the label, the model would see the answer; remove this feature"
-            yield Misfit(("features", i, "name"), say)
+            problem = f"`{entry.name}` is the label, the model would see the answer; remove this feature"
+            yield Misfit(("features", i, "name"), problem)
 
 
 def _feature_misfits(config: Config) -> Iterator[Misfit]:
@@ -205,11 +160,13 @@ def _feature_misfits(config: Config) -> Iterator[Misfit]:
 def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
     bucketized = not isinstance(entry.transform, str)
     if entry.dim is not None and not bucketized:
-        say = f"features[{i}].dim: a plain number has no embedding; remove dim, or bucketize it"
-        yield Misfit(("features", i, "dim"), say)
+        problem = f"features[{i}].dim: a plain number has no embedding; remove dim, or bucketize it"
+        yield Misfit(("features", i, "dim"), problem)
     if entry.missing is not None and bucketized:
-        say = f"features[{i}].missing: bucketize gives missing values a bucket of their own; remove `missing`"
-        yield Misfit(("features", i, "missing"), say)
+        problem = (
+            f"features[{i}].missing: bucketize gives missing values a bucket of their own; remove `missing`"
+        )
+        yield Misfit(("features", i, "missing"), problem)
 
 
 def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry]) -> Iterator[Misfit]:
@@ -220,26 +177,28 @@ def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEnt
     owner = owners.get(shared)
     where = ("features", i, "share_embedding")
     if owner is None:
-        say = f"share_embedding names `{shared}`, which is no other feature with an embedding"
-        yield Misfit(where, f"{say}.{nearest(shared, owners)} ({', '.join(owners)})")
+        problem = f"share_embedding names `{shared}`, which is no other feature with an embedding"
+        yield Misfit(where, f"{problem}.{nearest(shared, owners)} ({', '.join(owners)})")
     elif owner.share_embedding is not None:
-        say = f"share_embedding names `{shared}`, which shares `{owner.share_embedding}` itself; name that"
-        yield Misfit(where, say)
+        problem = (
+            f"share_embedding names `{shared}`, which shares `{owner.share_embedding}` itself; name that"
+        )
+        yield Misfit(where, problem)
     elif entry.dim is not None and entry.dim != owner.dim:
-        say = f"features[{i}].dim is not that of `{shared}`, whose embedding it shares; remove dim"
-        yield Misfit(("features", i, "dim"), say)
+        problem = f"features[{i}].dim is not that of `{shared}`, whose embedding it shares; remove dim"
+        yield Misfit(("features", i, "dim"), problem)
 
 
 def _model_misfits(config: Config) -> Iterator[Misfit]:
     model = config.model
-    known = MODEL_SETTINGS[model.name]
+    known = model.rules[model.name]
     for setting in model.settings():
         if setting not in known:
-            say = (
+            problem = (
                 f"model {model.name} has no setting `{setting}` ({', '.join(sorted(known)) or 'it has none'})"
             )
             yield Misfit(
-                ("model", setting), f"{say}; remove it, or write model={model.name} for its defaults"
+                ("model", setting), f"{problem}; remove it, or write model={model.name} for its defaults"
             )
     yield from _din_misfits(config)
 
@@ -251,40 +210,46 @@ def _din_misfits(config: Config) -> Iterator[Misfit]:
     for key, wanted in (("history", "sequence"), ("target", "categorical")):
         known = [entry.name for entry in config.features if entry.type == wanted]
         if not known:
-            say = f"din needs a {wanted} feature for its {key}, and there is none; add one, or use model=dnn"
-            yield Misfit(("model", "name"), say)
+            problem = (
+                f"din needs a {wanted} feature for its {key}, and there is none; add one, or use model=dnn"
+            )
+            yield Misfit(("model", "name"), problem)
         for name in settings.get(key, ()):
             if name not in known:
-                say = f"model.{key} names `{name}`, which is no {wanted} feature"
-                yield Misfit(("model", key), f"{say}.{nearest(name, known)} ({', '.join(known)})")
+                problem = f"model.{key} names `{name}`, which is no {wanted} feature"
+                yield Misfit(("model", key), f"{problem}.{nearest(name, known)} ({', '.join(known)})")
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
     rates = config.optimizer
     if rates.batch_rule != "constant" and rates.base_batch is None:
-        say = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
-        yield Misfit(("optimizer", "batch_rule"), f"{say}: name it, such as optimizer.base_batch=1024")
+        problem = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
+        yield Misfit(("optimizer", "batch_rule"), f"{problem}: name it, such as optimizer.base_batch=1024")
     if rates.batch_rule == "constant" and rates.base_batch is not None:
-        say = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
-        yield Misfit(("optimizer", "base_batch"), f"{say} (linear, square_root, cowclip), or remove it")
-    if rates.row_trust != "dense_only" and not rates.dense.name.startswith("vr_"):
-        say = f"row_trust `{rates.row_trust}` gives rows the trust of a vr_* rule, and optimizer.dense is"
+        problem = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
+        yield Misfit(("optimizer", "base_batch"), f"{problem} (linear, square_root, cowclip), or remove it")
+    if rates.rows.trust != "dense_only" and not rates.dense.name.startswith("vr_"):
+        problem = (
+            f"row_trust `{rates.rows.trust}` gives rows the trust of a vr_* rule, and optimizer.dense is"
+        )
         yield Misfit(
-            ("optimizer", "row_trust"), f"{say} {rates.dense.name}: choose one, such as vr_adam, or remove it"
+            ("optimizer", "row_trust"),
+            f"{problem} {rates.dense.name}: choose one, such as vr_adam, or remove it",
         )
-    if rates.row_clip is not None and rates.embedding_reduce != "mean":
-        say = (
-            f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.embedding_reduce}"
-        )
-        yield Misfit(("optimizer", "row_clip"), f"{say}: remove one of them")
-    parts = (("dense", DENSE_SETTINGS), ("embeddings", ROW_SETTINGS), ("linear", ROW_SETTINGS))
-    for part, table in parts:
-        optimizer = getattr(config.optimizer, part)
-        for setting in optimizer.settings() if optimizer is not None else ():
-            known = table[optimizer.name]
+    if rates.row_clip is not None and rates.rows.reduce != "mean":
+        problem = f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.rows.reduce}"
+        yield Misfit(("optimizer", "row_clip"), f"{problem}: remove one of them")
+    for part in ("dense", "embeddings", "linear"):
+        optimizer: ChoiceSection | None = getattr(rates, part)
+        if optimizer is None:
+            continue
+        known = optimizer.rules[optimizer.name]
+        for setting in optimizer.settings():
             if setting not in known:
-                say = f"{optimizer.name} has no setting `{setting}` ({', '.join(sorted(known))}); remove it"
-                yield Misfit(("optimizer", part, setting), say)
+                problem = (
+                    f"{optimizer.name} has no setting `{setting}` ({', '.join(sorted(known))}); remove it"
+                )
+                yield Misfit(("optimizer", part, setting), problem)
 
 
 def _validation_misfits(config: Config) -> Iterator[Misfit]:
@@ -297,16 +262,18 @@ def _validation_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _strategy_misfits(config: Config) -> Iterator[Misfit]:
-    """Each strategy has its own settings, and must be able to cut the global batch among the workers."""
+    """Each strategy has its own settings, and must be able to divide the global batch among the workers."""
     strategy, train = config.strategy, config.train
     if train.batch is not None and train.micro_batches > 1:
-        say = "train.batch and train.micro_batches both say how a worker's share is cut; remove one of them"
-        yield Misfit(("train", "micro_batches"), say)
-    asked: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
+        problem = (
+            "train.batch and train.micro_batches both say how a worker's share is cut; remove one of them"
+        )
+        yield Misfit(("train", "micro_batches"), problem)
+    requested: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
         (("strategy",), strategy.name, strategy.settings())
     ]
-    asked += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
-    for path, name, settings in asked:
+    requested += [(("strategy", "switch", i), s.to, s.settings()) for i, s in enumerate(strategy.switch)]
+    for path, name, settings in requested:
         if settings.get("workers_per_replica", 1) > 1 and config.cluster.engine == "ray":
             yield Misfit(path, shared_replicas_need_threads(name))
         try:
@@ -318,8 +285,10 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     for i, switch in enumerate(strategy.switch):
         for before in strategy.switch[:i]:
             if not switch.at.after(before.at):
-                say = f"the switch to {switch.to} at {switch.at} stands after the one at {before.at}"
-                yield Misfit(("strategy", "switch", i, "at"), f"{say}; write switches in the order they come")
+                problem = f"the switch to {switch.to} at {switch.at} stands after the one at {before.at}"
+                yield Misfit(
+                    ("strategy", "switch", i, "at"), f"{problem}; write switches in the order they come"
+                )
     if config.cluster.inject is not None:
         try:
             config.cluster.inject.cluster(config.cluster.workers)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
-from gearshift.config.section import Named, Paths, Section, Texts
-from gearshift.config.units import Count, Cut, Number, Share, Text, parse_text
+from gearshift.config.section import Named, Section
+from gearshift.data.click_log_settings import ClickLogSettings
 from gearshift.data.label_rule import Missing, parse_positive
+from gearshift.data.readers.csv_format import CsvFormat
+from gearshift.data.readers.formats import FileFormat
+from gearshift.settings.units import Count, Cut, Paths, Share, Text, Texts, parse_text
 
 
 def _rule(value: Any) -> Any:
@@ -71,67 +74,6 @@ class Tolerated(Named):
         return {"anyOf": [{"const": "fail"}, handler.resolve_ref_schema(handler(core))]}
 
 
-def _delimiter(value: Any) -> Any:
-    value = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
-    if isinstance(value, str) and len(value.encode()) != 1:
-        raise ValueError('expected one character, such as "," or "\\t"')
-    return value
-
-
-Delimiter = Annotated[str, BeforeValidator(_delimiter)]
-
-
-def _encoding(value: Any) -> Any:
-    try:
-        "a".encode(value)
-    except (LookupError, TypeError):
-        raise ValueError("expected an encoding of text, such as utf-8, latin-1, cp1252 or utf-16") from None
-    return value
-
-
-Encoding = Annotated[str, BeforeValidator(_encoding)]
-
-
-def _null_texts(value: Any) -> Any:
-    return ["null" if v is None else parse_text(v) for v in value] if isinstance(value, list) else value
-
-
-class CsvSection(Section):
-    """What is not set is found out by looking at the start of the first file."""
-
-    delimiter: Delimiter | None = Field(
-        default=None, description="What separates two columns, such as ; or tab."
-    )
-    header: bool | None = Field(default=None, description="Whether the first line names the columns.")
-    columns: Texts | None = Field(default=None, description="The column names, where there is no header.")
-    null: Annotated[tuple[str, ...], BeforeValidator(_null_texts)] = Field(
-        default=("",), description="Texts that mean a missing value."
-    )
-    quote: Text | None = Field(default=None, description="What encloses values; none: quotes are plain text.")
-    escape: Literal["backslash", "none"] | None = Field(
-        default=None,
-        description="backslash: inside quotes a backslash makes a quote text, as MySQL and Spark write it.",
-    )
-    trim: bool | None = Field(default=None, description="Whether spaces around values do not count.")
-    decimal: Literal[".", ","] | None = Field(default=None, description="The decimal mark of numbers.")
-    thousands: Literal[",", ".", "none"] | None = Field(
-        default=None, description="The mark between the thousands of a number, as in 1,234.5."
-    )
-    quoted_lines: Count | None = Field(
-        default=None,
-        ge=1,
-        description="How many lines a quoted value may span; unset: 8, and values that look like two stray quotes "
-        "are refused.",
-    )
-    encoding: Encoding | None = Field(
-        default=None, description="The encoding of text files, such as latin-1 or utf-16; unset: utf-8."
-    )
-
-    def settings(self) -> dict[str, Any]:
-        """As keyword arguments for data.CsvFormat."""
-        return self.model_dump()
-
-
 class SplitSection(Section):
     by: Text = Field(
         description="time or end (the last part of the log is kept back), hash (single examples) or hash(column): "
@@ -148,19 +90,6 @@ class SplitSection(Section):
         return match[1] if match else None
 
 
-class SyntheticSection(Section):
-    examples: Count = Field(default=2_000_000, ge=1000, description="How many examples over all days.")
-    days: Count = Field(
-        default=7, ge=1, description="Days; the last one is for validation if there are several."
-    )
-    seed: Count = Field(default=1, ge=0, description="The same seed gives the same log on every machine.")
-    sequences: bool = Field(default=False, description="Add a history of items per user (for DIN).")
-    drift: Number = Field(
-        default=1.0, ge=0, le=10, description="How fast the truth changes from day to day; 0: not at all."
-    )
-    click_rate: Share = Field(default=0.2, ge=0.001, le=0.999, description="The share of clicks.")
-
-
 class DataSection(Section):
     train: Paths | None = Field(
         default=None,
@@ -171,17 +100,17 @@ class DataSection(Section):
     split: SplitSection | None = Field(
         default=None, description="Keep back a part of `train` instead of naming files."
     )
-    synthetic: SyntheticSection | None = Field(
+    synthetic: ClickLogSettings | None = Field(
         default=None,
         description="Generate a click log whose best reachable AUC is known, instead of `train`.",
     )
-    format: Literal["auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared"] = Field(
+    format: FileFormat = Field(
         default="auto", description="auto looks at the files; criteo and avazu have built-in features."
     )
-    csv: CsvSection = Field(default=CsvSection(), description="How text files are written.")
+    csv: CsvFormat = Field(default=CsvFormat(), description="How text files are written.")
     bad_lines: Tolerated = Field(
         default=Tolerated(),
-        description="fail, or {skip: 1000}: leave out at most so many lines, and list them.",
+        description="fail, or {skip: 1000}: leave out at most this many lines, and list them.",
     )
     label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,

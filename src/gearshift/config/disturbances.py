@@ -27,8 +27,8 @@ from gearshift.cluster_model.cluster import (
     SlowPeriod,
     Workers,
 )
-from gearshift.config.units import parse_number, parse_seconds, parse_share
 from gearshift.errors import UserError
+from gearshift.settings.units import parse_number, parse_seconds, parse_share
 
 MOST_WORKERS = 1_000_000
 _WHO = r"(?P<who>all|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
@@ -63,52 +63,52 @@ def cluster(
 
 
 def parse_slow(text: str) -> Slow | SlowPeriod:
-    said = _said("slow", text, "3=5x, 0-3=2x or 3=5x@60s-120s", _SLOW)
-    factor = _factor("slow", text, said["factor"])
-    if said["start"] is None:
-        return Slow(factor, _workers(said["who"]))
-    start, end = _span("slow", text, said["start"], said["end"])
-    return SlowPeriod(factor, start, end, _workers(said["who"]))
+    groups = _match("slow", text, "3=5x, 0-3=2x or 3=5x@60s-120s", _SLOW)
+    factor = _factor("slow", text, groups["factor"])
+    if groups["start"] is None:
+        return Slow(factor, _workers(groups["who"]))
+    start, end = _span("slow", text, groups["start"], groups["end"])
+    return SlowPeriod(factor, start, end, _workers(groups["who"]))
 
 
 def parse_lognormal(text: str) -> Lognormal:
-    said = _said("lognormal", text, "0.3 or 3:0.5", _LOGNORMAL)
+    groups = _match("lognormal", text, "0.3 or 3:0.5", _LOGNORMAL)
     try:
-        sigma = parse_number(said["sigma"])
+        sigma = parse_number(groups["sigma"])
     except ValueError as error:
         raise UserError(f"lognormal `{text}`: {error}") from None
     if not 0 <= sigma <= 3:
         raise UserError(f"lognormal `{text}`: sigma lies between 0 and 3; 0.3 is a noisy machine")
-    return Lognormal(sigma, _workers(said["who"]))
+    return Lognormal(sigma, _workers(groups["who"]))
 
 
 def parse_bursts(text: str) -> Bursts:
-    said = _said("bursts", text, "10%=10x or 3:10%=10x", _BURSTS)
+    groups = _match("bursts", text, "10%=10x or 3:10%=10x", _BURSTS)
     try:
-        share = parse_share(said["share"])
+        share = parse_share(groups["share"])
     except ValueError as error:
         raise UserError(f"bursts `{text}`: {error}") from None
-    return Bursts(share, _factor("bursts", text, said["factor"]), _workers(said["who"]))
+    return Bursts(share, _factor("bursts", text, groups["factor"]), _workers(groups["who"]))
 
 
 def parse_failure(text: str) -> Crash | Failures:
-    said = _said("fail", text, "3@60s+30s, or 1h+30s for one an hour on average", _CRASH, _FAILURES)
-    restart = inf if said["restart"] is None else _seconds("fail", text, said["restart"])
-    if "at" in said:
-        return Crash(_seconds("fail", text, said["at"]), restart, _workers(said["who"]))
-    every = _seconds("fail", text, said["every"])
+    groups = _match("fail", text, "3@60s+30s, or 1h+30s for one an hour on average", _CRASH, _FAILURES)
+    restart = inf if groups["restart"] is None else _seconds("fail", text, groups["restart"])
+    if "at" in groups:
+        return Crash(_seconds("fail", text, groups["at"]), restart, _workers(groups["who"]))
+    every = _seconds("fail", text, groups["every"])
     if every == 0:
         raise UserError(f"fail `{text}`: the mean time between failures must be more than 0, such as 1h+30s")
-    return Failures(every, restart, _workers(said["who"]))
+    return Failures(every, restart, _workers(groups["who"]))
 
 
 def parse_preemption(text: str) -> Preemption:
-    said = _said("preempt", text, "3@60s-120s", _PREEMPT)
-    start, end = _span("preempt", text, said["start"], said["end"])
-    return Preemption(start, end, _workers(said["who"]))
+    groups = _match("preempt", text, "3@60s-120s", _PREEMPT)
+    start, end = _span("preempt", text, groups["start"], groups["end"])
+    return Preemption(start, end, _workers(groups["who"]))
 
 
-def _said(word: str, text: str, example: str, *patterns: re.Pattern[str]) -> dict[str, str]:
+def _match(word: str, text: str, example: str, *patterns: re.Pattern[str]) -> dict[str, str]:
     for pattern in patterns:
         if match := pattern.fullmatch(text.replace(" ", "")):
             return match.groupdict()
@@ -121,10 +121,10 @@ def _workers(who: str | None) -> Workers:
     ranges = [part.partition("-") for part in who.split(",")]
     if any(int(last or first) >= MOST_WORKERS for first, _, last in ranges):
         raise UserError(f"worker numbers `{who}` are too large; they end before {MOST_WORKERS:,}")
-    found = {worker for first, _, last in ranges for worker in range(int(first), int(last or first) + 1)}
-    if not found:
+    workers = {worker for first, _, last in ranges for worker in range(int(first), int(last or first) + 1)}
+    if not workers:
         raise UserError(f"`{who}` names no worker; the smaller number comes first")
-    return tuple(sorted(found))
+    return tuple(sorted(workers))
 
 
 def _factor(word: str, text: str, written: str) -> float:

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import yaml
 
-from gearshift.config.units import WrittenFloat, WrittenInt
 from gearshift.errors import UserError
+from gearshift.settings.units import WrittenFloat, WrittenInt
 
 Path = tuple[str | int, ...]
 
@@ -27,14 +27,14 @@ _NULL = ("null", "~", "")
 
 @dataclass(frozen=True)
 class Document:
-    name: str  # as errors show it
+    name: str  # for errors
     values: dict[str, Any]
     lines: dict[Path, int]  # of each key, list item and the whole, counted from 1
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where each value of a config was written. All are equal: it is no part of what a config says."""
+    """Where each value of a config was written. All compare equal: places are not part of a config's content."""
 
     document: Document | None = None
     overridden: Mapping[Path, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def resolve(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Resolves nothing by itself: `_Reader` asks `resolve`, which knows whether a scalar was quoted."""
+    """Resolves nothing by itself: `_Reader` calls `resolve` for scalars that are not quoted."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -132,7 +132,7 @@ def dump_flow(value: Any) -> str:
 
 
 def parse(text: str, name: str) -> Document:
-    """A whole file; `name` stands before the line in errors."""
+    """Parses a whole file; `name` comes before the line in errors."""
     lines: dict[Path, int] = {}
     values = _read(text, name, lines)
     if values is None:
@@ -143,7 +143,7 @@ def parse(text: str, name: str) -> Document:
 
 
 def parse_flow(text: str, name: str) -> Any:
-    """One value as it stands in an override: `[a, b]`, `{skip: 10}`, quoted text."""
+    """Parses one value of an override: `[a, b]`, `{skip: 10}`, quoted text."""
     return _read(text, name, None)
 
 
@@ -152,7 +152,7 @@ def _read(text: str, name: str, lines: dict[Path, int] | None) -> Any:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise UserError(f"{_at(name, error, lines)}: not valid YAML: {_problem(error)}") from error
-    except yaml.YAMLError as error:  # characters that no YAML may hold
+    except yaml.YAMLError as error:  # characters that are not allowed in YAML
         raise UserError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
     return None if node is None else _Reader(name, lines).value(node, ())
 

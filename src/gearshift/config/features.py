@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 from gearshift.config.section import Section
-from gearshift.config.units import Count, Text, parse_count, parse_number
 from gearshift.data import schema as columns
+from gearshift.settings.units import Count, Text, parse_count, parse_number
 
 
 def _parse_buckets(value: Any) -> int | tuple[float, ...]:
@@ -114,7 +114,7 @@ class CategoricalFeature(Section):
 
 
 class BagFeature(Section):
-    """Several values per example without order, such as tags."""
+    """Several unordered values per example, such as tags."""
 
     name: Text = Field(description="The column.")
     type: Literal["bag"] = Field(description="Several values per example, order without meaning.")

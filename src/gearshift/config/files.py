@@ -1,4 +1,4 @@
-"""Do the files that a config names exist? Says which line names them, and what is there instead."""
+"""Checks that the files in a config exist. Errors name the line, and the files that are there instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_files(config: Config) -> None:
 
 
 def exists(pattern: str) -> bool:
-    """Also for globs; a remote address (s3://) is taken at its word."""
+    """Whether a path or glob matches something. A remote address (s3://) is not checked."""
     return "://" in pattern or Path(pattern).exists() or matches(pattern) > 0
 
 

@@ -1,4 +1,4 @@
-"""A file and overrides become a `Config`, or one sentence that says where, what, and the nearest right name.
+"""Reads a file and overrides into a `Config`. Errors name the place, the problem and the nearest valid name.
 
 `clicks.yaml:26: unknown key `epoch` in train. Did you mean `epochs`? (global_batch, epochs, seed, ...)`
 """
@@ -10,24 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from gearshift.config import checks, document, overrides
 from gearshift.config.data import LabelColumn
 from gearshift.config.document import Document, Path, Places
 from gearshift.config.features import ENTRY_TYPES
+from gearshift.config.section import SectionType, is_section, keys_of, section_of
 from gearshift.config.strategies import PlannedSwitchSection
 from gearshift.config.tree import Config
+from gearshift.data.readers.formats import ENDINGS
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
-DATA_ENDINGS = (".csv", ".tsv", ".parquet", ".gz", ".zst", ".txt", ".libfm", ".libsvm", ".jsonl", ".ndjson")
 # Settings that a later version will bring: a clearer refusal than "unknown key".
 _LATER = frozenset({"min_count"})
 
 
 def load_config(path: str | FilePath, overrides: Iterable[str] = ()) -> Config:
-    """The run that a file describes, with `key=value` settings laid over it."""
+    """The config in a file, with `key=value` overrides applied."""
     read = document.parse(_read_text(FilePath(path)), str(path))
     config = _build(read.values, read, list(overrides))
     if (gap := checks.first_gap(config)) is not None:
@@ -38,7 +39,7 @@ def load_config(path: str | FilePath, overrides: Iterable[str] = ()) -> Config:
 
 
 def config_from(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
-    """The same from plain values, for runs that are started from Python."""
+    """The same from plain values, for runs started from Python."""
     return _build(values, None, list(overrides))
 
 
@@ -61,7 +62,7 @@ def _named(config: Config, name: str) -> Config:
 def _read_text(path: FilePath) -> str:
     if path.is_dir():
         raise UserError(f"{path} is a folder; a config is a YAML file")
-    if path.name.endswith(DATA_ENDINGS):
+    if path.name.endswith(ENDINGS):
         raise UserError(f"{path} is data, not a config; write one for it: gearshift init {path}")
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -90,7 +91,7 @@ def _build(values: Mapping[str, Any], read: Document | None, texts: Sequence[str
 
 
 def _without_ray(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A file's settings for Ray do not bind whoever asks for another engine beside it."""
+    """Drops a file's settings for Ray if an override selects another engine."""
     cluster = values.get("cluster")
     if not isinstance(cluster, dict):
         return values
@@ -108,14 +109,14 @@ def _first_complaint(error: ValidationError, values: Any, places: Places) -> str
 
 
 def _path(error: Any, values: Any) -> Path:
-    """Where in the file: without the branches of a union, which pydantic names too and which are no keys."""
+    """The path in the file, without the branches of a union, which pydantic includes although they are no keys."""
     if error["type"] == "misfit":
         return tuple(error["ctx"]["path"])
     here, path = values, []
     for i, part in enumerate(error["loc"]):
         last = i == len(error["loc"]) - 1
         inside = part in here if isinstance(here, dict) else isinstance(here, list) and isinstance(part, int)
-        if not inside and not (last and error["type"] in ("missing", "extra_forbidden")):
+        if not inside and not (last and error["type"] in ("missing", *_UNKNOWN_KEY)):
             continue
         path.append(part)
         here = here[part] if inside else None
@@ -134,7 +135,7 @@ def _sentence(error: Any, path: Path, values: Any) -> str:
         return str(ctx["sentence"])
     if kind == "missing":
         return f"{name} is missing{_meaning(path, values)}"
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN_KEY:
         return _unknown_key(path, values)
     if kind == "literal_error":
         return _unknown_value(_at(values, path), name, _choices(ctx["expected"]))
@@ -144,7 +145,7 @@ def _sentence(error: Any, path: Path, values: Any) -> str:
         return f"{name} is missing (numeric, categorical, bag, sequence, vector)"
     if kind == "value_error":
         given = error["input"]
-        shown = "" if isinstance(given, dict | BaseModel) else f" is `{_shown(given)}`"
+        shown = "" if isinstance(given, dict) or is_section(type(given)) else f" is `{_shown(given)}`"
         return f"{name}{shown}{';' if shown else ':'} {ctx['error']}"
     return f"{name} is `{_shown(error['input'])}`; {_expected(kind, ctx, error['msg'])}"
 
@@ -156,12 +157,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # of a Section, of a dataclass
 _EXPECTED = {
     "string_type": "expected text",
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
     "tuple_type": "expected a list, such as [a, b]",
     "model_type": "expected settings below it, such as {key: value}",
+    "dataclass_type": "expected settings below it, such as {key: value}",
     "model_attributes_type": "expected settings below it, such as {name: price, type: numeric}",
     "string_too_short": "expected at least one character",
 }
@@ -203,7 +206,7 @@ def _unknown_key(path: Path, values: Any) -> str:
 
 
 def _elsewhere(path: Path) -> list[str]:
-    """The settings of other sections with this name, the outermost only. Entries of lists have keys of their own."""
+    """Settings of this name in other sections, only the outermost. Entries of lists do not count."""
     if any(isinstance(part, int) for part in path):
         return []
     named = [setting for setting in overrides.settings_of(Config) if setting[-1] == path[-1]]
@@ -213,30 +216,30 @@ def _elsewhere(path: Path) -> list[str]:
 
 def _known_keys(path: Path, values: Any) -> list[str]:
     section = _section(path, values)
-    return [] if section is None else list(section.model_fields)
+    return [] if section is None else list(keys_of(section))
 
 
-def _section(path: Path, values: Any) -> type[BaseModel] | None:
-    section: type[BaseModel] | None = Config
+def _section(path: Path, values: Any) -> SectionType | None:
+    section: SectionType | None = Config
     for i, part in enumerate(path):
         if section is None:
             return None
         if isinstance(part, int):
             in_switch = path[:i] == ("strategy", "switch")
             section = PlannedSwitchSection if in_switch else _entry_section(_at(values, path[: i + 1]))
-        elif part in section.model_fields and not isinstance(_at(values, path[: i + 1]), list):
-            section = overrides.section_of(section.model_fields[part].annotation)
+        elif part in (keys := keys_of(section)) and not isinstance(_at(values, path[: i + 1]), list):
+            section = section_of(keys[part].annotation)
             section = LabelColumn if path[: i + 1] == ("data", "label") else section
     return section
 
 
-def _entry_section(entry: Any) -> type[BaseModel] | None:
-    """Which class a list entry is of: a feature by its type, else a label."""
+def _entry_section(entry: Any) -> SectionType | None:
+    """The class of a list entry: that of a feature, by its type, or a label."""
     kind = entry.get("type") if isinstance(entry, dict) else None
     return ENTRY_TYPES.get(kind, LabelColumn) if isinstance(kind, str) else LabelColumn
 
 
 def _meaning(path: Path, values: Any) -> str:
     section = _section(path[:-1], values)
-    described = section.model_fields[str(path[-1])].description if section else None
+    described = keys_of(section)[str(path[-1])].sentence if section else ""
     return f": {described}" if described else ""

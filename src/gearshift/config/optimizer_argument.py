@@ -6,15 +6,15 @@ are those of the config's section `optimizer`.
 
 from __future__ import annotations
 
-from gearshift.config.checks import DENSE_SETTINGS
 from gearshift.errors import UserError, unknown_name
+from gearshift.optim.rule_settings import DENSE_RULES
 
 
 def parse_optimizer(word: str) -> tuple[str, dict[str, str]]:
     """The name, and the settings as they are written."""
     name, *pieces = word.split(":")
-    if name not in DENSE_SETTINGS:
-        raise unknown_name("optimizer", name, DENSE_SETTINGS)
+    if name not in DENSE_RULES:
+        raise unknown_name("optimizer", name, DENSE_RULES)
     written: dict[str, str] = {}
     for piece in pieces:
         key, _, value = piece.partition("=")

@@ -1,7 +1,7 @@
-"""`key=value` from the command line, laid over the values of a file.
+"""`key=value` overrides from the command line, applied to the values of a file.
 
 A key is dotted, with list positions or feature names in brackets: `train.epochs=2`, `features[2].dim=4`,
-`features[country].dim=4`. A last part that names one setting alone may stand by itself: `workers=8`.
+`features[country].dim=4`. A last part that names exactly one setting may be used alone: `workers=8`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
-
-from pydantic import BaseModel
+from typing import Any
 
 from gearshift.config.checks import nearest
 from gearshift.config.document import Path, dotted, parse_flow, resolve
+from gearshift.config.section import SectionType, keys_of, section_of
 from gearshift.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\[[^\]]+\])*(?:\.[A-Za-z_][\w-]*(?:\[[^\]]+\])*)*")
@@ -29,7 +28,7 @@ class Override:
     value: Any
 
 
-def parse_override(text: str, root: type[BaseModel]) -> Override:
+def parse_override(text: str, root: SectionType) -> Override:
     key, equals, written = text.partition("=")
     key = key.strip()
     if not equals or not _KEY.fullmatch(key):
@@ -47,7 +46,7 @@ def parse_value(written: str, text: str = "") -> Any:
 
 
 def apply(
-    values: Mapping[str, Any], overrides: Iterable[Override], root: type[BaseModel]
+    values: Mapping[str, Any], overrides: Iterable[Override], root: SectionType
 ) -> tuple[dict[str, Any], list[Path]]:
     """The changed values, and the path that each override set, with names of entries as positions."""
     changed = copy.deepcopy(dict(values))
@@ -61,10 +60,10 @@ def _split(key: str) -> Path:
     return tuple(parts)
 
 
-def _full_path(text: str, path: Path, root: type[BaseModel]) -> Path:
-    """The path with its sections put before it, where the short form means one setting alone."""
+def _full_path(text: str, path: Path, root: SectionType) -> Path:
+    """The full path of a short form that names exactly one setting."""
     settings = list(settings_of(root))
-    if path[0] in root.model_fields:
+    if path[0] in keys_of(root):
         return path
     names = tuple(part for part in path if isinstance(part, str))
     fits = [s for s in settings if s[-1] == names[0]]
@@ -80,26 +79,18 @@ def _full_path(text: str, path: Path, root: type[BaseModel]) -> Path:
     )
 
 
-def settings_of(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def settings_of(section: SectionType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The paths of all settings and sections below this one, without those of list entries."""
-    for name, field in section.model_fields.items():
+    for name, declared in keys_of(section).items():
         yield (*path, name)
-        inner = section_of(field.annotation)
+        inner = section_of(declared.annotation)
         if inner is not None:
             yield from settings_of(inner, (*path, name))
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section behind `Data` or `Split | None`; nothing for plain values and lists."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
-
-
-def _set(values: dict[str, Any], override: Override, root: type[BaseModel]) -> Path:
+def _set(values: dict[str, Any], override: Override, root: SectionType) -> Path:
     here: Any = values
-    section: type[BaseModel] | None = root
+    section: SectionType | None = root
     path: Path = ()
     for depth, part in enumerate(override.path):
         last = depth == len(override.path) - 1
@@ -111,14 +102,14 @@ def _set(values: dict[str, Any], override: Override, root: type[BaseModel]) -> P
         if last:
             here[part] = override.value
             break
-        inner = section.model_fields.get(part) if section is not None and isinstance(part, str) else None
+        inner = keys_of(section).get(part) if section is not None and isinstance(part, str) else None
         section = section_of(inner.annotation) if inner is not None else None
         here = _enter(here, part, section, override, depth)
     return path
 
 
 def _enter(here: Any, part: str | int, section: Any, override: Override, depth: int) -> Any:
-    """The mapping or list at `part`; a missing section is made, a short form (`model: fm`) written out."""
+    """The mapping or list at `part`; creates a missing section, and expands a short form (`model: fm`)."""
     value = here.get(part) if isinstance(here, dict) else here[part]
     if isinstance(value, str) and getattr(section, "main_key", None):
         value = {section.main_key: value}

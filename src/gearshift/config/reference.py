@@ -1,4 +1,4 @@
-"""docs/config.md and gearshift.schema.json, made from the descriptions in the tree.
+"""docs/config.md and gearshift.schema.json, made from the declarations of the settings.
 
 python -m gearshift.config.reference      writes both; a test fails while they are out of date
 """
@@ -9,23 +9,23 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from gearshift.config.data import LabelColumn
 from gearshift.config.document import dump_flow
 from gearshift.config.features import ENTRY_TYPES
-from gearshift.config.overrides import section_of
+from gearshift.config.section import SectionType, is_section, keys_of, section_of
 from gearshift.config.tree import SCHEMA_FILE, Config
-from gearshift.config.units import write_every
-from gearshift.training.timing import Every
+from gearshift.settings.declaration import REQUIRED, Declaration
+from gearshift.training.timing import Every, write_every
 
 DOCS_FILE = SCHEMA_FILE.parents[2] / "docs" / "config.md"
 
 _HEAD = """\
 # The config, key by key
 
-<!-- Made from the descriptions in src/gearshift/config: python -m gearshift.config.reference -->
+<!-- Made from the declarations of the settings: python -m gearshift.config.reference -->
 
 A config is a YAML file. `gearshift init FILE` writes one for your data; `gearshift inspect CONFIG` shows it
 with all defaults. On the command line any key can be set: `gearshift train clicks.yaml train.epochs=2`. A key
@@ -42,8 +42,19 @@ Editors complete and check keys with the schema that the package brings: put
 """
 
 
+class _WithWrittenDefaults(GenerateJsonSchema):
+    """Shows the default of a section as a user would write it: 10min, not its parts."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return _written(dft) if is_section(type(dft)) else super().encode_default(dft)
+
+
+def _written(section: Any, **options: Any) -> Any:
+    return TypeAdapter(type(section)).dump_python(section, mode="json", **options)
+
+
 def json_schema() -> dict[str, Any]:
-    schema = Config.model_json_schema(mode="validation")
+    schema = Config.model_json_schema(mode="validation", schema_generator=_WithWrittenDefaults)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Gearshift config"}
 
 
@@ -56,12 +67,12 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _sections(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def _sections(section: SectionType, path: tuple[str, ...]) -> Iterator[str]:
     name = ".".join(path)
     title = f"## {name}" if path else "## The sections"
     yield f"{title}\n\n" + _table(section)
-    for key, field in section.model_fields.items():
-        inner = section_of(field.annotation)
+    for key, declared in keys_of(section).items():
+        inner = section_of(declared.annotation)
         if inner is not None:
             yield from _sections(inner, (*path, key))
         elif (*path, key) == ("features",):
@@ -75,30 +86,30 @@ def _entries() -> Iterator[str]:
         yield f"## features: type {kind}\n\n{(section.__doc__ or '').strip()}\n\n" + _table(section)
 
 
-def _table(section: type[BaseModel]) -> str:
+def _table(section: SectionType) -> str:
     lines = ["| key | default | |", "|---|---|---|"]
-    for key, field in section.model_fields.items():
-        text = f"{_choices(field)}{field.description}".replace("|", "\\|")
-        lines.append(f"| `{key}` | {_default(field)} | {text} |")
+    for key, declared in keys_of(section).items():
+        text = f"{_choices(declared.annotation)}{declared.sentence}".replace("|", "\\|")
+        lines.append(f"| `{key}` | {_default(declared)} | {text} |")
     return "\n".join(lines) + "\n"
 
 
-def _choices(field: FieldInfo) -> str:
-    names = [arg for arg in get_args(field.annotation) if isinstance(arg, str)]
+def _choices(annotation: Any) -> str:
+    names = [arg for arg in get_args(annotation) if isinstance(arg, str)]
     if not names:
-        nested = (get_args(part) for part in get_args(field.annotation))
+        nested = (get_args(part) for part in get_args(annotation))
         names = [arg for args in nested for arg in args if isinstance(arg, str)]
     return f"{', '.join(f'`{name}`' for name in names)}. " if len(names) > 1 else ""
 
 
-def _default(field: FieldInfo) -> str:
-    value = field.default
-    if field.is_required():
+def _default(declared: Declaration) -> str:
+    value = declared.default
+    if value is REQUIRED:
         return "required"
     if value is None:
         return ""
-    if isinstance(value, BaseModel):
-        given = value.model_dump(mode="json", exclude_none=True)
+    if is_section(type(value)):
+        given = _written(value, exclude_none=True)
         return f"`{dump_flow(given)}`" if 0 < len(given) < 3 else "see below"
     if isinstance(value, Every):
         value = write_every(value)

@@ -1,28 +1,43 @@
-"""What every section of a config has in common, and lists that may be given as one value."""
+"""The common parts of all config sections, which are dataclasses with declared settings or `Section`s."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
-from gearshift.config.units import Count, Text
+from gearshift.settings.declaration import REQUIRED, Declaration, declarations
+
+Value = TypeVar("Value")
+SectionType = type[Any]  # a dataclass with declared settings, or a Section
 
 
 class Section(BaseModel):
-    """A mapping in the file: frozen, unknown keys are errors, each field has its sentence."""
+    """A mapping in the file: frozen, unknown keys are errors, each field has its sentence.
+
+    The same holds for dataclasses inside of it: pydantic gives them this configuration.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+
+class FlatSection(Section):
+    """Includes the settings of other dataclasses as its keys: `class Rates(FlatSection, of=(RowPolicy,))`."""
+
+    def __init_subclass__(cls, of: tuple[type[Any], ...] = (), **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for declared in (one for kind in of for one in declarations(kind).values()):
+            bounds: dict[str, Any] = dict(declared.bounds)
+            cls.__annotations__[declared.key] = declared.annotation
+            setattr(
+                cls, declared.key, Field(default=declared.default, description=declared.sentence, **bounds)
+            )
+
+    def value(self, kind: type[Value]) -> Value:
+        """The dataclass, with the values that the user set."""
+        return kind(**{name: getattr(self, declared.key) for name, declared in declarations(kind).items()})
 
 
 class Named(Section):
@@ -41,22 +56,27 @@ class Named(Section):
         return {"anyOf": [full["properties"][cls.main_key], full]}
 
 
-def _listed(value: Any) -> Any:
-    """One value stands for a list of one."""
-    return [value] if isinstance(value, str | int | float) else value
+def keys_of(section: SectionType) -> dict[str, Declaration]:
+    """The settings of a section, by key, in the order of the reference."""
+    if not issubclass(section, BaseModel):
+        return declarations(section)
+    return {key: _declared(key, field) for key, field in section.model_fields.items()}
 
 
-def _one_or_list(paths: tuple[str, ...]) -> str | list[str]:
-    return paths[0] if len(paths) == 1 else list(paths)
+def _declared(key: str, field: FieldInfo) -> Declaration:
+    default = REQUIRED if field.is_required() else field.default
+    return Declaration(key, field.annotation, default, field.description or "", {}, key)
 
 
-def _one_or_many(kind: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "array", "items": {"type": kind}}]})
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or bool(declarations(kind)))
 
 
-_TEXTS = _one_or_many("string")
-Paths = Annotated[tuple[Text, ...], BeforeValidator(_listed), PlainSerializer(_one_or_list), _TEXTS]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed), _TEXTS]
-Counts = Annotated[
-    tuple[Annotated[Count, Field(ge=1)], ...], BeforeValidator(_listed), _one_or_many("integer")
-]
+def section_of(annotation: Any) -> SectionType | None:
+    """The section in an annotation such as `Data` or `Split | None`; None for plain values and lists."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    for candidate in (annotation, *get_args(annotation)):
+        if is_section(candidate):
+            return candidate  # type: ignore[no-any-return]
+    return None

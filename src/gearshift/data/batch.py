@@ -1,6 +1,6 @@
-"""Examples ready for a model: numbers, ids, labels. A block of a file and a training batch are the same type.
+"""A batch of examples ready for a model: numbers, ids and labels. Blocks of a file have the same type.
 
-Knows no file, no torch and no store. Ids are 63-bit hashes of (table, value) and never pass through float.
+This module knows no files, no torch and no store. Ids are 63-bit hashes of (table, value) and are never floats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Any number of ids per example: those of example i are `ids[offsets[i]:offsets[i + 1]]`."""
+    """A variable number of ids per example. The ids of example i are `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: Ids  # [nnz]
     offsets: NDArray[np.int64]  # [B + 1], offsets[0] == 0
@@ -39,9 +39,9 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive examples as arrays, one line for each example.
+    """Consecutive examples as arrays with one row per example.
 
-    `first` is the position of the first one in its data set.
+    `first` is the position of the first example in its data set.
     """
 
     first: int
@@ -52,17 +52,17 @@ class Batch:
     weights_B: Floats | None = None
     times_B: NDArray[np.int64] | None = None  # epoch seconds
     groups_B: Ids | None = None
-    kept: pa.Table | None = None  # the schema's `keep` columns, as they were read
+    kept: pa.Table | None = None  # the schema's `keep` columns, unchanged
 
     def __len__(self) -> int:
         return len(self.labels_BT)
 
     def moved(self, first: int) -> Batch:
-        """The same examples at another position."""
+        """The same examples at a different position."""
         return self if self.first == first else replace(self, first=first)
 
     def memory_bytes(self) -> int:
-        """How much memory its arrays take."""
+        """The memory used by its arrays, in bytes."""
         arrays: list[NDArray[Any] | None] = [self.labels_BT, self.numeric_BN, self.ids_BF]
         arrays += [self.weights_B, self.times_B, self.groups_B]
         arrays += [array for r in self.ragged for array in (r.ids, r.offsets)]
@@ -70,7 +70,7 @@ class Batch:
         return kept + sum(array.nbytes for array in arrays if array is not None)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """A view of examples [start, stop); nothing is copied but the offsets of ragged fields."""
+        """A view of examples [start, stop). Only the offsets of ragged fields are copied."""
         cut = slice(start, stop)
         return Batch(
             self.first + start,
@@ -100,7 +100,7 @@ class Batch:
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """One batch of all examples, in order; `first` is that of the first."""
+        """One batch with all examples, in order; `first` is taken from the first batch."""
         if len(batches) == 1:
             return batches[0]
 

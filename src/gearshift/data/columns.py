@@ -1,8 +1,8 @@
-"""One raw column to numbers: text spans or an Arrow array in, ids, floats, labels and times out.
+"""Conversion of one raw column: text spans or an Arrow array in; ids, floats, labels or times out.
 
-The two kinds of raw column give the same ids and numbers for the same values (the text "17", the integer 17
-and the float 17.0 are one category). A value that cannot be read is reported with its index and text; the
-caller knows the file, the line and the column's name. The C++ core converts, with the GIL released.
+Both kinds of raw column give the same ids and numbers for the same values (the text "17", the integer 17 and the
+float 17.0 are one category). A value that cannot be converted is reported with its index and text; the caller knows
+the file, the line and the column name. The C++ core does the conversion, with the GIL released.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gearshift.data.readers.number_marks import grouped_pattern
 
 Bytes = NDArray[np.uint8]
 NO_NULLS: Bytes = np.empty(0, np.uint8)
-Refuse = Callable[[int, str], None]  # (index of the value, its text); returns if the example may be left out
+Refuse = Callable[[int, str], None]  # (index of the value, its text); returns if the example may be skipped
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A buffer and where each value lies in it; an empty value is a missing one.
+    """A buffer and the span of each value in it. An empty value is a missing value.
 
-    Of JSON, a list is a value too: its text. `nested` says in words what there is other than single values.
+    In JSON, a list is a value: its text. `nested` describes values that are not single values.
     """
 
     data: Bytes
     spans: NDArray[np.uint32]  # [n, 2]: start and size
     decimal: str = "."
-    thousands: str = ""  # the mark between them, "" for none
+    thousands: str = ""  # the thousands separator, "" for none
     json: bool = False
     nested: str | None = None
 
@@ -72,14 +72,14 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _needs_text(kind: pa.DataType) -> bool:
-    """Kinds that are only ever read as text: all nulls, decimals, string views, times of day."""
+    """Types that are only read as text: null, decimal, string view, time of day."""
     is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
     is_clock = pa.types.is_time(kind) or pa.types.is_duration(kind)
     return bool(pa.types.is_null(kind) or pa.types.is_decimal(kind) or is_view or is_clock)
 
 
 def plain(column: RawColumn) -> RawColumn:
-    """Arrow text as spans; numbers, truth values, dates and lists as they are."""
+    """Arrow text as spans; numbers, booleans, dates and lists unchanged."""
     if isinstance(column, TextColumn):
         return column
     if pa.types.is_dictionary(column.type):
@@ -105,7 +105,7 @@ def _arrow_text(column: pa.Array) -> TextColumn:
 
 
 def _each_bad(parse: Callable[[int], int], column: TextColumn, refuse: Refuse) -> None:
-    """Calls parse(begin) until the column's end; it returns the index of the value it stopped at."""
+    """Call parse(begin) until the end of the column. It returns the index of the value at which it stopped."""
     at = parse(0)
     while at < len(column):
         refuse(at, column.text(at))
@@ -113,7 +113,7 @@ def _each_bad(parse: Callable[[int], int], column: TextColumn, refuse: Refuse) -
 
 
 def write_ids(column: RawColumn, seed: int, out: Ids) -> None:
-    """The ids of a column's values into `out`, which may be a column of a row-major array."""
+    """Write the ids of a column's values to `out`, which may be a column of a row-major array."""
     if isinstance(column, pa.Array) and pa.types.is_dictionary(column.type):
         _write_dictionary_ids(column, seed, out)
         return
@@ -140,7 +140,7 @@ def _write_dictionary_ids(column: pa.Array, seed: int, out: Ids) -> None:
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """A numeric array as int64, uint64, float32 or float64; nulls have any value."""
+    """A numeric array as int64, uint64, float32 or float64; the values of nulls are undefined."""
     kind = column.type
     filled = pc.fill_null(column, pa.scalar(0).cast(kind)) if column.null_count else column
     values: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
@@ -181,7 +181,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
-    """NaN where the value is missing; infinities are refused."""
+    """The values as floats; NaN if missing. Infinities are refused."""
     column = plain(column)
     if isinstance(column, TextColumn):
         text, parsed = _without_thousands(column), np.empty(len(column), np.float64)
@@ -198,7 +198,7 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
         column = times_of_arrow(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
-    # Not `safe`: an integer beyond 2^53 is rounded, as it is when it is read from text.
+    # Not `safe`: integers beyond 2^53 are rounded, as they are when read from text.
     out: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
     out[missing] = np.nan
     for i in np.flatnonzero(np.isinf(out)):
@@ -207,7 +207,7 @@ def floats(column: RawColumn, refuse: Refuse) -> NDArray[np.float64]:
 
 
 def _without_thousands(column: TextColumn) -> TextColumn:
-    """1,234.5 as 1234.5. Marks elsewhere than between thousands stay, so that such a value is refused."""
+    """Turn 1,234.5 into 1234.5. A separator in any other position stays, so that the value is refused."""
     if not column.thousands:
         return column
     mark, texts = column.thousands, as_arrow(column)
@@ -220,7 +220,7 @@ def _without_thousands(column: TextColumn) -> TextColumn:
 
 
 def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
-    """Refuses every value of a column of lists or structs where one number is expected."""
+    """Refuse every value of a column of lists or structs where single numbers are expected."""
     if not pa.types.is_nested(column.type):
         return False
     for i in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
@@ -229,7 +229,7 @@ def _refused_nested(column: pa.Array, refuse: Refuse) -> bool:
 
 
 def labels(column: RawColumn, positive: Positive, refuse: Refuse, missing: Missing = "fail") -> Floats:
-    """1 for a click, 0 for none, as the label's rule says; a missing label is refused, or no click."""
+    """1 for a click and 0 otherwise, by the label's rule. A missing label is refused or means no click."""
     if missing == "no_click":
         return _present_labels(plain(column), positive, refuse)
     threshold = threshold_of(positive)
@@ -252,20 +252,20 @@ def labels(column: RawColumn, positive: Positive, refuse: Refuse, missing: Missi
 
 
 def _present_labels(column: RawColumn, positive: Positive, refuse: Refuse) -> Floats:
-    """Labels where there is one, else 0. Most are missing after a join, so they are not looked at one by one."""
+    """The labels that are present, and 0 elsewhere. After a join most are missing, so these are skipped in bulk."""
     if isinstance(column, TextColumn):
         present = np.flatnonzero(column.spans[:, 1])
-        there: RawColumn = replace(column, spans=column.spans[present])
+        given: RawColumn = replace(column, spans=column.spans[present])
     else:
         known = column.is_valid()
         if pa.types.is_floating(column.type):
             known = pc.and_(known, pc.invert(pc.is_nan(column).fill_null(True)))
         present = np.flatnonzero(known.to_numpy(zero_copy_only=False))
-        there = column.take(pa.array(present))
+        given = column.take(pa.array(present))
     out = np.zeros(len(column), np.float32)
-    # Without text there are only spaces: no label either.
+    # A value of spaces only is a missing label too.
     out[present] = labels(
-        there, positive, lambda i, text: refuse(int(present[i]), text) if text.strip() else None
+        given, positive, lambda i, text: refuse(int(present[i]), text) if text.strip() else None
     )
     return out
 
@@ -286,7 +286,7 @@ def _beyond(threshold: Threshold, column: RawColumn, refuse: Refuse) -> Floats:
 
 
 def number_text(column: pa.Array) -> pa.Array:
-    """Numbers as the text they hash by, so that `positive: "1"` also finds 1.0."""
+    """Numbers as the text that is hashed, so that `positive: "1"` also matches 1.0."""
     if pa.types.is_floating(column.type):
         whole = pc.all(pc.equal(column, pc.trunc(column))).as_py()
         return column.cast(pa.int64(), safe=False).cast(pa.string()) if whole else column.cast(pa.string())
@@ -294,7 +294,7 @@ def number_text(column: pa.Array) -> pa.Array:
 
 
 def times(column: RawColumn, refuse: Refuse) -> NDArray[np.int64]:
-    """Epoch seconds."""
+    """The times in epoch seconds."""
     column = plain(column)
     if isinstance(column, TextColumn):
         text, out = column, np.zeros(len(column), np.int64)
@@ -322,7 +322,7 @@ def times_of_arrow(column: pa.Array) -> pa.Array:
         )
         return pc.fill_null(column.cast(pa.int64()), 0)
     whole = pc.floor(column) if pa.types.is_floating(column.type) else column
-    # Integers never go through floats, which would round nanoseconds; NaN was refused before.
+    # Integers are never converted to floats, which would round nanoseconds; NaN was refused before.
     numbers = pc.fill_null(whole.cast(pa.int64(), safe=False), 0)
     out = np.empty(len(numbers), np.int64)
     _core.epoch_seconds(numbers.to_numpy(zero_copy_only=False), out)
@@ -334,7 +334,7 @@ def _has_zone(column: pa.Array) -> bool:
 
 
 def write_vectors(column: RawColumn, separator: str, out_BW: Floats, refuse: Refuse) -> None:
-    """`out_BW.shape[1]` floats per value; a missing vector is NaN."""
+    """Write `out_BW.shape[1]` floats per value. A missing vector becomes NaN."""
     column = plain(column)
     if isinstance(column, TextColumn):
         text = column
@@ -363,7 +363,7 @@ def write_vectors(column: RawColumn, separator: str, out_BW: Floats, refuse: Ref
 
 
 def as_arrow(column: RawColumn) -> pa.Array:
-    """The values as they were read, for columns that are copied through."""
+    """The original values, for columns that are copied to the output."""
     if not isinstance(column, TextColumn):
         return column
     sizes = column.spans[:, 1].astype(np.int64)
@@ -375,6 +375,6 @@ def as_arrow(column: RawColumn) -> pa.Array:
     )
     try:
         array.validate(full=True)
-    except pa.ArrowInvalid:  # not UTF-8: readable is better than refused, these columns are only shown
+    except pa.ArrowInvalid:  # not UTF-8; the column is only displayed, so this is not an error
         return pa.array([column.text(i) for i in range(len(column))], pa.large_string())
     return array

@@ -1,8 +1,8 @@
-"""Raw columns to a batch, as the schema says: the only place where transforms are applied.
+"""Encodes raw columns as a batch according to the schema. Transforms are applied only here.
 
-Training, `prepare`, evaluation and serving all come through here, so the same raw values give the same inputs
-everywhere. An example with a value that cannot be read is refused with its place; if it may be left out, the
-batch has one example less.
+Training, `prepare`, evaluation and serving all use this module, so the same raw values always give the same inputs.
+An example with an unreadable value is reported with its location. If it may be skipped, the batch has one example
+less.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gearshift.data.readers.sniff import is_number
 from gearshift.data.schema import Bucketized, Label, Numeric, RaggedField, Schema, Sequence, Vector
 from gearshift.errors import MissingColumns, UserError, nearest_name
 
-TILE = 4096  # examples converted at a time, so that their text is still in the cache for the next column
-LABELS_SHOWN = 1000  # examples whose labels tell what their values are
+TILE = 4096  # examples converted at a time; their text stays in the cache for the next column
+LABELS_SHOWN = 1000  # number of examples whose labels are quoted in advice
 
 
 @dataclass(frozen=True)
 class RawBlock:
-    """Consecutive raw examples; `place` tells where an example of the block came from."""
+    """Consecutive raw examples; `place` returns the origin of an example of the block."""
 
     size: int
     columns: Mapping[str, RawColumn]
@@ -41,14 +41,14 @@ class RawBlock:
 
 
 class Encoder:
-    """Turns raw blocks into batches. `labelled=False`: for prediction, labels are not looked at and NaN."""
+    """Turns raw blocks into batches. With `labelled=False`, for prediction, labels are not read and are NaN."""
 
     def __init__(self, schema: Schema, bad_lines: BadLines, *, labelled: bool = True) -> None:
         unfitted = [f.name for f in schema.features if needs_fit(f)]
         if unfitted:
             raise UserError(
-                f"{', '.join(f'`{name}`' for name in unfitted)}: means, spreads or buckets have to be learned from the "
-                "training data first: train = gs.read(...).fitted(); other data take them over: valid.fitted(train)"
+                f"{', '.join(f'`{name}`' for name in unfitted)}: means, spreads or buckets must be learned from the "
+                "training data first: train = gs.read(...).fitted(); then for other data: valid.fitted(train)"
             )
         self.schema = schema
         self.bad_lines = bad_lines
@@ -59,7 +59,7 @@ class Encoder:
         return self.encode_some(block, first)[0]
 
     def encode_some(self, block: RawBlock, first: int = 0) -> tuple[Batch, NDArray[np.int64] | None]:
-        """(batch, which examples of the block are in it); None: all of them."""
+        """(batch, positions in the block of its examples, or None if it has all of them)."""
         check_nesting(self.schema, block.columns, labelled=self.labelled)
         schema, refused = self.schema, _Refused(block, self.bad_lines)
         batch = Batch(
@@ -102,7 +102,7 @@ class Encoder:
         return out_BN
 
     def _refuse_overflow(self, block: RawBlock, numeric_BN: Floats, refused: _Refused) -> None:
-        """Numbers that are finite but too large for a float32."""
+        """Refuse numbers that are finite but too large for float32."""
         if not np.isinf(numeric_BN).any():
             return
         widths = [f.size if isinstance(f, Vector) else 1 for f in self.schema.numerics]
@@ -155,7 +155,7 @@ class Encoder:
 
 
 class _Refused:
-    """The examples of one block that have a bad value, and the sentences about them."""
+    """The examples of one block with a bad value, and the messages about them."""
 
     def __init__(self, block: RawBlock, bad_lines: BadLines) -> None:
         self._block = block
@@ -163,7 +163,7 @@ class _Refused:
         self._indices: set[int] = set()
 
     def survivors(self) -> NDArray[np.int64] | None:
-        """The examples that are left; None if none was refused."""
+        """The remaining examples; None if no example was refused."""
         if not self._indices:
             return None
         return np.setdiff1d(np.arange(self._block.size), np.fromiter(self._indices, np.int64))
@@ -175,12 +175,12 @@ class _Refused:
         advice: Callable[[str], str] = lambda _text: ALLOW_SOME,
         start: int = 0,
     ) -> raw.Refuse:
-        """`advice` is made of the text, if it comes to that."""
+        """A callback that refuses a value. `advice` is called with the text of the value, if needed."""
 
         def refuse(i: int, text: str) -> None:
             self._indices.add(start + i)
-            found = f"is {text!r}" if text else "is missing"
-            reason = f"{what} {found}; expected {expected}"
+            value = f"is {text!r}" if text else "is missing"
+            reason = f"{what} {value}; expected {expected}"
             self._bad_lines.refuse(self._block.place(start + i), reason, lambda: advice(text))
 
         return refuse
@@ -190,7 +190,7 @@ class _Refused:
         column = self._block.columns[feature.name]
 
         def advice(text: str) -> str:
-            """Marks are settings of delimited text, and of single numbers."""
+            """Number marks can be set only for delimited text, and only matter for single numbers."""
             if isinstance(feature, Vector) or not isinstance(column, raw.TextColumn) or column.json:
                 return ALLOW_SOME
             return _number_advice(text, column.decimal)
@@ -212,22 +212,22 @@ class _Refused:
 
 
 def _number_advice(text: str, decimal: str) -> str:
-    """A number with other marks than those that it is read with: how to set them."""
+    """Advice for a number whose marks differ from the current settings."""
     other = MARKS.replace(decimal, "")
     grouped = is_grouped(text)
     if grouped:
-        how = f"If {grouped!r} separates thousands, say so: data.csv={{thousands: {grouped!r}}}. "
+        how = f"If {grouped!r} separates thousands, set data.csv={{thousands: {grouped!r}}}. "
     elif other in text and is_number(text):
-        how = f"If {other!r} is the decimal mark, say so: data.csv={{decimal: {other!r}}}. "
+        how = f"If {other!r} is the decimal mark, set data.csv={{decimal: {other!r}}}. "
     else:
         return ALLOW_SOME
     if grouped == other:
-        how += f"If it is the decimal mark: data.csv={{decimal: {other!r}}}. "
+        how += f"If it is the decimal mark, set data.csv={{decimal: {other!r}}}. "
     return f"{how}If not: f{ALLOW_SOME[1:]}"
 
 
 def _label_values(column: RawColumn) -> list[str]:
-    """Those at the start of a block, each once."""
+    """The distinct labels at the start of a block."""
     start = raw.slice_column(column, 0, min(len(column), LABELS_SHOWN))
     texts = (raw.value_text(start, i).strip() for i in range(len(start)))
     return [text for text in dict.fromkeys(texts) if text and text != "None"]
@@ -240,14 +240,14 @@ def _some_labels_read(column: RawColumn, label: Label) -> bool:
 
 
 def needs_fit(feature: object) -> bool:
-    """Does it have to learn from data before it can encode?"""
+    """Whether the feature has to be fitted before it can be encoded."""
     if isinstance(feature, Numeric):
         return feature.fit is None and (feature.transform == "standardize" or feature.missing == "mean")
     return isinstance(feature, Bucketized) and isinstance(feature.buckets, int)
 
 
 def transformed(feature: Numeric, values: NDArray[np.float64]) -> Floats:
-    """`log1p` keeps the sign, log1p(|x|) with the sign of x: click logs have -1 and below in counts."""
+    """Apply the transform. `log1p` keeps the sign of x, because counts in click logs may be negative."""
     if feature.transform == "log1p":
         values = np.copysign(np.log1p(np.abs(values)), values)
     fill = 0.0
@@ -260,19 +260,19 @@ def transformed(feature: Numeric, values: NDArray[np.float64]) -> Floats:
         assert feature.fit is not None
         values = (values - feature.fit.mean) / feature.fit.std
         fill = 0.0 if feature.missing == "mean" else fill
-    with np.errstate(over="ignore"):  # who encodes refuses what became infinite
+    with np.errstate(over="ignore"):  # infinite results are refused by the encoder
         return np.where(np.isnan(values), fill, values).astype(np.float32)
 
 
 def bucket_indices(field: Bucketized, values: NDArray[np.float64]) -> pa.Array:
-    """Bucket i holds bounds[i - 1] <= value < bounds[i]; a missing value has no bucket."""
+    """Bucket i holds bounds[i - 1] <= value < bounds[i]. A missing value has no bucket."""
     assert not isinstance(field.buckets, int)
     index = np.searchsorted(np.asarray(field.buckets, np.float64), values, side="right").astype(np.int64)
     return pa.array(index, mask=np.isnan(values))
 
 
 def check_columns(schema: Schema, present: tuple[str, ...], where: str, *, labelled: bool = True) -> None:
-    """Every column that the schema names must exist."""
+    """Check that every column of the schema exists."""
     missing = [name for name in wanted_columns(schema, labelled=labelled) if name not in present]
     if not missing:
         return
@@ -284,7 +284,7 @@ def check_columns(schema: Schema, present: tuple[str, ...], where: str, *, label
 
 
 def wanted_columns(schema: Schema, *, labelled: bool = True) -> tuple[str, ...]:
-    """The raw columns a schema reads, each once."""
+    """The raw columns that a schema reads, without duplicates."""
     names = [f.name for f in schema.features]
     names += [label.column for label in schema.labels] if labelled else []
     names += [name for name in (schema.time, schema.group, schema.weight) if name is not None]

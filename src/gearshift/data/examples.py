@@ -1,8 +1,8 @@
-"""Examples by position: the interface every kind of data has, and its simple implementations.
+"""Examples by position: the common interface of all data, and its basic implementations.
 
-Position p names the same example in every pass, so that work can be leased, re-issued and resumed. Blocks
-come in any size; who wants batches of one size cuts them (`dataset.py`). Sources that cannot jump (compressed
-text) read again from the start up to the position asked for.
+Position p refers to the same example in every pass, so work can be leased, reissued and resumed. Blocks have any
+size; `dataset.py` turns them into batches of equal size. Sources without random access (compressed text) are read
+from the start up to the requested position.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ from gearshift.errors import UserError
 
 
 class Examples(Protocol):
-    """What a data set is made of; the synthetic click log and prepared folders implement it too."""
+    """The contents of a data set. The synthetic click log and prepared folders implement it too."""
 
     schema: Schema
-    seekable: bool  # is starting at a position cheap?
+    seekable: bool  # whether starting at a position is cheap
 
     def count(self) -> int | None:
-        """How many there are, if that is known without reading them."""
+        """The number of examples, if it is known without reading them."""
 
     def estimate(self) -> int:
-        """The count, or a guess from the size of the files."""
+        """The number of examples, or an estimate from the size of the files."""
 
     def blocks(self, first: int) -> Iterator[Batch]:
-        """All examples from position `first` on, in order; `Batch.first` is a block's position."""
+        """All examples from position `first` on, in order. `Batch.first` is the position of a block."""
 
     def with_schema(self, schema: Schema) -> Examples: ...
 
     def time_range(self) -> tuple[int, int] | None:
-        """First and last epoch second, without reading all; None if there is no time."""
+        """First and last time in epoch seconds, without reading all data; None if there is no time column."""
 
     def describe(self) -> tuple[str, str]:
-        """(what it is, a remark or ""), for one line in the terminal."""
+        """(description, a remark or ""), for one line in the terminal."""
 
 
-PieceAt = Callable[[int], Batch]  # the piece with the example of this position; IndexError behind the last
+PieceAt = Callable[[int], Batch]  # the piece that contains this position; IndexError past the end
 
 
 @runtime_checkable
 class InPieces(Protocol):
-    """Examples of which any piece can be read by itself, for what it costs."""
+    """Examples that can be read in independent pieces."""
 
     def pieces(self) -> PieceAt:
-        """For one thread."""
+        """A function that reads pieces. Use each function in one thread only."""
 
 
 def pieces_of(examples: Examples) -> PieceAt | None:
-    """None if all that lies before an example has to be read as well, or may have to."""
+    """A reader of pieces, or None if everything before an example may have to be read too."""
     if isinstance(examples, HeadExamples):
         return pieces_of(examples.inner)
     return examples.pieces() if isinstance(examples, InPieces) else None
 
 
 class RawSource(Protocol):
-    """Raw columns of files or of a table; a mark is a place at which reading can start again."""
+    """Raw columns of files or of a table. A mark is a position from which reading can restart."""
 
     files: tuple[DataFile, ...]
     columns: tuple[str, ...]
-    remarks: tuple[str, ...]  # sentences for the user about how the files are read
+    remarks: tuple[str, ...]  # warnings for the user about how the files are read
 
     @property
     def seekable(self) -> bool: ...
@@ -84,14 +84,14 @@ class RawSource(Protocol):
         self, wanted: Sequence[str], bad_lines: BadLines, start: Any = ...
     ) -> Iterator[tuple[RawBlock, Any]]: ...
     def starts(self, column: str) -> Iterator[RawBlock]:
-        """Some examples from the start of each file, of one column; a block per file where there are files."""
+        """Examples from the start of each file, for one column; one block per file if there are files."""
 
     def tails(self, column: str, numbers: Sequence[int]) -> Iterator[RawBlock]:
-        """Some from the ends of these files."""
+        """Examples from the ends of these files."""
 
 
 class ReadMarks:
-    """(position, mark) pairs in order: what is known about where reading can start."""
+    """The known restart positions: (position, mark) pairs in order."""
 
     def __init__(self, start: Any) -> None:
         self._positions = [0]
@@ -99,7 +99,7 @@ class ReadMarks:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[ReadMarks], tuple[Any]]:
-        """To another process, which finds out for itself."""
+        """Pickle only the first mark. Another process finds its own marks."""
         return ReadMarks, (self._marks[0],)
 
     def add(self, position: int, mark: Any) -> None:
@@ -128,7 +128,7 @@ class RawExamples:
         labelled: bool = True,
         missing_columns: MissingColumnsMode = "fail",
     ) -> None:
-        """`missing_columns="as_missing"`: a feature whose column is not there is missing in every example."""
+        """With `missing_columns="as_missing"`, a feature without a column is missing in every example."""
         if schema.decimal is not None and hasattr(source, "with_marks"):
             source = source.with_marks(schema.decimal, schema.thousands or "")
         self.source = source
@@ -170,7 +170,7 @@ class RawExamples:
         position, mark = self._start(first)
         for block, behind in self.raw_blocks(mark):
             if position + block.size <= first and self.bad_lines.allowed == 0:
-                position += block.size  # not asked for: no need to convert it
+                position += block.size  # before `first`: need not be converted
             else:
                 batch = encoder.encode(block, position)
                 position += len(batch)
@@ -185,7 +185,7 @@ class RawExamples:
             )
 
     def locate(self, first: int, count: int) -> str:
-        """File and lines of these examples (of their first block), for messages; reads them again."""
+        """File and lines of these examples (of their first block), for messages. Reads them again."""
         position, mark = self._start(first)
         for block, _ in self.raw_blocks(mark):
             good = self._survivors(block)
@@ -196,7 +196,7 @@ class RawExamples:
         return in_words(first, count)
 
     def _survivors(self, block: RawBlock) -> NDArray[np.int64]:
-        """The examples of a block that are not left out as bad lines."""
+        """The examples of a block that are not skipped as bad lines."""
         good = None
         if self.bad_lines.allowed:
             from gearshift.data.fitted_transforms import plain_schema
@@ -206,7 +206,7 @@ class RawExamples:
         return np.arange(block.size) if good is None else good
 
     def count_by_reading(self) -> int:
-        """Counts without converting, unless lines may have to be left out; learns where reading can start."""
+        """Count the examples. Converts them only if lines may be skipped; records restart positions."""
         if self.bad_lines.allowed:
             return sum(len(block) for block in _plain(self).blocks(0))
         position = 0
@@ -241,7 +241,7 @@ class RawExamples:
         ends: Sequence[int] = range(last + 1)
         if (
             not self.seekable
-        ):  # each end costs a pass over the file: that of the file that starts last is the latest
+        ):  # finding an end takes a pass over the file; the file that starts last has the latest end
             ends = sorted({max(ends, key=lambda i: times[i].max(initial=0)), last})
         times += [_times(encoder, block) for block in self.source.tails(column, ends)]
         return _span(times)
@@ -258,20 +258,20 @@ def in_words(first: int, count: int) -> str:
 
 
 def locate(examples: Examples, first: int, count: int) -> str:
-    """Where examples come from: file and lines where that is known."""
+    """The origin of the examples: file and lines if they are known."""
     known = getattr(examples, "locate", None)
     return str(known(first, count)) if known else in_words(first, count)
 
 
 def count_examples(examples: Examples) -> int:
-    """By reading through all of them."""
+    """The number of examples, counted by reading all of them."""
     if isinstance(examples, RawExamples):
         return examples.count_by_reading()
     return sum(len(block) for block in _plain(examples).blocks(0))
 
 
 def _plain(examples: Examples) -> Examples:
-    """The same examples with no number fitted: enough to count them and to find bad lines."""
+    """The same examples without fitted numbers: sufficient to count them and to find bad lines."""
     from gearshift.data.fitted_transforms import plain_schema
 
     return examples.with_schema(plain_schema(examples.schema))
@@ -301,7 +301,7 @@ def _files_and_size(files: Sequence[DataFile]) -> str:
 
 
 class MemoryExamples:
-    """A batch that is already there."""
+    """A batch that is already in memory."""
 
     seekable = True
 
@@ -323,7 +323,7 @@ class MemoryExamples:
     def with_schema(self, schema: Schema) -> MemoryExamples:
         if schema.features != self.schema.features:
             raise ValueError(
-                "examples in memory are encoded already; read the source again with the other schema"
+                "examples in memory are already encoded; read the source again with the new schema"
             )
         return MemoryExamples(self.batch, schema)
 
@@ -335,7 +335,7 @@ class MemoryExamples:
 
 
 class HeadExamples:
-    """The first `limit` examples of others."""
+    """The first `limit` examples of another source."""
 
     def __init__(self, inner: Examples, limit: int) -> None:
         self.inner = inner
@@ -370,7 +370,7 @@ class HeadExamples:
         return HeadExamples(self.inner.with_schema(schema), self.limit)
 
     def time_range(self) -> tuple[int, int] | None:
-        """Of all the others: an upper bound."""
+        """The range of all examples of the source: an upper bound."""
         return self.inner.time_range()
 
     def describe(self) -> tuple[str, str]:
@@ -380,20 +380,18 @@ class HeadExamples:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which examples belong to a part of the data."""
+    """A selection of examples: one part of the data."""
 
     select: Callable[[Batch, Schema], NDArray[np.bool_]]
-    share: float  # about how many
+    share: float  # approximate share of the examples
     words: str
-    bounds: tuple[int | None, int | None] = (None, None)  # the time they lie in, if that is what chooses them
-    column: str | None = (
-        None  # a column whose ids `select` needs; read beside the others where it is no field
-    )
-    by_place: bool = False  # chosen by where they stand in the files
+    bounds: tuple[int | None, int | None] = (None, None)  # time range, for a selection by time
+    column: str | None = None  # a column whose ids `select` needs; read in addition if it is not a field
+    by_place: bool = False  # selected by position in the files
 
 
 class FilteredExamples:
-    """The chosen ones of others; positions count the chosen ones."""
+    """The selected examples of another source. Positions count only selected examples."""
 
     def __init__(self, inner: Examples, choice: Choice) -> None:
         self.inner = inner
@@ -431,7 +429,7 @@ class FilteredExamples:
                 yield batch.slice(skip, len(batch)) if skip else batch
 
     def locate(self, first: int, count: int) -> str:
-        """From the first to the last of these (of the first block); others may lie between them."""
+        """From the first to the last of these examples (of the first block); others may lie between them."""
         position, inner_position = self._marks.before(first)
         for block in self._read.blocks(inner_position):
             chosen = np.flatnonzero(self.choice.select(block, self.schema))
@@ -451,7 +449,7 @@ class FilteredExamples:
         low, high = self.choice.bounds
         first = span[0] if low is None else max(span[0], low)
         last = span[1] if high is None else min(span[1], high)
-        # The range of all is known from the ends of the files: in a log without order, a part may lie beyond it.
+        # The range comes from the ends of the files. In an unordered log, a part may lie outside it.
         return (first, max(first, last)) if high is None else (min(first, last), last)
 
     def describe(self) -> tuple[str, str]:

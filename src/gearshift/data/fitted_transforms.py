@@ -1,7 +1,7 @@
-"""What a schema learns from data before training: means, spreads and bucket bounds.
+"""Fits a schema before training: means, spreads and bucket bounds.
 
-From the first 200,000 examples of the training data, once; the result is a schema that needs no fitting and
-is saved with the model, so that prediction uses the same numbers.
+They are computed once, from the first 200,000 examples of the training data. The fitted schema is saved with the
+model, so prediction uses the same numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIT_EXAMPLES = 200_000
 
 
 def fit_schema(dataset: Dataset) -> Schema:
-    """The data set's schema with everything fitted."""
+    """The schema of the data set with all transforms fitted."""
     open_features = [
         f for f in dataset.schema.features if isinstance(f, Numeric | Bucketized) and needs_fit(f)
     ]
@@ -44,7 +44,7 @@ def _raw_values(dataset: Dataset, features: list[Numeric | Bucketized]) -> NDArr
 
 
 def plain_schema(schema: Schema) -> Schema:
-    """The same columns with what needs fitting read as plain numbers: enough to count and to check lines."""
+    """The same columns with unfitted features read as plain numbers: sufficient to count and check lines."""
     plain = (
         _plain(f) if isinstance(f, Numeric | Bucketized) and needs_fit(f) else f for f in schema.features
     )
@@ -68,7 +68,7 @@ def _fit(feature: Numeric | Bucketized, values: NDArray[np.float64]) -> Feature:
 
 
 def _quantiles(values: NDArray[np.float64], buckets: int) -> tuple[float, ...]:
-    """Bounds that put about as many examples into each bucket; fewer where values repeat."""
+    """Bounds that give buckets of about equal size; fewer buckets if values repeat."""
     if len(values) == 0:
         return ()
     shares = np.arange(1, buckets) / buckets

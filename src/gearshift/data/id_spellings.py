@@ -1,7 +1,7 @@
-"""Is the id of a column written as 123 in one file and as 123.0 in another? To a model these are two values.
+"""Detects ids written as 123 in one file and 123.0 in another. The model would treat them as different values.
 
-A dump that went through floats (pandas, beside missing values) writes 123.0. Looks at the start of some of the files;
-only text can differ so, since numbers of a table are one value however they are stored.
+A dump that went through floats (pandas with missing values) contains 123.0. The check reads the start of some of the
+files. Only text can differ in this way; a number in a table is one value, however it is stored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Bag, Categorical, Feature
 from gearshift.data.schema import Sequence as SequenceFeature
 
-MOST_FILES = 16  # spread over all of them
+MOST_FILES = 16  # spread over all files
 INTEGER = r"^-?[0-9]+$"
 WHOLE = r"^-?[0-9]+\.0+$"
 
 
 def spelling_remarks(source: RawSource, features: Sequence[Feature]) -> tuple[str, ...]:
-    """A sentence for each column whose whole numbers are written in two ways."""
+    """A warning for each column whose integers are written in two ways."""
     names = tuple(f.name for f in features if isinstance(f, Categorical | Bag | SequenceFeature))
     names = tuple(name for name in names if isinstance(source, TextSource) and name in source.layout.columns)
     if not names or not isinstance(source, TextSource) or _is_libfm(source):
@@ -35,10 +35,10 @@ def spelling_remarks(source: RawSource, features: Sequence[Feature]) -> tuple[st
         block = source.start(names, number)
         for name in names:
             texts = raw.as_arrow(block.columns[name])
-            for found, pattern in ((integers, INTEGER), (wholes, WHOLE)):
+            for first_seen, pattern in ((integers, INTEGER), (wholes, WHOLE)):
                 at = pc.index(pc.match_substring_regex(texts, pattern), True).as_py()
-                if at >= 0 and name not in found:
-                    found[name] = (source.files[number].path, texts[at].as_py())
+                if at >= 0 and name not in first_seen:
+                    first_seen[name] = (source.files[number].path, texts[at].as_py())
     return tuple(
         _sentence(name, integers[name], wholes[name]) for name in names if name in integers and name in wholes
     )

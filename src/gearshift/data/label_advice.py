@@ -1,6 +1,6 @@
-"""What to do about a label that cannot be read: the setting that would read it, or a line to correct.
+"""Advice for a label that cannot be read: the setting that would read it, or a line to correct.
 
-Where other labels are read, a foreign word is a slip; where none is, the label lacks its rule.
+If other labels can be read, an unknown word is an error in that line. If none can, the label needs a rule.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SHOWN = 5
 
 
 def label_advice(label: Label, text: str, values: Sequence[str], some_read: bool) -> str:
-    """For the label `text`; `values` are some of its column, `some_read` whether any of them can be read as it is."""
+    """Advice for the label `text`. `values` is a sample of the column; `some_read`: some of them can be read now."""
     if not text:
         rule = f"data.label={{column: {label.column}{_stated(label)}, missing: no_click}}"
-        return f"If an example without a label was not clicked, say so: {rule}. {IF_NOT}"
+        return f"If an example without a label was not clicked, set {rule}. {IF_NOT}"
     setting = f"data.label={{column: {label.column}, positive: %s}}"
     if label.positive is not None:
         return ALLOW_SOME if some_read else "List the values that mean a click: " + setting % "[...]"
@@ -35,18 +35,18 @@ def label_advice(label: Label, text: str, values: Sequence[str], some_read: bool
         return f"Name the value that means a click: {setting % 'VALUE'}"
     if likely_click(values) is None and len(values) > 1:
         shown = ", ".join(repr(value[:40]) for value in values[:SHOWN])
-        return f"It holds {shown}: say which value means a click, such as {setting % _quoted(click)}"
-    return "Say which value means a click: " + setting % _quoted(click)
+        return f"It holds {shown}: set the value that means a click, such as {setting % _quoted(click)}"
+    return "Set the value that means a click: " + setting % _quoted(click)
 
 
 def _about_number(text: str, setting: str) -> str:
     if float(text.replace(",", ".")) == -1:
-        return f"If -1 means no click, say what means one: {setting % _quoted('1')}."
-    return f"If these are counts, say which mean a click: {setting % COUNTS}."
+        return f"If -1 means no click, set the value that means a click: {setting % _quoted('1')}."
+    return f"If these are counts, set which of them mean a click: {setting % COUNTS}."
 
 
 def _stated(label: Label) -> str:
-    """The label's own rule, as it is written in a setting."""
+    """The existing rule of the label, in the syntax of a setting."""
     if label.positive is None:
         return ""
     rules = (label.positive,) if isinstance(label.positive, str) else label.positive
@@ -59,5 +59,5 @@ def _quoted(value: str) -> str:
 
 
 def _in_yaml(text: str) -> str:
-    """In double quotes, with those inside it behind a backslash."""
+    """The text in double quotes, with a backslash before quotes inside it."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Which values of a label column mean a click: one value, several, or all beyond a threshold.
+"""Rules for labels: which values of a column mean a click. A rule is one value, several values or a threshold.
 
-A rule is what a user writes as `positive`: "yes", ["click", "buy"], "> 0", ">= 4". Text that is not an operator and a
-number is a value, such as ">50K"; inside a list everything is a value. `missing` says what no value at all means.
-Also which of some words probably means a click, for guesses and advice. Knows no column and no array.
+Users write a rule as `positive`: "yes", ["click", "buy"], "> 0", ">= 4". Text that is not an operator followed by a
+number is a value, such as ">50K"; in a list everything is a value. `missing` defines the meaning of a missing label.
+The module also guesses which of several words means a click. It knows no columns and no arrays.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Positive = str | tuple[str, ...] | None  # None: the column has 0 and 1
-Missing = Literal["fail", "no_click"]  # what an example without a label is: an error, or no click
+Positive = str | tuple[str, ...] | None  # None: the column holds 0 and 1
+Missing = Literal["fail", "no_click"]  # an example without a label is an error, or not a click
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _THRESHOLD = re.compile(rf"\s*(>=|>|<=|<)\s*({_NUMBER})\s*")
@@ -31,13 +31,13 @@ _DENIAL = re.compile(r"(no|not|non|un|without)[\s_-]*(.+)")
 
 @dataclass(frozen=True)
 class Threshold:
-    """`> 0`: numbers beyond the bound are clicks, all others are not."""
+    """`> 0`: numbers beyond the bound are clicks, all other numbers are not."""
 
     sign: str  # > >= < <=
     bound: float
 
     def holds(self, values: Any) -> Any:
-        """Of a number, or of each number of an array."""
+        """Whether the threshold holds for a number, or for each number of an array."""
         match self.sign:
             case ">":
                 return values > self.bound
@@ -55,14 +55,14 @@ def threshold_of(positive: Positive) -> Threshold | None:
 
 
 def values_of(positive: Positive) -> tuple[str, ...]:
-    """The values that mean a click; none for a threshold, and where the column has 0 and 1."""
+    """The values that mean a click; empty for a threshold and for a column of 0 and 1."""
     if positive is None or threshold_of(positive) is not None:
         return ()
     return (positive,) if isinstance(positive, str) else positive
 
 
 def parse_positive(given: object) -> Positive:
-    """What a user wrote, checked; a ValueError says what is expected instead."""
+    """Check a rule as the user wrote it. A ValueError describes what is expected."""
     if given is None:
         return None
     if isinstance(given, list | tuple):
@@ -83,27 +83,27 @@ def is_positive_word(value: str) -> bool:
 
 
 def is_negative_word(value: str) -> bool:
-    """no, false, and what denies a click: no_click, not clicked, unclicked."""
+    """no, false, and negations of a click: no_click, not clicked, unclicked."""
     word = value.strip().lower()
     denied = _DENIAL.fullmatch(word)
     return word in NEGATIVE_WORDS or (denied is not None and denied[2] in POSITIVE_WORDS)
 
 
 def likely_click(values: Sequence[str]) -> str | None:
-    """The one of a label's values that its word, or the others' words, make the click; None if they do not tell.
+    """The value that probably means a click, judged by its own word or by the other words; None if unclear.
 
     >>> likely_click(["no", "yes"]), likely_click(["no_click", "swipe"]), likely_click(["a", "b"]), likely_click(["N"])
     ('yes', 'swipe', None, None)
     """
-    found = [value for value in values if not is_negative_word(value)]
-    by_word = [value for value in found if is_positive_word(value)]
+    candidates = [value for value in values if not is_negative_word(value)]
+    by_word = [value for value in candidates if is_positive_word(value)]
     if by_word:
         return by_word[0]
-    return found[0] if len(found) == 1 and len(values) > 1 else None
+    return candidates[0] if len(candidates) == 1 and len(values) > 1 else None
 
 
 def literal(value: str) -> Positive:
-    """One value as a rule, also where it reads like a threshold."""
+    """A rule for one value, even if it looks like a threshold."""
     return (value,) if threshold_of(value) or _MISTYPED.fullmatch(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Columns that a schema names and the data lack: which may be absent, and what they mean then."""
+"""Columns that are in the schema but not in the data: which of them may be absent, and what this means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MissingColumnsMode = Literal["fail", "as_missing"]
 
 
 def absent_features(schema: Schema, present: Sequence[str], where: str) -> tuple[str, ...]:
-    """The features that are missing in every example."""
+    """The features that are absent, and therefore missing in every example."""
     absent = tuple(f.name for f in schema.features if f.name not in present)
     if absent and len(absent) == len(schema.features):
         raise UserError(
@@ -26,9 +26,11 @@ def absent_features(schema: Schema, present: Sequence[str], where: str) -> tuple
 def without_roles(
     schema: Schema, present: Sequence[str], *, labelled: bool, missing_columns: MissingColumnsMode
 ) -> Schema:
-    """The schema without a time, group or weight that is not there and not needed: they are no inputs of a model."""
+    """The schema without an absent time, group or weight that is not needed. They are not model inputs."""
     needless: tuple[str, ...] = ("time", "group", "weight")
     if labelled:
         needless = () if missing_columns == "fail" else ("time", "group")
-    gone: dict[str, Any] = {role: None for role in needless if getattr(schema, role) not in (None, *present)}
-    return replace(schema, **gone) if gone else schema
+    absent: dict[str, Any] = {
+        role: None for role in needless if getattr(schema, role) not in (None, *present)
+    }
+    return replace(schema, **absent) if absent else schema

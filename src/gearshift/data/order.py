@@ -1,8 +1,8 @@
-"""Whether the examples of a log stand together by user, by item or by label, instead of in the order of time.
+"""Detects a log that is grouped by user, by item or by label instead of ordered by time.
 
-The end of such a file holds other users than its beginning, so `split: {by: end}` measures nothing useful. A log in
-the order of time may look alike for short: a session keeps a user's examples together. But there users come back,
-and here they never do: each value has a single run of examples.
+The end of such a file has other users than its beginning, so a validation set from `split: {by: end}` is not
+representative. A log in time order may look similar over short ranges, because a session keeps a user's examples
+together. But there users come back, whereas in a grouped log each value has a single run of examples.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 SAMPLE_EXAMPLES = 50_000
-FEWEST_VALUES = 20  # of a column whose name says that it is a user or an item
-FEWEST_UNNAMED = 100  # of any other: few values in rising order may be hours or days
-FEWEST_EACH = 2.0  # examples per value: single ones stand together anywhere
+FEWEST_VALUES = 20  # for a column whose name suggests a user or an item
+FEWEST_UNNAMED = 100  # for any other column: a few ascending values may be hours or days
+FEWEST_EACH = 2.0  # examples per value: values that occur once prove nothing
 MOST_RUNS = 1.02  # per value
-ONE_LABEL_AFTER_THE_OTHER = 0.02  # of the changes that labels in any order would have
+ONE_LABEL_AFTER_THE_OTHER = 0.02  # of the changes expected if labels were in random order
 ENTITY_NAME = re.compile(
     r"(^|_)(user|uid|customer|visitor|member|account|client|device|person|reader|item|product|movie|song|article|"
     r"book|video|ad|advertiser|campaign|shop|store|app|sku|asin)s?(_?(id|ids|key|code|hash|nr|no|number|name))?$"
@@ -42,7 +42,7 @@ TIME_OR_VISIT = re.compile(
 
 @dataclass(frozen=True)
 class ColumnGrouping:
-    """A column whose values stand together."""
+    """A column whose equal values are adjacent."""
 
     column: str
     is_label: bool = False
@@ -55,7 +55,7 @@ class ColumnGrouping:
 
 
 def find_grouping(profiles: list[Profile], schema: Schema) -> ColumnGrouping | None:
-    """What the examples of a sample are grouped by; for `init`, which sees the raw values."""
+    """The grouping of the examples in a sample; for `init`, which has the raw values."""
     by_name = {profile.name: profile for profile in profiles}
     times = None if schema.time is None else by_name[schema.time].times
     if times is not None and is_ascending(times):
@@ -81,7 +81,7 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> ColumnGrouping | N
 
 
 def grouping_of_end(train: Dataset, valid: Dataset | None) -> ColumnGrouping | None:
-    """The same for a run whose validation data are the end of its files; None where the end is the latest time."""
+    """The same for a run that validates on the end of its files; None if the end is the latest time."""
     if (
         valid is None
         or not isinstance(valid.examples, FilteredExamples)
@@ -106,12 +106,12 @@ def grouping_of_end(train: Dataset, valid: Dataset | None) -> ColumnGrouping | N
 
 
 def is_entity(column: str) -> bool:
-    """Does its name say that it is a user or an item?"""
+    """Whether the name suggests a user or an item."""
     return ENTITY_NAME.search(plain_name(column)) is not None
 
 
 def stands_together(ids: NDArray[np.int64]) -> bool:
-    """Has each value a single run of examples?"""
+    """Whether each value occurs in a single run of examples."""
     distinct = len(np.unique(ids))
     if distinct < FEWEST_VALUES or len(ids) < FEWEST_EACH * distinct:
         return False
@@ -119,13 +119,13 @@ def stands_together(ids: NDArray[np.int64]) -> bool:
 
 
 def _known(ids: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Those of values that are not missing; missing ones may be anywhere among the others."""
+    """The ids of values that are not missing. Missing values may be anywhere."""
     known: NDArray[np.int64] = ids[ids != _core.xxh64(b"", seed) >> 1]
     return known
 
 
 def label_is_sorted(labels: NDArray[np.float32]) -> bool:
-    """All of one value, then all of the other, give or take a few."""
+    """Whether all examples of one label come first, then all of the other, with few exceptions."""
     rate = float(labels.mean()) if len(labels) else 0.0
     expected = 2 * len(labels) * rate * (1 - rate)
     return expected > 100 and bool(np.count_nonzero(np.diff(labels)) < ONE_LABEL_AFTER_THE_OTHER * expected)
@@ -136,7 +136,7 @@ def is_ascending(times: NDArray[np.int64]) -> bool:
 
 
 def _is_sorted(profile: Profile) -> bool:
-    """A column that nothing but its order gives away."""
+    """A column that is sorted, although its name does not suggest it."""
     if profile.distinct < FEWEST_UNNAMED:
         return False
     if profile.numbers is not None:

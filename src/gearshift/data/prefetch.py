@@ -1,4 +1,4 @@
-"""Runs an iterator ahead in a thread of its own, at most `depth` items; ends when its reader does."""
+"""Runs an iterator ahead in a separate thread, by at most `depth` items. The thread ends with its reader."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The last thing in the queue; `error` is what ended the iterator, if it was not its end."""
+    """The last item of the queue; `error` is the exception that ended the iterator, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Generator[Item]:
-    """The same items in the same order; an exception of `items` is raised where it would have been."""
+    """The same items in the same order. An exception of `items` is raised at its position."""
     ready: queue.Queue[Item | _End] = queue.Queue(depth)
     closed = threading.Event()
     thread = threading.Thread(target=_fill, args=(items, ready, closed), name="gearshift-read", daemon=True)
@@ -30,7 +30,7 @@ def prefetched(items: Iterator[Item], depth: int) -> Generator[Item]:
             raise item.error
     finally:
         closed.set()
-        _drain(ready)  # the thread may wait for room
+        _drain(ready)  # the thread may be waiting for room
         thread.join()
 
 
@@ -41,7 +41,7 @@ def _fill(items: Iterator[Item], ready: queue.Queue[Item | _End], closed: thread
             ready.put(item)
             if closed.is_set():
                 break
-    except BaseException as caught:  # handed over to the reader, who raises it
+    except BaseException as caught:  # passed to the reader, which raises it
         error = caught
     finally:
         close = getattr(items, "close", None)

@@ -1,11 +1,11 @@
-"""Prepared data: Parquet with ready ids and numbers, and a manifest; reading it is decompressing and copying.
+"""Prepared data: Parquet with precomputed ids and numbers, and a manifest. Reading it only decompresses and copies.
 
     folder/manifest.json          format version, schema (fitted), examples, time range, files
     folder/part-00000.parquet     row groups of 8 Ki examples; columns
         label.<task>  numeric.<name>  vector.<name>  id.<name>  ids.<name>  time  weight  group  keep.<name>
 
-Prepared examples equal those read from the raw files bit for bit. The folder appears at once when it is
-complete: it is written beside and renamed.
+Prepared examples equal those read from the raw files bit for bit. The folder is written under a temporary name and
+renamed, so it is either complete or absent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 FORMAT_VERSION = 1
-GROUP_EXAMPLES = 8_192  # what a worker decodes of a log that it shares with many
+GROUP_EXAMPLES = 8_192  # the unit that a worker decodes if it shares the log with many others
 FILE_GROUPS = 512
 MANIFEST = "manifest.json"
 
@@ -45,14 +45,14 @@ class PreparedInfo:
     folder: Path
     examples: int
     bytes: int
-    skipped: int  # bad lines that were left out
+    skipped: int  # bad lines that were skipped
 
 
 def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) -> PreparedInfo:
-    """Writes a data set as Parquet with ready ids; `read(folder)` then feeds training at full speed."""
+    """Write a data set as Parquet with precomputed ids. `read(folder)` then feeds training at full speed."""
     target = Path(folder)
     if target.exists() and any(target.iterdir()) and not (overwrite and (target / MANIFEST).exists()):
-        raise UserError(f"{target} exists and is not empty; remove it, or name another folder.")
+        raise UserError(f"{target} exists and is not empty; remove it, or choose another folder.")
     fitted = dataset.fitted()
     beside = target.parent / f".{target.name}.{os.getpid()}.partial"
     beside.mkdir(parents=True)
@@ -71,7 +71,7 @@ def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) ->
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """A folder that was written beside `target` becomes it, once all of it is on the disk."""
+    """Move a folder that was written next to `target` into place, once all of it is on disk."""
     for path in [*new.rglob("*"), new]:
         sync(path)
     old = target.parent / f".{target.name}.{os.getpid()}.old"
@@ -83,7 +83,7 @@ def put_in_place(new: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """What was written to a file, or the names in a folder, survive a machine that stops."""
+    """Flush a file, or the names in a folder, so that they survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -92,7 +92,7 @@ def sync(path: Path) -> None:
 
 
 def _write_parts(examples: Examples, folder: Path) -> dict[str, Any]:
-    from gearshift.data.dataset import cut
+    from gearshift.data.reading_order import cut
 
     writer: pq.ParquetWriter | None = None
     files: list[dict[str, Any]] = []
@@ -117,7 +117,7 @@ def _write_parts(examples: Examples, folder: Path) -> dict[str, Any]:
         if writer is not None:
             writer.close()
     if not files:
-        raise UserError("there are no examples to prepare: the data are empty.")
+        raise UserError("there are no examples to prepare: the data is empty.")
     return {
         "format": "gearshift-prepared",
         "version": FORMAT_VERSION,
@@ -129,14 +129,14 @@ def _write_parts(examples: Examples, folder: Path) -> dict[str, Any]:
 
 
 def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Hashed ids do not compress by dictionary or delta; fast general compression finds what repeats."""
+    """A writer with general compression. Dictionary and delta encoding do not help with hashed ids."""
     return pq.ParquetWriter(
         path, schema, compression="lz4", use_dictionary=False, write_statistics=False, data_page_size=1 << 20
     )
 
 
 def _encoded(examples: Examples) -> Iterator[Batch]:
-    """All examples; those of raw files converted by all cores, in order."""
+    """All examples, in order. Raw files are converted on all cores."""
     if not isinstance(examples, RawExamples):
         yield from examples.blocks(0)
         return

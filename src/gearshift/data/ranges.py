@@ -1,9 +1,9 @@
-"""Examples by range, for one who wants ever later ones: a worker that reads the leases it is given.
+"""Reads ranges of examples at increasing positions, for a worker that reads the leases it is given.
 
-One worker reads all examples in passing: blocks are decoded ahead in a thread and kept until they are passed. Where
-examples between two leases are other workers', only the pieces in which a lease lies are decoded, and ahead those in
-which the next one would lie at the same distance. Data that cannot be read in pieces are always read in passing; a
-range far behind opens them anew at its place.
+A single worker reads all examples sequentially: a thread decodes blocks ahead, and blocks are kept until they are
+passed. If other workers own the examples between two leases, only the pieces that contain a lease are decoded, and
+the next piece is predicted from the distance between leases. Data that cannot be read in pieces is always read
+sequentially; a range far behind reopens it at that position.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gearshift.data.dataset import Dataset
 from gearshift.data.examples import PieceAt, pieces_of
 from gearshift.data.prefetch import prefetched
 
-FAR = 500_000  # examples that are decoded in passing rather than jumped over
+FAR = 500_000  # examples that are decoded sequentially rather than skipped
 AHEAD = 2  # blocks
-OTHERS = 0.5  # leases of others between two of ours, from which on they are jumped over
-MEMORY = 0.2  # how fast a mean distance follows
+OTHERS = 0.5  # leases of other workers between two of ours, from which on they are skipped
+MEMORY = 0.2  # smoothing factor of the mean distance
 PIECES_KEPT = 4
 
 Shuffle = tuple[int, int] | None  # seed and epoch
@@ -31,11 +31,11 @@ class Ranges:
         piece_at = pieces_of(dataset.examples)
         self._pieces = None if piece_at is None else Pieces(piece_at)
         self._stream = Stream(dataset)
-        self._behind = 0  # the range before
-        self._distance = 0.0  # leases of others between two, on average
+        self._behind = 0  # end of the previous range
+        self._distance = 0.0  # mean number of other workers' leases between two of ours
 
     def read(self, first: int, count: int, shuffle: Shuffle = None) -> Batch:
-        """Examples [first, first + count) of the order that `Dataset.batches` has."""
+        """Examples [first, first + count) in the order of `Dataset.batches`."""
         distance = (first - self._behind) / count
         self._behind = first + count
         if distance >= 0:
@@ -53,14 +53,14 @@ class Ranges:
 
 
 class Stream:
-    """All examples one after the other; jumps cost."""
+    """Sequential reading of all examples; jumps are expensive."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._order: Shuffle = None
         self._source: Generator[Batch] | None = None
         self._blocks: deque[Batch] = deque()
-        self._end = 0  # of the last block that was read
+        self._end = 0  # of the last block read
 
     def read(self, first: int, count: int, shuffle: Shuffle) -> Batch:
         begin = self._blocks[0].first if self._blocks else self._end
@@ -87,14 +87,14 @@ class Stream:
 
 
 class Pieces:
-    """Each piece by itself, in one thread."""
+    """Independent reading of pieces, in one thread."""
 
     def __init__(self, piece_at: PieceAt) -> None:
         self._piece_at = piece_at
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gearshift-read")
         self._known: deque[Batch] = deque(maxlen=PIECES_KEPT)
         self._coming: Future[list[Batch]] | None = None
-        self._first = 0  # of the range before
+        self._first = 0  # of the previous range
 
     def read(self, first: int, count: int) -> Batch:
         pieces, missing = self._have(first, count)
@@ -120,30 +120,30 @@ class Pieces:
                 self._coming = self._thread.submit(self._decode, missing, first + count)
 
     def _have(self, first: int, count: int) -> tuple[list[Batch], int]:
-        """Pieces that are known, one behind the other, and where the first is missing."""
-        found, at = list[Batch](), first
+        """The contiguous known pieces from `first` on, and the position of the first missing one."""
+        pieces, at = list[Batch](), first
         while at < first + count:
             piece = next((one for one in self._known if one.first <= at < one.first + len(one)), None)
             if piece is None:
                 break
-            found.append(piece)
+            pieces.append(piece)
             at = piece.first + len(piece)
-        return found, at
+        return pieces, at
 
     def _decode(self, at: int, end: int) -> list[Batch]:
-        found = list[Batch]()
+        pieces = list[Batch]()
         while at < end:
             try:
-                found.append(self._piece_at(at))
+                pieces.append(self._piece_at(at))
             except IndexError:
-                break  # the data end
-            at = found[-1].first + len(found[-1])
-        return found
+                break  # end of the data
+            at = pieces[-1].first + len(pieces[-1])
+        return pieces
 
 
 def _joined(blocks: list[Batch], first: int, count: int) -> Batch:
     if not blocks:
-        raise IndexError(f"there is no example {first}: the data end before it")
+        raise IndexError(f"there is no example {first}: it is past the end of the data")
     return Batch.concat(
         [b.slice(max(first - b.first, 0), min(first + count - b.first, len(b))) for b in blocks]
     )

@@ -1,10 +1,10 @@
-"""What the columns of a click log mean: features, label, time, group, weight.
+"""The meaning of the columns of a click log: features, label, time, group, weight.
 
-A schema is a frozen value. It knows no file, no store and no model; it is written into every run and
-every saved model, so that the same raw columns give the same inputs for ever.
+A schema is a frozen value. It knows no files, no store and no model. It is saved with every run and every model, so
+the same raw columns always give the same inputs.
 
-A *field* is a feature that owns embedding rows: categorical, bucketized, bag or sequence. A field's rows
-live in its *table*, its own name unless it shares another's (`share_embedding`).
+A *field* is a feature with embedding rows: categorical, bucketized, bag or sequence. Its rows are in its *table*,
+which has the name of the field unless `share_embedding` names the table of another field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gearshift.errors import UserError, unknown_name
 
 @dataclass(frozen=True)
 class NumericFit:
-    """What `mean` and `standardize` learned from the first training examples, after `log1p`."""
+    """Statistics for `mean` and `standardize`, from the first training examples, after `log1p`."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -27,7 +27,7 @@ class NumericFit:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A quantity. `transform` first, then missing values are filled; log1p keeps the sign of a negative."""
+    """A number. `transform` is applied first, then missing values are filled. log1p keeps the sign."""
 
     name: str
     transform: Literal["none", "log1p", "standardize"] = "none"
@@ -37,7 +37,7 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Bucketized:
-    """A quantity cut into buckets; each bucket is a category. `buckets` is a count until it is fitted."""
+    """A number divided into buckets; each bucket is a category. `buckets` is a count until it is fitted."""
 
     name: str
     buckets: int | tuple[float, ...] = 20
@@ -55,9 +55,9 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Bag:
-    """Several values per example, order without meaning; their rows are pooled into one.
+    """Several values per example without order. Their rows are pooled into one.
 
-    Joined by `separator` in text, also as a printed list (`[1, 2]`, separator ","); or a Parquet list.
+    In text, values are joined by `separator`; a printed list works too (`[1, 2]`, separator ","). Or a Parquet list.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Several values per example in order, oldest first; `keep` says which end survives `max_len`."""
+    """Several values per example in order, oldest first. `keep` defines which end survives `max_len`."""
 
     name: str
     separator: str = "|"
@@ -97,7 +97,7 @@ Field = Categorical | Bucketized | Bag | Sequence
 
 @dataclass(frozen=True)
 class Label:
-    """One task: the column, which of its values mean a click where they are not 0/1, and what no value means.
+    """A task: its column, the values that mean a click if they are not 0/1, and the meaning of a missing value.
 
     >>> Label("answer", positive="yes"), Label("event", positive=("click", "buy"))  # doctest: +ELLIPSIS
     (Label(column='answer', positive='yes', ...), Label(column='event', positive=('click', 'buy'), ...))
@@ -121,17 +121,17 @@ class Label:
 
 @dataclass(frozen=True)
 class Form:
-    """How the values of a column were written in the training data, as far as a sample shows (`value_forms.py`)."""
+    """The spelling of a column's values in a sample of the training data (`value_forms.py`)."""
 
     column: str
     kind: str  # text, integers, floats, booleans, times, ...
-    values: int  # looked at; missing ones do not count
-    spellings: tuple[tuple[str, int], ...] = ()  # how many of them were written so: ("padded:3", 312)
+    values: int  # number of values in the sample, without missing ones
+    spellings: tuple[tuple[str, int], ...] = ()  # number of values per spelling: ("padded:3", 312)
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of a log mean. `gs.infer_schema` guesses one, `Schema.load` reads it from a config."""
+    """The meaning of a log's columns. `gs.infer_schema` infers a schema, `Schema.load` reads one from a config."""
 
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
@@ -139,25 +139,25 @@ class Schema:
     group: str | None = None  # grouped AUC
     weight: str | None = None
     negatives_kept: float = 1.0
-    keep: tuple[str, ...] = ()  # columns copied through by `predict`
-    null: tuple[str, ...] = ("",)  # what a text file writes for a missing value
-    forms: tuple[Form, ...] = ()  # of the columns of the training data, once a model is trained
-    decimal: str | None = None  # the decimal mark of the training data, if they are delimited text
-    thousands: str | None = None  # the mark between their thousands, "" for none
+    keep: tuple[str, ...] = ()  # columns that `predict` copies to its output
+    null: tuple[str, ...] = ("",)  # texts that mean a missing value
+    forms: tuple[Form, ...] = ()  # forms of the training data's columns, if a model was trained
+    decimal: str | None = None  # decimal mark of the training data, if it is delimited text
+    thousands: str | None = None  # thousands separator of the training data, "" for none
 
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:
-        """Features that are numbers: the columns of `Batch.numeric_BN`, in order."""
+        """Numeric features: the columns of `Batch.numeric_BN`, in order."""
         return tuple(f for f in self.features if isinstance(f, Numeric | Vector))
 
     @property
     def numeric_width(self) -> int:
-        """How many numbers an example has; a vector counts with its size."""
+        """The number of numeric inputs per example; a vector counts with its size."""
         return sum(f.size if isinstance(f, Vector) else 1 for f in self.numerics)
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Features that own embedding rows, in order."""
+        """Features with embedding rows, in order."""
         return tuple(f for f in self.features if not isinstance(f, Numeric | Vector))
 
     @property
@@ -171,42 +171,42 @@ class Schema:
         return tuple(f for f in self.features if isinstance(f, Bag | Sequence))
 
     def has_ids_of(self, column: str) -> bool:
-        """Whether every batch has the ids of this column's values, as group or as a field of its own table."""
-        own = (f.name for f in self.features if isinstance(f, Categorical) and self.table(f) == f.name)
-        return column == self.group or column in own
+        """Whether every batch has the ids of this column, as the group or as a field with its own table."""
+        unshared = (f.name for f in self.features if isinstance(f, Categorical) and self.table(f) == f.name)
+        return column == self.group or column in unshared
 
     def table(self, feature: Field) -> str:
-        """The name that is hashed together with a value into an id."""
+        """The name that is hashed with a value to give its id."""
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding
         return shared or feature.name
 
     def row_width(self, feature: Field, dim: int) -> int:
-        """How wide its rows are: its own `dim` or the model's; all rows of a shared table as its owner's."""
+        """The width of its rows: `dim` of the feature or of the model. Shared tables have the width of their owner."""
         owner = next((f for f in self.fields if f.name == self.table(feature)), feature)
         return owner.dim or dim
 
     @staticmethod
     def load(path: str | Path) -> Schema:
-        """The schema that a config file describes."""
+        """Read the schema from a config file."""
         from gearshift.config import load_schema
 
         return load_schema(path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` gives the same schema back."""
+        """Plain values for JSON. `from_dict` restores the schema."""
         plain = asdict(self)
         plain["features"] = [{"type": TYPE_NAMES[type(f)], **asdict(f)} for f in self.features]
         return plain
 
     @staticmethod
     def from_dict(plain: dict[str, Any]) -> Schema:
-        """The schema that `to_dict` wrote."""
+        """Restore a schema from the result of `to_dict`."""
         known = dict(plain)
         known["features"] = tuple(_feature_from_dict(f) for f in plain["features"])
         known["labels"] = tuple(Label(**label) for label in plain["labels"])
         known["keep"] = tuple(plain["keep"])
-        known["null"] = tuple(plain.get("null", ("",)))  # not in what older versions wrote
-        known["forms"] = tuple(_form_from_dict(form) for form in plain.get("forms", ()))  # nor this
+        known["null"] = tuple(plain.get("null", ("",)))  # absent in files of older versions
+        known["forms"] = tuple(_form_from_dict(form) for form in plain.get("forms", ()))  # absent too
         return Schema(**known)
 
 

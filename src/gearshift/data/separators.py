@@ -1,4 +1,4 @@
-"""Does the separator of a bag or sequence occur at all? A wrong one makes every list one strange value."""
+"""Detects a wrong separator of a bag or sequence, which would turn every list into one meaningless value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gearshift.errors import UserError
 
 
 def check_separators(examples: Examples) -> None:
-    """Refuses a separator that no value contains while another one cuts the values into parts that recur."""
+    """Refuse a separator that no value contains if another one splits the values into recurring parts."""
     while isinstance(examples, HeadExamples | FilteredExamples):
         examples = examples.inner
     fields = {f.name: f for f in examples.schema.ragged_fields}

@@ -1,11 +1,11 @@
-"""Are columns written as they were in training? If not, a model takes their values for others, without an error.
+"""Detects columns that are written differently than in training. A model would silently misread their values.
 
-A file that went through pandas or a spreadsheet can have lost its leading zeros ("007" is 7), gained a ".0" (an id
-beside missing values), or have True where there was 1. The two samples are compared by their spellings
-(`value_forms.py`): one that training had is gone, and one that training did not have is there. Integers with other
-numbers of digits are no sign by themselves: ids grow.
+A file that went through pandas or a spreadsheet may have lost leading zeros ("007" became 7), gained a ".0" (ids next
+to missing values), or have True instead of 1. Two samples are compared by their spellings (`value_forms.py`): a
+spelling of the training data has disappeared and a new one has appeared. A different number of digits alone is not a
+sign of skew, because ids grow.
 
-A `SkewWatch` stops comparing a column once it has seen enough examples of it.
+A `SkewWatch` stops checking a column once it has seen enough of its examples.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ from gearshift.data.value_forms import (
 )
 
 ENOUGH_EXAMPLES = (
-    200  # after which a column of tables is judged: a spelling of 3.5 % that is gone has been noticed
+    200  # examples before a column of tables is judged: enough to notice the loss of a 3.5 % spelling
 )
-RARE = 1e-3  # what a sample lacks with less than this chance is gone
-EXACT_DIGITS = 15  # integers with more digits may be rounded when they are floats
+RARE = 1e-3  # a spelling has disappeared if its absence is less likely than this
+EXACT_DIGITS = 15  # longer integers may be rounded when stored as floats
 NUMBERS = ("integers", "floats")
 
 
 def remarks(examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
-    """A sentence for each column of the data that is absent, or that the model would misread, with the fix."""
+    """A message with advice for each column that is absent, or that the model would misread."""
     source = raw_examples(examples)
     if source is None:
         return {}
-    found = _absences(source)
-    return found | differences(trained, observed_forms(examples), source.where) if trained else found
+    messages = _absences(source)
+    return messages | differences(trained, observed_forms(examples), source.where) if trained else messages
 
 
 class SkewWatch:
-    """The remarks on all that one model is given. A column is compared until enough of its examples were seen.
+    """Checks all data that one model receives. A column is checked until enough of its examples were seen.
 
-    Tables are small parts of one stream, so their columns are judged together, by the kind of their values: integers
-    where there was text are compared again. A file is judged at once, and another file again.
+    Tables are small parts of one stream, so they are judged together, per column and kind of value: a column that
+    changes from text to integers is checked again. Each file is judged separately and at once.
     """
 
     def __init__(self) -> None:
         self._where = ""
-        self._seen: dict[tuple[str, str], tuple[int, Form]] = {}  # (column, kind): examples, and their form
+        self._seen: dict[
+            tuple[str, str], tuple[int, Form]
+        ] = {}  # (column, kind): number of examples, and their form
 
     def remarks(self, examples: Examples, trained: tuple[Form, ...]) -> dict[str, str]:
-        """As `remarks`, of the columns that are not judged yet."""
+        """Like the function `remarks`, for the columns that are not judged yet."""
         source = raw_examples(examples)
         if source is None:
             return {}
         if source.where != self._where:
             self._where, self._seen = source.where, {}
-        found = _absences(source)
+        messages = _absences(source)
         if trained and (features := self._unjudged(source)):
-            found |= differences(trained, self._with_earlier(source, features), source.where)
-        return found
+            messages |= differences(trained, self._with_earlier(source, features), source.where)
+        return messages
 
     def _unjudged(self, source: RawExamples) -> list[Feature]:
         kinds = _kinds(source)
@@ -74,7 +76,7 @@ class SkewWatch:
         return seen is not None and seen[0] >= ENOUGH_EXAMPLES
 
     def _with_earlier(self, source: RawExamples, features: list[Feature]) -> tuple[Form, ...]:
-        """The forms of these features, in this data and in what came before."""
+        """The forms of these features, in this data and earlier data."""
         kinds, forms = _kinds(source), []
         count = source.count() if kinds else None
         for form in forms_of(source, features):
@@ -87,7 +89,7 @@ class SkewWatch:
 
 
 def _kinds(source: RawExamples) -> dict[str, str]:
-    """By column, without a look at its values; of files none, which are judged as a whole."""
+    """The kind of each column, without reading values; empty for files, which are judged as a whole."""
     table = source.source
     return (
         {field.name: kind_of(field.type) for field in table.schema} if isinstance(table, TableSource) else {}
@@ -102,22 +104,22 @@ def _absences(source: RawExamples) -> dict[str, str]:
 
 
 def differences(trained: tuple[Form, ...], given: tuple[Form, ...], where: str) -> dict[str, str]:
-    """A sentence for each column that is written otherwise in `given`."""
+    """A message for each column that is written differently in `given`."""
     before = {form.column: form for form in trained}
     pairs = [(before[form.column], form) for form in given if form.column in before]
-    found = {now.column: difference(was, now, where) for was, now in pairs}
-    return {column: sentence for column, sentence in found.items() if sentence is not None}
+    messages = {now.column: difference(was, now, where) for was, now in pairs}
+    return {column: sentence for column, sentence in messages.items() if sentence is not None}
 
 
 def difference(was: Form, now: Form, where: str) -> str | None:
-    """How a column changed and what to do; None if its values still mean what they did."""
+    """How a column changed, with advice; None if the model still reads its values correctly."""
     if not was.spellings and not now.spellings:
         kinds = {was.kind, now.kind}
         if "times" not in kinds or not kinds & set(NUMBERS):
             return None
-        return _sentence(now, where, was.kind, now.kind, f"give it as {was.kind}; times count in seconds")
+        return _sentence(now, where, was.kind, now.kind, f"give it as {was.kind}; times are in seconds")
     if _rounded(was, now):
-        fix = f'keep it whole, in pandas with dtype={{"{now.column}": "Int64"}}'
+        fix = f'keep it an integer, in pandas with dtype={{"{now.column}": "Int64"}}'
         return _sentence(now, where, f"{was.kind} of many digits", f"{now.kind}; floats round them", fix)
     if (changed := _changed(was, now)) is None:
         return None
@@ -126,30 +128,30 @@ def difference(was: Form, now: Form, where: str) -> str | None:
 
 
 def _changed(was: Form, now: Form) -> tuple[str, str] | None:
-    """(a spelling that is gone, one that is there instead): the most frequent ones."""
+    """(a spelling that disappeared, a new one), choosing the most frequent ones."""
     before, after = dict(was.spellings), dict(now.spellings)
-    gone, new = _missing(was, now), _missing(now, was)
+    lost, new = _missing(was, now), _missing(now, was)
     padded = [name for name in before if _family(name) == "padded"]
-    if padded and now.kind in NUMBERS and now.values:  # no number has leading zeros
-        gone, new = padded, new or list(after) or ["integer:1"]
-    pairs = [(x, y) for x in gone for y in new if _family(x) != _family(y) or _family(x) == "time"]
+    if padded and now.kind in NUMBERS and now.values:  # numbers have no leading zeros
+        lost, new = padded, new or list(after) or ["integer:1"]
+    pairs = [(x, y) for x in lost for y in new if _family(x) != _family(y) or _family(x) == "time"]
     return max(pairs, key=lambda pair: (before[pair[0]], after.get(pair[1], 0)), default=None)
 
 
-def _missing(there: Form, here: Form) -> list[str]:
-    """Spellings of one sample of which it is no chance that the other has none."""
-    known = {name for name, _ in here.spellings}
+def _missing(one: Form, other: Form) -> list[str]:
+    """Spellings of one sample whose absence in the other sample is not due to chance."""
+    known = {name for name, _ in other.spellings}
     families = {_family(name) for name in known}
     of_family: Counter[str] = Counter()
-    for name, count in there.spellings:
+    for name, count in one.spellings:
         of_family[_family(name)] += count
-    found = []
-    for name, count in there.spellings:
+    missing = []
+    for name, count in one.spellings:
         seen = count if _family(name) in families else of_family[_family(name)]
-        certain = here.kind != TEXT and here.values > 0  # numbers and booleans are written in one way only
-        if name not in known and (certain or (1.0 - seen / there.values) ** here.values < RARE):
-            found.append(name)
-    return found
+        certain = other.kind != TEXT and other.values > 0  # numbers and booleans are written in one way only
+        if name not in known and (certain or (1.0 - seen / one.values) ** other.values < RARE):
+            missing.append(name)
+    return missing
 
 
 def _rounded(was: Form, now: Form) -> bool:

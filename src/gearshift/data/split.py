@@ -1,4 +1,4 @@
-"""Training and validation from one log: by time, by hash, or its end; and the check of parts."""
+"""Splits a log into training and validation data: by time, by hash, or at its end; and checks the parts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 Mask = NDArray[np.bool_]
-TIME_STEP = 16  # of the times, one in so many is looked at to find a quantile
+TIME_STEP = 16  # one time in so many is read to find a quantile
 DAY = 86_400
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": DAY, "w": 7 * DAY}
 
 
 def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
-    """Examples before a moment, and those from it on."""
+    """The examples before a point in time, and the rest."""
     if dataset.schema.time is None:
-        raise UserError("a split by time needs data.time: name the column that has the time.")
+        raise UserError("a split by time needs data.time: set it to the column with the time.")
     at = moment if isinstance(moment, int) else parse_moment(moment)
     span = dataset.time_range()
     share = 0.5 if span is None else min(max((at - span[0]) / max(span[1] - span[0], 1), 0.0), 1.0)
@@ -51,7 +51,7 @@ def by_time(dataset: Dataset, moment: str | int) -> tuple[Dataset, Dataset]:
 def by_hash(
     dataset: Dataset, column: str, valid: float | str, part: str = "valid"
 ) -> tuple[Dataset, Dataset]:
-    """All examples of one value (a user) fall into the same part; parts of another name are drawn anew."""
+    """All examples with the same value (a user) are in the same part. Other names of parts draw independently."""
     share = parse_share(valid)
     seed = _core.table_seed(f"gearshift split {part}")
 
@@ -80,13 +80,13 @@ def _column_ids(batch: Batch, schema: Schema, column: str) -> Ids:
 
 
 def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
-    """The last part of the log: a duration where there is a time, or a share of the examples."""
+    """The last part of the log: a duration if there is a time column, or a share of the examples."""
     seconds = parse_duration(valid) if isinstance(valid, str) else None
     if seconds is not None:
         span = dataset.time_range()
         if span is None:
             raise UserError(
-                f"a split by duration ({valid}) needs data.time: name the column that has the time."
+                f"a split by duration ({valid}) needs data.time: set it to the column with the time."
             )
         return by_time(dataset, span[1] + 1 - seconds)
     share = parse_share(valid)
@@ -96,7 +96,7 @@ def by_end(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
 
 
 def by_position(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]:
-    """The first examples of the files, and a share of them at the end."""
+    """The first examples of the files, and the last share of them."""
     share = parse_share(valid)
     cut = dataset.counted() - round(dataset.counted() * share)
     train = Choice(lambda b, _: _positions(b) < cut, 1 - share, f"the first {1 - share:.0%}", by_place=True)
@@ -105,7 +105,7 @@ def by_position(dataset: Dataset, valid: float | str) -> tuple[Dataset, Dataset]
 
 
 def by_example(dataset: Dataset, valid: float | str, part: str = "valid") -> tuple[Dataset, Dataset]:
-    """Single examples, drawn by the hash of their position: always the same ones of the same files."""
+    """Single examples, selected by the hash of their position: always the same for the same files."""
     share = parse_share(valid)
     seed = _core.table_seed(f"gearshift split {part}")
 
@@ -125,7 +125,7 @@ def _is_drawn(ids: Ids, seed: int, share: float) -> Mask:
 
 
 def _time_at(dataset: Dataset, share: float) -> int:
-    """The moment before which this share of the examples lies; reads the time column once."""
+    """The time before which this share of the examples lies. Reads the time column once."""
     examples = dataset.examples
     if not isinstance(examples, MemoryExamples):
         examples = examples.with_schema(Schema((), (), dataset.schema.time))
@@ -136,9 +136,9 @@ def _time_at(dataset: Dataset, share: float) -> int:
 def check_parts(
     train: Dataset, valid: Dataset | None, test: Dataset | None, allow_overlap: bool = False
 ) -> None:
-    """Refuses parts that have a file in common, and a later part that starts before an earlier one ends.
+    """Refuse parts with a common file, and a later part that starts before an earlier one ends.
 
-    Parts that were cut from one log may overlap in time (a hash split); they have no example in common.
+    Parts of one log may overlap in time (a hash split); they have no example in common.
     """
     if allow_overlap:
         return
@@ -157,8 +157,8 @@ def _check_files(earlier: str, before: Dataset, later: str, after: Dataset) -> N
     shared = sorted(path for path in _files(after.examples) if path in files)
     if shared:
         raise UserError(
-            f"{Path(shared[0]).name} is in data.{earlier} and in data.{later}: the score would be of examples "
-            "that were trained. Name other files, set data.split, or say data.allow_overlap=true"
+            f"{Path(shared[0]).name} is in data.{earlier} and in data.{later}: the score would include "
+            "training examples. Use other files, set data.split, or set data.allow_overlap=true"
         )
 
 
@@ -171,7 +171,7 @@ def _check_times(earlier: str, before: Dataset, later: str, after: Dataset) -> N
         starts, ends = _moment_words(later_span[0]), _moment_words(span[1])
     raise UserError(
         f"{later} starts {starts}, before {earlier} ends {ends}: the score would leak the future. "
-        "Move the split, or say data.allow_overlap=true"
+        "Move the split, or set data.allow_overlap=true"
     )
 
 
@@ -186,14 +186,14 @@ def _is_cut_across_time(dataset: Dataset) -> bool:
 
 
 def _log(examples: Examples) -> object:
-    """What the examples were cut from: the same value for all parts of it."""
+    """The log that the examples come from: the same value for all its parts."""
     if isinstance(examples, FilteredExamples | HeadExamples):
         return _log(examples.inner)
     return _files(examples) or id(getattr(examples, "source", examples))
 
 
 def _files(examples: Examples) -> frozenset[str]:
-    """The files that examples are read from, each by one name."""
+    """The files that the examples are read from, with canonical names."""
     if isinstance(examples, FilteredExamples | HeadExamples):
         return _files(examples.inner)
     if isinstance(examples, RawExamples):
@@ -206,17 +206,17 @@ def _one_name(path: str | Path) -> str:
 
 
 def parse_moment(text: str) -> int:
-    """Epoch seconds of an ISO date or time, read like a time column."""
+    """Epoch seconds of an ISO date or time, parsed like a time column."""
     data = np.frombuffer(text.encode(), np.uint8)
     out = np.zeros(1, np.int64)
     spans = np.array([[0, len(data)]], np.uint32)
     if len(data) == 0 or _core.parse_times(data, spans, 0, out) == 0:
-        raise UserError(f"'{text}' is not a moment; write a date such as 2026-11-08 or 2026-11-08T12:00.")
+        raise UserError(f"'{text}' is not a date or time; write one such as 2026-11-08 or 2026-11-08T12:00.")
     return int(out[0])
 
 
 def parse_duration(text: str) -> int | None:
-    """Seconds of "1d", "12h", "30min"; None if it is none."""
+    """Seconds of "1d", "12h", "30min"; None if it is not a duration."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
     return int(float(match[1]) * UNITS[match[2]]) if match else None
 
@@ -236,7 +236,7 @@ def parse_share(value: float | str) -> float:
 
 
 def days_in_words(first: int, last: int) -> str:
-    """2026-11-01..07, or ..2026-12-03 in another month."""
+    """2026-11-01..07, or ..2026-12-03 if the month differs."""
     a, b = _day(first), _day(last)
     return a if a == b else f"{a}..{b[8:] if a[:7] == b[:7] else b}"
 

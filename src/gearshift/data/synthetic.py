@@ -1,12 +1,11 @@
-"""A synthetic click log whose best reachable AUC is known.
+"""A synthetic click log with a known best possible AUC.
 
-26 categorical fields with zipf-distributed ids, 13 numbers with missing values, days with drift, and on
-request a history per example. A teacher decides each click from what is in the example; its probabilities
-are at hand (`truth`), so a model can be compared with the best that any model can do. `csrc/click_day.h` has
-the teacher.
+It has 26 categorical fields with zipf-distributed ids, 13 numbers with missing values, days with drift, and an
+optional history per example. A teacher decides each click from the example. Its probabilities are available
+(`truth`), so a model can be compared with the best possible model. `csrc/click_day.h` has the teacher.
 
-Examples depend on (seed, day, position) alone: any block can be made by itself, in any order, on any machine,
-with the same bits. A block has the ids that a reader gives to the text which `write_csv` writes.
+Examples depend only on (seed, day, position): any block can be generated independently, in any order, on any
+machine, with the same bits. Its ids equal those that a reader computes from the output of `write_csv`.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class _Columns:
 class ClickLog:
     """A generated click log: `examples` spread evenly over `days`.
 
-    `drift` 1 turns the teacher's weights by about .15 rad a day and replaces 9 % of ads and queries each day;
-    0 is a world that stands still. `sequences` adds `history`, the topics of up to 20 earlier ads, and a
-    teacher that looks at it (DIN: target `ad_topic`, history `history`).
+    `drift` 1 turns the teacher's weights by about .15 rad per day and replaces 9 % of ads and queries each day;
+    0 means no change. `sequences` adds `history`, the topics of up to 20 earlier ads, and a teacher that uses it
+    (DIN: target `ad_topic`, history `history`).
     """
 
     block_size = 32_768
@@ -89,7 +88,7 @@ class ClickLog:
         self._core = _core.ClickLog(seed, examples, days, sequences, drift, click_rate)
 
     def __reduce__(self) -> tuple[type[ClickLog], tuple[Any, ...]]:
-        """To another process, where it is made again."""
+        """Pickle only the arguments. Another process generates the log again."""
         return ClickLog, (
             self.examples,
             self.days,
@@ -100,11 +99,11 @@ class ClickLog:
         )
 
     def count(self) -> int:
-        """How many examples it has."""
+        """The number of examples."""
         return self.examples
 
     def blocks(self) -> int:
-        """How many blocks of `block_size` examples it is made in."""
+        """The number of blocks of `block_size` examples."""
         return -(-self.examples // self.block_size)
 
     def day_begin(self, day: int) -> int:
@@ -116,11 +115,11 @@ class ClickLog:
         return self.read(*self._range(i))
 
     def truth(self, i: int) -> NDArray[np.float64]:
-        """The teacher's click probability of each example of `block(i)`."""
+        """The teacher's click probability for each example of `block(i)`."""
         return self._columns(*self._range(i), raw=False).truth_B
 
     def read(self, first: int, count: int) -> Batch:
-        """Any `count` examples from position `first`, ready for a model."""
+        """Any `count` examples from position `first` on, ready for a model."""
         columns = self._columns(first, count, raw=False)
         return Batch(
             first,
@@ -133,20 +132,20 @@ class ClickLog:
         )
 
     def teacher_auc(self, sample: int = 200_000) -> SampleEstimate:
-        """The AUC of the true probabilities: no model can be expected to do better.
+        """The AUC of the true probabilities, which no model is expected to exceed.
 
-        Averaged over all clicks that could have been drawn; the standard error is that of the sample.
+        Averaged over all possible clicks; the standard error is that of the sample.
         """
         parts = 20
         size = max(1, min(sample, self.examples) // parts)
         starts = [part * (self.examples - size) // (parts - 1) for part in range(parts)]
         truths = [self._columns(start, size, raw=False).truth_B for start in starts]
-        each = [auc(truth, truth) for truth in truths]  # clicks in proportion to the truth
+        each = [auc(truth, truth) for truth in truths]  # weighted by the true probabilities
         whole = np.concatenate(truths)
         return SampleEstimate(auc(whole, whole), float(np.std(each, ddof=1)) / parts**0.5)
 
     def write_csv(self, path: str | Path) -> None:
-        """A header, then one line per example; compressed if the name ends in .gz or .zst."""
+        """Write a header and one line per example; compressed if the name ends in .gz or .zst."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -162,13 +161,13 @@ class ClickLog:
         self._write(Path(path), open_writer, joined=True)
 
     def write_parquet(self, path: str | Path) -> None:
-        """The same columns; histories as lists of integers."""
+        """Write the same columns as Parquet, with histories as lists of integers."""
         from pyarrow import parquet
 
         self._write(Path(path), lambda target, schema: parquet.ParquetWriter(target, schema), joined=False)
 
     def describe(self) -> str:
-        """What it is, in a line."""
+        """A one-line description."""
         days = "1 day" if self.days == 1 else f"{self.days} days"
         return f"synthetic click log, {self.examples:,} examples over {days}, seed {self.seed}"
 
@@ -198,7 +197,7 @@ class ClickLog:
         *,
         joined: bool,
     ) -> None:
-        """Streams block after block into a file beside `path`, and renames it when it is whole."""
+        """Stream block after block into a temporary file and rename it to `path` when it is complete."""
         beside = path.with_name(path.name + ".part")
         tables = self._tables(joined=joined)
         table = next(tables)

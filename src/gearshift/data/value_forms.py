@@ -1,11 +1,11 @@
-"""How the values of a column are written: the record that a model keeps of its training data.
+"""The spelling of a column's values: the record that a model keeps of its training data.
 
-A category is the hash of its text. The text "7", the integer 7 and the float 7.0 are one category, but "007", "7.0" and
-"True" are others than 7 and true. So a model remembers the `Form` of each column; `skew.py` compares it with data that
-it is given later.
+A category is the hash of its text. The text "7", the integer 7 and the float 7.0 are one category, but "007", "7.0"
+and "True" differ from 7 and true. A model therefore records the `Form` of each column, and `skew.py` compares it with
+later data.
 
 A *spelling* is a class of texts: "padded:3" (007), "integer:2" (17), "whole" (7.0), "true", "True", "TRUE", or a time
-with its shape, "time:9999-99-99". Other text has none: new words are no sign of anything.
+with its shape, "time:9999-99-99". Other text has no spelling, because new words are normal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gearshift.data.readers.bad_lines import BadLines
 from gearshift.data.schema import Bag, Categorical, Feature, Form, Schema, Sequence, Vector
 
 SAMPLE_EXAMPLES = 10_000
-FEW_VALUES = 100  # are counted sooner one by one
+FEW_VALUES = 100  # fewer values are faster to count one by one
 TEXT = "text"
 
 _LIKELY = r"^([+-]?[0-9]+(\.0*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|true|True|TRUE|false|False|FALSE)$"  # may have a spelling
@@ -48,32 +48,32 @@ _DIGIT = re.compile("[0-9]")
 
 
 def raw_examples(examples: Examples) -> RawExamples | None:
-    """What a data set is read from; None if its values are encoded already."""
+    """The raw source of a data set; None if its values are already encoded."""
     while isinstance(examples, HeadExamples | FilteredExamples):
         examples = examples.inner
     return examples if isinstance(examples, RawExamples) else None
 
 
 def marked(schema: Schema, examples: Examples) -> Schema:
-    """The schema with the decimal and thousands marks of these data: others are then read as they are, not guessed."""
+    """The schema with the number marks of these data, so that other data is read with the same marks."""
     raw = raw_examples(examples)
-    found = None if raw is None else getattr(raw.source, "marks", None)
-    return schema if found is None else replace(schema, decimal=found[0], thousands=found[1])
+    marks = None if raw is None else getattr(raw.source, "marks", None)
+    return schema if marks is None else replace(schema, decimal=marks[0], thousands=marks[1])
 
 
 def observed_forms(examples: Examples) -> tuple[Form, ...]:
-    """Of the first examples; those of prepared data were observed when they were prepared."""
+    """The forms in the first examples. Prepared data has recorded them already."""
     source = raw_examples(examples)
     return examples.schema.forms if source is None else forms_of(source, observable(source))
 
 
 def observable(source: RawExamples) -> list[Feature]:
-    """The features that have a form and whose column is there."""
+    """The features that have a form and whose column is present."""
     return [f for f in source.schema.features if f.name not in source.absent and not isinstance(f, Vector)]
 
 
 def forms_of(source: RawExamples, features: list[Feature]) -> tuple[Form, ...]:
-    """Of the first examples, for these features alone."""
+    """The forms of these features in the first examples."""
     columns = _sample(source, tuple(f.name for f in features))
     return tuple(_form(feature, columns[feature.name]) for feature in features if columns)
 
@@ -93,7 +93,7 @@ def _sample(examples: RawExamples, names: tuple[str, ...]) -> dict[str, list[Raw
 
 
 def merged(a: Form, b: Form) -> Form:
-    """Two samples of a column as one."""
+    """The form of two samples of a column together."""
     spellings = Counter(dict(a.spellings)) + Counter(dict(b.spellings))
     return Form(a.column, a.kind, a.values + b.values, tuple(sorted(spellings.items())))
 
@@ -101,15 +101,15 @@ def merged(a: Form, b: Form) -> Form:
 def _form(feature: Feature, parts: list[RawColumn]) -> Form:
     kind = TEXT if isinstance(parts[0], TextColumn) else kind_of(parts[0].type)
     if not isinstance(feature, Categorical | Bag | Sequence):
-        return Form(feature.name, kind, 0)  # a number is a number, however it is written
+        return Form(feature.name, kind, 0)  # the spelling of numbers does not matter
     counts: Counter[str] = Counter()
     for part in parts:
         counts += _counted(part, None if isinstance(feature, Categorical) else feature.separator)
-    found: Counter[str] = Counter()
+    spellings: Counter[str] = Counter()
     for text, count in counts.items():
         if (name := spelling(text)) is not None:
-            found[name] += count
-    return Form(feature.name, kind, counts.total(), tuple(sorted(found.items())))
+            spellings[name] += count
+    return Form(feature.name, kind, counts.total(), tuple(sorted(spellings.items())))
 
 
 def spelling(text: str) -> str | None:
@@ -129,7 +129,7 @@ def spelling(text: str) -> str | None:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """What the values are, in words; of lists, what they hold."""
+    """The kind of the values, as a word; for lists, the kind of their elements."""
     while True:
         if pa.types.is_dictionary(kind) or raw.is_list(kind):
             kind = kind.value_type
@@ -147,7 +147,7 @@ def kind_of(kind: pa.DataType) -> str:
 
 
 def _counted(column: RawColumn, separator: str | None) -> Counter[str]:
-    """The texts that are hashed, with how often they occur; those that can have no spelling are one, ""."""
+    """The hashed texts and their counts. Texts that cannot have a spelling are counted as ""."""
     column = raw.plain(column)
     array = _hashed_text(column)
     if separator is not None and isinstance(column, TextColumn):
@@ -177,7 +177,7 @@ def _hashed_text(column: RawColumn) -> pa.Array:
     if raw.is_list(array.type):
         return _hashed_text(raw.plain(array.flatten()))
     if pa.types.is_nested(array.type):
-        return pa.array([], pa.large_string())  # refused where it is read
+        return pa.array([], pa.large_string())  # refused when it is read
     if pa.types.is_floating(array.type):
         array = _float_text(array.to_numpy(zero_copy_only=False))
     text = array.cast(pa.large_string())
@@ -185,7 +185,7 @@ def _hashed_text(column: RawColumn) -> pa.Array:
 
 
 def _float_text(values: NDArray[Any]) -> pa.Array:
-    """Whole numbers without a point; the others only have to count."""
+    """Whole numbers without a point; other numbers only need to be counted."""
     known = values[~np.isnan(values)].astype(np.float64)
     whole = (known == np.trunc(known)) & (np.abs(known) < 9.2e18)
     text = pa.array(known[whole].astype(np.int64)).cast(pa.large_string())

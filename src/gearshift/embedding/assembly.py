@@ -1,4 +1,4 @@
-"""The embedding rows of a batch, in the shapes in which a model takes them: fields, sequences and linear terms."""
+"""The embedding rows of a batch in the shapes that a model expects: fields, sequences and linear terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_row
 
 @dataclass(frozen=True)
 class Leaves:
-    """The rows of every occurrence of one store, as autograd leaves."""
+    """The rows of all occurrences of one store, as autograd leaves."""
 
     embedding_ND: Tensor | None
     linear_N: Tensor | None
@@ -31,7 +31,7 @@ def assemble(
     batch: Batch,
     leaves: tuple[Leaves, ...],
 ) -> Inputs:
-    """The rows of all occurrences, as the model sees them; without bags and sequences nothing is copied."""
+    """The rows of all occurrences as model inputs. Without bags and sequences nothing is copied."""
     numeric = torch.from_numpy(batch.numeric_BN)
     names = tuple(f.name for f in schema.fields)
     B, F = batch.ids_BF.shape
@@ -78,7 +78,7 @@ def _assemble_ragged(
 
 
 class FieldPosition(NamedTuple):
-    """Where a field's ids are in a batch: a column of `ids_BF`, or an entry of `ragged`."""
+    """The position of a field's ids in a batch: a column of `ids_BF`, or an entry of `ragged`."""
 
     kind: Literal["single", "ragged"]
     number: int
@@ -98,16 +98,16 @@ def _places(schema: Schema) -> Iterator[tuple[Field, FieldPosition]]:
 def _segments(
     groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
 ) -> dict[FieldPosition, Tensor]:
-    """Each field's own occurrences, cut out of its store's: [B, D] of a single field, [nnz, D] of a ragged one."""
-    found: dict[FieldPosition, Tensor] = {}
+    """The occurrences of each field, as parts of its store's: [B, D] for a single field, [nnz, D] for a ragged one."""
+    segments: dict[FieldPosition, Tensor] = {}
     for group, part in zip(groups, parts, strict=True):
         if part is None:
             continue
         end = len(batch) * len(group.singles)
         table = part[:end].view(len(batch), len(group.singles), *part.shape[1:])
         for column, single in enumerate(group.singles):
-            found[FieldPosition("single", single)] = table[:, column]
+            segments[FieldPosition("single", single)] = table[:, column]
         for ragged in group.ragged:
             begin, end = end, end + len(batch.ragged[ragged].ids)
-            found[FieldPosition("ragged", ragged)] = part[begin:end]
-    return found
+            segments[FieldPosition("ragged", ragged)] = part[begin:end]
+    return segments

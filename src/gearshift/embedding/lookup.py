@@ -1,8 +1,8 @@
-"""Which ids a batch needs, and how rows become model inputs: the bridge from fields to stores.
+"""Maps the fields of a batch to stores: which ids it needs, and how rows become model inputs.
 
-All fields of one width share one store. A batch's ids of that store are laid out as *occurrences*: the single
-fields as [B, F] row by row, then each bag or sequence. `find` deduplicates them (before and apart from any
-training, so that it can run ahead in another thread). Knows no model and no optimizer.
+All fields of one width share one store. The ids of a batch in that store are arranged as *occurrences*: the single
+fields as [B, F] row by row, then each bag or sequence. `find` deduplicates them. It does not depend on training, so it
+can run ahead in another thread. This module knows no model and no optimizer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gearshift.data.schema import Schema
 
 @dataclass(frozen=True)
 class FieldGroup:
-    """The fields that share a store because their rows are equally wide."""
+    """The fields that share a store because their rows have the same width."""
 
     dim: int
     singles: tuple[int, ...]  # columns of Batch.ids_BF
@@ -33,7 +33,7 @@ class FieldGroup:
 
 
 def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
-    """Groups by width, widest use first; `dim` is the width of fields that do not name their own."""
+    """Groups by width, most fields first; `dim` is the width of fields that do not set it."""
     singles = [schema.row_width(f, dim) for f in schema.single_fields]
     ragged = [schema.row_width(f, dim) for f in schema.ragged_fields]
     widths = sorted({*singles, *ragged}, key=lambda w: (w != dim, w))
@@ -64,13 +64,13 @@ def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> IndexedBatch:
 
 
 class Buffers:
-    """Arrays that are used again for every batch: a fresh large one costs a page fault for every 4 KB."""
+    """Arrays that are reused for every batch: a new large array costs a page fault for every 4 KB."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Floats] = {}
 
     def floats(self, name: str, rows: int, columns: int) -> Floats:
-        """[rows, columns] of anything, valid until the name is asked for again."""
+        """An uninitialised [rows, columns] array, valid until the name is requested again."""
         size = rows * columns
         if name not in self._kept or self._kept[name].size < size:
             self._kept[name] = np.empty(size + size // 4, np.float32)

@@ -1,39 +1,28 @@
-"""The store in memory: `RowStore` over the C++ table, which does all the work.
+"""The store in memory: a `RowStore` on top of the C++ table, which does all the work.
 
-Here arguments are checked, so that a wrong array is a sentence and not a crash or a silent copy, and the
-table's partitions become blocks. Knows no file and no tier.
+This module checks arguments, so that a wrong array gives a clear error instead of a crash or a silent copy, and
+turns the table's partitions into blocks. It knows no files and no tiers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
-from gearshift.embedding.store import (
-    Floats,
-    Ids,
-    RowAdagrad,
-    RowAdam,
-    RowBlock,
-    RowFTRL,
-    RowMomentum,
-    RowPart,
-    RowSGD,
-    RowwiseAdagrad,
-)
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart
 
 PARTITIONS = 256
 
 
 class MemoryStore:
-    """Rows in this process's memory; see `RowStore` for what each method does."""
+    """Rows in the memory of this process. `RowStore` describes each method."""
 
     def __init__(self, parts: Sequence[RowPart], *, seed: int, portable: bool = False) -> None:
-        """`portable` does without AVX2, with the same results (for tests)."""
+        """`portable` disables AVX2, with the same results (for tests)."""
         _check_parts(parts)
         self.parts = tuple(parts)
         self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable)
@@ -115,12 +104,12 @@ class MemoryStore:
             return np.empty((len(ids_U), self.width), np.float32)
         _check("out", out_UW, np.float32, (len(ids_U), self.width))
         if not out_UW.flags.writeable:
-            raise ValueError("out is read-only: pass an array that can be written")
+            raise ValueError("out is read-only: pass a writable array")
         return out_UW
 
 
 class MemorySnapshot:
-    """A `StoreSnapshot` of a table; it holds the old values of rows that are moved before it is read."""
+    """A `StoreSnapshot` of a table. It holds the old values of rows that are updated before they are read."""
 
     def __init__(self, table: RowTable) -> None:
         self._open = False
@@ -167,7 +156,7 @@ def _check_parts(parts: Sequence[RowPart]) -> None:
 
 
 def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
-    """One sentence for an array that the core would refuse."""
+    """Raise a clear error for an array that the core would refuse."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
     if array.dtype != dtype:
@@ -182,23 +171,7 @@ def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int |
 
 
 def _spec(part: RowPart) -> RowPartSpec:
-    kind, numbers = _kind_and_numbers(part)
+    numbers = asdict(part.optimizer)
     if part.clip is not None:
         numbers |= {"clip": part.clip.ratio, "clip_zeta": part.clip.zeta}
-    return RowPartSpec(kind=kind, width=part.width, init=part.init, lr=part.optimizer.lr, **numbers)
-
-
-def _kind_and_numbers(part: RowPart) -> tuple[str, dict[str, Any]]:
-    match part.optimizer:
-        case RowSGD(l2=l2):
-            return "sgd", {"l2": l2}
-        case RowMomentum(momentum=momentum, l2=l2):
-            return "momentum", {"beta1": momentum, "l2": l2}
-        case RowAdagrad(eps=eps, initial=initial, l2=l2):
-            return "adagrad", {"eps": eps, "initial": initial, "l2": l2}
-        case RowwiseAdagrad(eps=eps, initial=initial, l2=l2):
-            return "rowwise_adagrad", {"eps": eps, "initial": initial, "l2": l2}
-        case RowAdam(beta1=beta1, beta2=beta2, eps=eps, l2=l2):
-            return "adam", {"beta1": beta1, "beta2": beta2, "eps": eps, "l2": l2}
-        case RowFTRL(beta=beta, l1=l1, l2=l2):
-            return "ftrl", {"beta": beta, "l1": l1, "l2": l2}
+    return RowPartSpec(kind=part.optimizer.name, width=part.width, init=part.init, **numbers)

@@ -1,4 +1,4 @@
-"""The row store as an `nn.Module`, for a training loop of one's own.
+"""The row store as an `nn.Module`, for a custom training loop.
 
     emb = gs.Embeddings(schema, dim=16, optimizer=gs.RowAdagrad(lr=0.05))
     for batch in gs.read("clicks.csv", schema).batches(4096):
@@ -6,8 +6,8 @@
         loss.backward()                  # row gradients reach the store here
         opt.step(); opt.zero_grad()      # `net` has its torch optimizer
 
-Rows are born when first seen in training and move during `backward`, with the gradient of the loss as the loop
-computed it (a mean stays a mean). In `eval()` mode nothing is born. Knows no trainer and no file.
+Rows are created when they are first seen in training and updated during `backward`, with the gradient of the loss as
+the loop computed it (a mean stays a mean). In `eval()` mode no rows are created. It knows no trainer and no files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gearshift.models.inputs import Inputs, Needs
 
 
 class Embeddings(nn.Module):
-    """`emb(batch)` gives the `Inputs` of a batch; `emb(ids)` the rows [..., dim] of ready ids."""
+    """`emb(batch)` returns the `Inputs` of a batch; `emb(ids)` returns the rows [..., dim] of precomputed ids."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
             )
             for g in self.groups
         )
-        self.step = 0  # pushes so far: what a row's last touch is dated with
+        self.step = 0  # number of pushes so far; recorded as a row's last step
 
     def forward(self, batch: Batch | Tensor | np.ndarray[Any, Any]) -> Any:
         return self._inputs(batch) if isinstance(batch, Batch) else self._rows(batch)
@@ -73,13 +73,13 @@ class Embeddings(nn.Module):
         return assemble(self.schema, self.groups, self.needs, batch, leaves)
 
     def _rows(self, ids: Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Rows of 63-bit ids of any shape, from the store of the model's own width."""
+        """Rows of 63-bit ids of any shape, from the store with the model's default width."""
         array = np.ascontiguousarray(torch.as_tensor(ids).numpy(), np.int64)
         index = _core.Occurrences(array.reshape(-1))
         return self._leaf(self.stores[0], index)[:, : self.groups[0].dim].reshape(*array.shape, -1)
 
     def _leaf(self, store: MemoryStore, index: _core.Occurrences) -> Tensor:
-        """Each occurrence's whole row; its gradient goes to the store in `backward`."""
+        """The whole row of each occurrence. `backward` passes its gradient to the store."""
         pull = store.pull if self.training else store.peek
         rows_NW = torch.empty(len(index), store.width)
         index.expand(pull(index.unique_U), 0, store.width, rows_NW.numpy(), self.threads)
@@ -88,19 +88,19 @@ class Embeddings(nn.Module):
         return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index)  # type: ignore[no-untyped-call,no-any-return]
 
     def push(self, store: MemoryStore, index: _core.Occurrences, grads_NW: Floats) -> None:
-        """Applies the gradient of each occurrence's row; `backward` calls it."""
+        """Apply the gradient of each occurrence's row. Called by `backward`."""
         sums_UW = np.zeros((len(index.unique_U), store.width), np.float32)
         index.sum(grads_NW, 0, store.width, sums_UW, self.threads)
         self.step += 1
         store.push(index.unique_U, sums_UW, index.counts_U, examples=1.0, step=self.step)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The rows, for `state_dict()`: an array of each kind, per store."""
+        """The rows, for `state_dict()`: one array of each kind per store."""
         blocks = [[vars(block) for block in store.blocks()] for store in self.stores]
         return {"step": self.step, "rows": [_joined(of_store) for of_store in blocks]}
 
     def set_extra_state(self, state: Any) -> None:
-        """Takes the rows of a `state_dict()`."""
+        """Restore the rows of a `state_dict()`."""
         self.step = int(state["step"])
         for store, rows in zip(self.stores, state["rows"], strict=True):
             if rows:

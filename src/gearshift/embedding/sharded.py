@@ -1,6 +1,6 @@
-"""Several stores as one: each id lives on the shard that its hash names, and nobody above can tell.
+"""Several stores as one. The hash of an id determines its shard; callers see a single store.
 
-Shard s of n holds a run of the 256 partitions, so a checkpoint written by any number of shards loads on any other.
+Shard s of n holds a contiguous run of the 256 partitions, so a checkpoint loads with any number of shards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gearshift.embedding.store import Floats, Ids, RowBlock, RowStore, StoreSnap
 
 
 class IdPlacement:
-    """Where each of these ids lives: `groups[s]` are the positions of those on shard s, in input order."""
+    """The shards of these ids: `groups[s]` has the positions of those on shard s, in input order."""
 
     def __init__(self, ids_U: Ids, shards: int) -> None:
         order_U, begins = np.empty(len(ids_U), np.uint32), np.empty(shards + 1, np.uint32)
@@ -25,7 +25,7 @@ class IdPlacement:
 
 
 class ShardedStore:
-    """See `RowStore` for what each method does."""
+    """`RowStore` describes each method."""
 
     def __init__(self, shards: Sequence[RowStore]) -> None:
         self.shards = tuple(shards)
@@ -52,7 +52,7 @@ class ShardedStore:
         lr_scale: float = 1.0,
         threads: int = 1,
     ) -> None:
-        """Shard by shard: one that refuses leaves those before it pushed, so push what is finite."""
+        """Push shard by shard. If one refuses, earlier shards have already pushed, so push finite values only."""
         for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
             shard.push(
                 ids_U[at],
@@ -100,7 +100,7 @@ class ShardedStore:
 
 
 class ShardedSnapshot:
-    """The cuts of all shards, in the order of their partitions."""
+    """The cuts of all shards, in partition order."""
 
     def __init__(self, cuts: Sequence[StoreSnapshot]) -> None:
         self._cuts = tuple(cuts)

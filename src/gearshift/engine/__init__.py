@@ -1,11 +1,12 @@
 """Engines run the workers of a training. All of them drive the same coordinator, so they all keep the same accounts.
 
 local_epoch     the engine of one process: `inline` for one worker, `threads` for several
-epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is told
+epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is notified
 lease_batches   batches for leases, in order
-local_replicas  replicas of the workers in this process; shadow_threads exchange them in the background
+local_replicas  replicas of the workers in this process; live_replicas shares them among threads, shadow_threads
+                exchange them in the background
 simulation/     a cluster in virtual time: timing only, or with real gradients
 protocol/       worker, shard and coordinator as message machines: no socket, no thread, no clock
 wire/           their messages over ZeroMQ
-ray/            the cluster engine: processes on Ray that talk over the wire
+ray/            the cluster engine: processes on Ray that communicate over the wire
 """

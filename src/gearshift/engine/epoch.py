@@ -1,25 +1,34 @@
-"""One pass over the data: what workers report goes in, and what the strategy decides is done.
+"""One epoch: workers' reports go in, the strategy decides, and what it decided is carried out.
 
-All calls come from one thread. Who begins what is told at once, with the version it must see. Steps and discards
-become orders to the shards, one after the other: the next is given when all shards have carried out the last and the
-host has looked. So whatever the host does there, an evaluation or a checkpoint, sees exactly that step. Knows no
-tensor: what a worker says of its gradient (`report`) is handed on to the host when its lease ends.
+A batch, from lease to applied step:
+
+1. `supply` names a range of examples; a worker asks for work (`requested`).
+2. The strategy answers with `Begin`: the worker gets the lease of a batch, and the version of the parameters that it
+   must see. It pulls them, computes the gradient, and pushes it to every shard.
+3. It reports (`arrived`): the gradient waits on the shards until the strategy decides.
+4. `Apply` names the gradients that form the next step, with their weights. The shards are ordered to apply it.
+5. When all shards have, the host counts the leases of the step (`ended`) and looks at it (`stepped`): this is where
+   evaluations, checkpoints and switches happen, exactly between two steps.
+6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again.
+
+Orders are carried out one after the other: the next is given when all shards have carried out the last and the host
+has looked. All calls come from one thread. Knows no tensor: the report that a worker sends with its gradient is passed
+on to the host when the lease ends.
 """
 
 from __future__ import annotations
 
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from gearshift.errors import UserError
+from gearshift.engine.open_leases import OpenLeases
+from gearshift.engine.strategy_failures import decide
 from gearshift.parameters.shard import ApplyStep, Drop
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
-    Action,
     Apply,
     Begin,
     DataExhausted,
@@ -29,7 +38,6 @@ from gearshift.sync.messages import (
     ExchangeDone,
     GradientArrived,
     GradientRefused,
-    Lease,
     Part,
     Reissue,
     Supplied,
@@ -46,62 +54,62 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class UnusableGradient:
-    """What a worker has instead of a gradient."""
+    """The reason why a worker has no gradient that could be used."""
 
     reason: str
 
 
 class Host(Protocol[R]):
-    """Whoever runs the training: it is told of every step, and says how large the next one is."""
+    """Runs the training: it is notified of every step, and gives the learning-rate factor of the next one."""
 
     def rate(self, examples: int) -> float:
-        """What the learning rates are multiplied with in a step that ends this many examples later."""
+        """The factor of the learning rates in a step that ends this many examples later."""
 
     def ended(self, leases: Sequence[Ended[R]]) -> None:
-        """These are done with; called before the step they formed is announced."""
+        """These leases have ended; called before the step that they formed is announced."""
 
     def stepped(self) -> bool:
-        """After every step; False asks the engine to stop here."""
+        """Called after every step. Returning False stops the engine here."""
 
 
 class ReplicaHost(Protocol):
     """A host whose workers have replicas of their own."""
 
     def meet(self, number: int) -> bool:
-        """All replicas meet. True: they have; else `Epoch.exchanged` is called when they have."""
+        """Starts a meeting of all replicas. True: it is complete; else `Epoch.exchanged` is called when it is."""
 
 
 class Shards(Protocol):
     def carry_out(self, what: ApplyStep | Drop, open_from: int) -> bool:
-        """An order to all of them. True: it is done; else `Epoch.carried_out` is called when it is."""
+        """Sends an order to all shards. True: it is done; else `Epoch.carried_out` is called when it is."""
 
 
 class Epoch(Generic[R]):
+    """`begin` is called to give a worker its lease."""
+
     def __init__(
         self,
         coordinator: Coordinator,
         shards: Shards,
         host: Host[R],
+        begin: Callable[[Begin], None],
         log: Log | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.coordinator, self.shards, self.host, self._log = coordinator, shards, host, log
-        self.tell: Callable[
-            [Begin], None
-        ]  # brings a worker its work; the engine's to set, before anybody joins
+        self._begin = begin
+        self.leases = OpenLeases[R](coordinator.work.supply)
         self.stopped = False
         self.step = coordinator.work.step  # carried out by all shards
-        self._reports: dict[int, R] = {}  # by lease
-        self._flights: dict[int, tuple[int, Lease]] = {}  # worker and lease, by lease number, lowest first
-        self._decided: deque[Apply | Discard | Reissue | Exchange] = deque()  # and not carried out yet
+        self._decided: deque[Apply | Discard | Reissue | Exchange] = deque()  # actions not carried out yet
         self._under_way: Apply | None = None
         self._clock, self._began = now, now()
 
-    # What an engine reports
+    # Called by the engine
 
     @property
     def hungry(self) -> bool:
-        """Whether somebody waits for work and there is none at hand."""
+        """Whether a worker waits for work and no examples are supplied."""
         work = self.coordinator.work
         return bool(work.parked) and not work.supply and not work.exhausted
 
@@ -111,11 +119,11 @@ class Epoch(Generic[R]):
 
     @property
     def at_rest(self) -> bool:
-        """Whether all that was decided is carried out."""
+        """Whether all decided actions have been carried out."""
         return not self._decided and self._under_way is None
 
     def supply(self, first: int, count: int, batch: int | None = None) -> None:
-        """Examples that may be leased, `batch` at a time, or all of them as one lease."""
+        """Adds examples that may be leased, `batch` at a time, or all of them as one lease."""
         self._handle(Supplied(first, count, batch or count, self._now()))
 
     def exhausted(self) -> None:
@@ -129,8 +137,7 @@ class Epoch(Generic[R]):
 
     def arrived(self, worker: int, lease: int, report: R, seconds: float = 0.0, version: int = 0) -> None:
         """Every shard has the gradient of this lease; it was computed on parameters of step `version`, or newer."""
-        if lease in self._flights:
-            self._reports.setdefault(lease, report)
+        self.leases.report(lease, report)
         self._handle(GradientArrived(worker, lease, self._now(), seconds, version))
 
     def refused(self, worker: int, lease: int, reason: str) -> None:
@@ -144,99 +151,58 @@ class Epoch(Generic[R]):
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
 
     def exchanged(self, number: int) -> None:
-        """All replicas have met, as they were told to."""
+        """The exchange of this number is complete: all replicas have met."""
         self._handle(ExchangeDone(number, self._now()))
 
     def carried_out(self) -> None:
-        """All shards have done what they were told last."""
+        """All shards have carried out their last order."""
         step, self._under_way = self._under_way, None
         if step is not None:
             self._announce(step)
         self._carry_out_next()
 
-    def held_by(self, lease: int) -> int | None:
-        """The worker that this lease was given to; None if it has ended."""
-        return self._flights[lease][0] if lease in self._flights else None
-
-    def open_ranges(self) -> list[tuple[int, int]]:
-        """(first, count) of what was supplied and has not ended: a restored run leases it anew."""
-        return sorted([*self.leased_ranges(), *self.unbegun_ranges()])
-
-    def leased_ranges(self) -> list[tuple[int, int]]:
-        """Of these, what somebody has begun."""
-        leases = [*(lease for _, lease in self._flights.values()), *self.coordinator.work.supply.returned]
-        return sorted({(lease.first, lease.count) for lease in leases})
-
-    def unbegun_ranges(self) -> list[tuple[int, int]]:
-        """Of these, what nobody has begun; a range may be many leases."""
-        return [(first, count) for first, count, _ in self.coordinator.work.supply.ranges]
-
-    # What is done
+    # Carrying out decisions
 
     def _now(self) -> float:
         return self._clock() - self._began
 
     def _handle(self, event: Event) -> None:
-        actions = self._decide(event)
+        actions = decide(self.coordinator, event)
         if self._log is not None:
             self._log(event, actions)
         for action in actions:
             if isinstance(action, Begin):
-                self._flights[action.lease.number] = action.worker, action.lease
-                self.tell(action)
+                self.leases.begin(action.worker, action.lease)
+                self._begin(action)
             else:
                 self._decided.append(action)
         if self._under_way is None:
             self._carry_out_next()
 
-    def _decide(self, event: Event) -> list[Action]:
-        try:
-            return self.coordinator.handle(event)
-        except Exception as error:
-            if isinstance(event, SwitchRequested) and isinstance(error, UserError):
-                raise
-            strategy = type(self.coordinator.strategy)
-            if strategy.__module__.startswith("gearshift."):
-                raise
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            raise UserError(
-                f"strategy {strategy.__module__}:{strategy.__qualname__} failed: {type(error).__name__}: {error} "
-                f"({at.filename}:{at.lineno}). The last checkpoint is intact; resume with another strategy"
-            ) from error
-
-    def stuck(self) -> UserError:
-        """Nobody works, nobody may begin, and there are examples left: a strategy that forgets its workers."""
-        strategy, work = self.coordinator.strategy, self.coordinator.work
-        return UserError(
-            f"strategy {strategy.name} lets nobody begin: {len(work.parked)} workers wait, "
-            f"{len(work.waiting)} gradients are in no step, and the data are not done. The last checkpoint is intact"
-        )
-
     def _carry_out_next(self) -> None:
-        """In the order decided, until the shards have something to do."""
+        """Carries out actions in the order decided, until an order to the shards is under way."""
         while self._decided and not self.stopped:
             match action := self._decided.popleft():
                 case Apply():
                     if not self._order_step(action):
                         return
                     self._announce(action)
-                case Discard(number, reason) if number in self._flights:
-                    self.host.ended([self._end(Part(number, 0.0, reason))])
-                    self.shards.carry_out(Drop(number), self._open_from())
+                case Discard(number, reason) if number in self.leases:
+                    self.host.ended([self.leases.end(Part(number, 0.0, reason))])
+                    self.shards.carry_out(Drop(number), self.leases.first_open)
                 case Exchange(number):
                     if cast(ReplicaHost, self.host).meet(number):
                         self.exchanged(number)
                 case Reissue(number):
-                    del self._flights[number]
-                    self._reports.pop(number, None)
-                    self.shards.carry_out(Drop(number), self._open_from())
+                    self.leases.give_back(number)
+                    self.shards.carry_out(Drop(number), self.leases.first_open)
 
     def _order_step(self, action: Apply) -> bool:
-        scale = self.host.rate(sum(self._flights[part.lease][1].count for part in action.parts))
+        scale = self.host.rate(sum(self.leases.examples(part.lease) for part in action.parts))
         parts = tuple((part.lease, part.weight) for part in action.parts)
         self._under_way = action
         done = self.shards.carry_out(
-            ApplyStep(action.step, parts, scale, action.over_kept), self._open_from()
+            ApplyStep(action.step, parts, scale, action.over_kept), self.leases.first_open
         )
         if done:
             self._under_way = None
@@ -244,15 +210,8 @@ class Epoch(Generic[R]):
 
     def _announce(self, action: Apply) -> None:
         self.step = action.step
-        self.host.ended([self._end(part) for part in action.parts])
+        self.host.ended([self.leases.end(part) for part in action.parts])
         looking = self._clock()
         if not self.host.stepped():
             self.stopped = True
-        self._began += self._clock() - looking  # events tell the time of training
-
-    def _end(self, part: Part) -> Ended[R]:
-        worker, lease = self._flights.pop(part.lease)
-        return Ended(worker, lease, self._reports.pop(part.lease, None), part)
-
-    def _open_from(self) -> int:
-        return next(iter(self._flights), self.coordinator.work.supply.next_number)
+        self._began += self._clock() - looking  # event times count training only

@@ -1,4 +1,4 @@
-"""One worker in the caller's own thread: begin, compute, report, in turn. No thread, no copy of the parameters."""
+"""One worker in the caller's thread: begin, compute, report, in turn. No other thread, no copy of the parameters."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from collections.abc import Callable
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.lease_batches import LeaseBatches
+from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
+from gearshift.engine.strategy_failures import stuck
 from gearshift.parameters.local_shards import LocalShards
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import LocalPush
 from gearshift.sync.messages import Begin
 
-Compute = Callable[[Begin, IndexedBatch], Push | UnusableGradient]
+Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
 
 
-def run(
-    epoch: Epoch[Push],
-    shards: LocalShards,
-    batches: LeaseBatches,
-    compute: Compute,
-    go_on: Callable[[], bool],
-) -> None:
-    """To the end of the data, or until the host says stop; `go_on` may switch the strategy, or end this engine."""
-    begun: deque[Begin] = deque()
-    epoch.tell = begun.append
-    epoch.joined(0)
-    while go_on() and not epoch.done:
-        epoch.requested(0)
-        while epoch.hungry:
-            found = next(batches, None)
-            if found is None:
-                epoch.exhausted()
-            else:
-                epoch.supply(found.batch.first, len(found.batch))
-        if not begun and not epoch.done:
-            raise epoch.stuck()
-        if begun:
-            begin = begun.popleft()
-            lease, push = begin.lease.number, compute(begin, batches[begin.lease.first])
-            if isinstance(push, UnusableGradient):
-                epoch.refused(0, lease, push.reason)
-                continue
-            shards.push(lease, push)
-            epoch.arrived(0, lease, push)
-            shards.keep(lease)
+class InlineEngine:
+    """The worker is number 0."""
+
+    def __init__(self, compute: Compute, shards: LocalShards) -> None:
+        self._compute, self._shards = compute, shards
+        self._begun: deque[Begin] = deque()
+
+    def begin(self, begin: Begin) -> None:
+        self._begun.append(begin)
+
+    def run(self, epoch: Epoch[LocalPush], batches: LeaseBatches, proceed: Callable[[], bool]) -> None:
+        """Runs to the end of the data or until the host stops it; `proceed` may switch strategy, or end this engine."""
+        epoch.joined(0)
+        while proceed() and not epoch.done:
+            epoch.requested(0)
+            supply_hungry(epoch, batches)
+            if not self._begun and not epoch.done:
+                raise stuck(epoch.coordinator)
+            if self._begun:
+                begin = self._begun.popleft()
+                lease, push = begin.lease.number, self._compute(begin, batches[begin.lease.first])
+                if isinstance(push, UnusableGradient):
+                    epoch.refused(0, lease, push.reason)
+                    continue
+                self._shards.push(lease, push)
+                epoch.arrived(0, lease, push)
+                self._shards.keep(lease)

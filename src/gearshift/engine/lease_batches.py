@@ -1,16 +1,34 @@
-"""Batches for leases, in order: first the ranges that an interrupted run had begun, then all from a position on."""
+"""Batches for leases, in order: first the ranges that an interrupted run had begun, then all after a position."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 
+from gearshift.data.batch import Batch
+from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import IndexedBatch
+from gearshift.engine.epoch import Epoch
+from gearshift.parameters.push import LocalPush
 
 Open = Callable[[int, int], Generator[IndexedBatch]]  # (start, batch size) -> batches to the end of the data
 
 
+def read_ahead(
+    batches: Generator[Batch], find: Callable[[Batch], IndexedBatch], workers: int
+) -> Generator[IndexedBatch]:
+    """Batches with their distinct ids, read and indexed ahead of the training step."""
+
+    def indexed_batches() -> Generator[IndexedBatch]:
+        with closing(batches):
+            for batch in batches:
+                yield find(batch)
+
+    return prefetched(indexed_batches(), depth=max(2, workers))
+
+
 class LeaseBatches:
-    """An iterator of batches whose size can be changed on the way. It keeps what it gave out until it is dropped."""
+    """An iterator of batches whose size can change. It keeps each returned batch until it is dropped."""
 
     def __init__(
         self, open_at: Open, *, position: int, batch: int, ranges: Sequence[tuple[int, int]] = ()
@@ -21,27 +39,27 @@ class LeaseBatches:
 
     @property
     def pending(self) -> list[tuple[int, int]]:
-        """Ranges begun before that were not given out again yet."""
+        """Ranges begun by an interrupted run that have not been returned again yet."""
         return list(self._ranges)
 
     def __iter__(self) -> LeaseBatches:
         return self
 
     def __next__(self) -> IndexedBatch:
-        found = self._again(*self._ranges.pop(0)) if self._ranges else self._next()
-        self._kept[found.batch.first] = found
-        return found
+        indexed = self._again(*self._ranges.pop(0)) if self._ranges else self._next()
+        self._kept[indexed.batch.first] = indexed
+        return indexed
 
     def __getitem__(self, first: int) -> IndexedBatch:
-        """A batch that was given out and not dropped."""
+        """A batch that was returned and not dropped."""
         return self._kept[first]
 
     def drop(self, first: int) -> IndexedBatch:
-        """Nobody will ask for it again."""
+        """Forgets a batch that is no longer needed."""
         return self._kept.pop(first)
 
     def resize(self, batch: int) -> None:
-        """Batches not yet given out have this size; what was read ahead is read again."""
+        """Later batches have this size; batches that were read ahead are read again."""
         if batch != self._batch:
             self.close()
             self._batch = batch
@@ -54,9 +72,9 @@ class LeaseBatches:
     def _next(self) -> IndexedBatch:
         if self._batches is None:
             self._batches = self._open(self.position, self._batch)
-        found = next(self._batches)
-        self.position = found.batch.first + len(found.batch)
-        return found
+        indexed = next(self._batches)
+        self.position = indexed.batch.first + len(indexed.batch)
+        return indexed
 
     def _again(self, first: int, count: int) -> IndexedBatch:
         batches = self._open(first, count)
@@ -64,3 +82,13 @@ class LeaseBatches:
             return next(batches)
         finally:
             batches.close()
+
+
+def supply_hungry(epoch: Epoch[LocalPush], batches: LeaseBatches) -> None:
+    """Supplies batches while workers wait for one, and notifies the epoch when there are no more."""
+    while epoch.hungry:
+        indexed = next(batches, None)
+        if indexed is None:
+            epoch.exhausted()
+        else:
+            epoch.supply(indexed.batch.first, len(indexed.batch))

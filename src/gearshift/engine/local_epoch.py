@@ -1,6 +1,6 @@
-"""One epoch of a training under way: gives an engine its workers and batches, and hears what it did.
+"""One epoch of a training in this process: provides an engine with workers and batches, and receives its results.
 
-Between two steps it measures time, evaluates, switches the strategy if somebody asked, and lets the observer look.
+Between two steps it measures time, evaluates, carries out requested switches, and calls the observer.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from functools import partial
 import torch
 
 from gearshift.embedding.lookup import IndexedBatch
-from gearshift.engine import inline
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.lease_batches import LeaseBatches
+from gearshift.engine.inline import InlineEngine
+from gearshift.engine.lease_batches import LeaseBatches, read_ahead
 from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.threads import Compute, ThreadsEngine
 from gearshift.parameters.local_shards import LocalShards
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import LocalPush
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
-from gearshift.training.epoch_host import NOT_FINITE, EpochHost
+from gearshift.training.epoch_host import EpochHost
 from gearshift.training.learner import Learner, Replica
+from gearshift.training.lease_accounts import NOT_FINITE
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
 
@@ -36,46 +37,47 @@ PATIENCE = 300.0  # seconds without an answer after which a worker is given up
 
 
 class LocalEngine:
-    """Workers in this process: one in the caller's thread, several in threads of their own."""
+    """Workers in this process: one in the caller's thread, or several in separate threads."""
 
     name = "threads"
 
     def run(self, training: Training, observer: Observer) -> bool:
-        while training.goes_on:
+        while training.has_next_epoch:
+            epoch = LocalEpoch(training, observer)
             try:
-                if not LocalEpoch(training, observer).run():
+                if not epoch.run():
                     return False
-            except FloatingPointError as error:  # of a server: a worker's is a batch to leave out
+            except (
+                FloatingPointError
+            ) as error:  # raised by a server; a worker's would only leave out its batch
                 raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
-            training.next_epoch(observer)
+            epoch.end_epoch()
         return True
-
-    def refresh(self) -> None:
-        pass
-
-    def check_replicas(self, strategy: Strategy) -> None:
-        pass
 
 
 class LocalEpoch(EpochHost):
-    """One epoch under way in this process: the host of its engine."""
+    """One epoch in this process: the host of its engine."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         super().__init__(training, observer)
         progress, learner = training.progress, training.learner
-        observer.began()
+        observer.began(first_lease=0)
         coordinator = Coordinator(training.strategy, make_strategy, step=learner.server.step)
         self.shards = LocalShards(learner.server, learner.layout)
-        self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.tell)
-        training.settle = self.replicas.settle
-        self.epoch = Epoch[Push](coordinator, self.shards, self, self._observe)
+        self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.notify)
+        self.epoch = Epoch[LocalPush](coordinator, self.shards, self, self._begin, self.observe)
+        shuffle = (training.plan.seed, progress.epoch) if training.plan.shuffle else None
         self.batches = LeaseBatches(
-            lambda start, size: training.found(progress.epoch, start, size),
+            lambda start, size: read_ahead(
+                training.train.batches(size, start=start, shuffle=shuffle), learner.find, training.workers
+            ),
             position=progress.position,
             batch=training.strategy.batch,
             ranges=[(first, count) for first, count in progress.open],
         )
-        self._engine: ThreadsEngine | None = None
+        self._engine: InlineEngine | ThreadsEngine = InlineEngine(
+            partial(self._compute, 0, learner), self.shards
+        )
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
@@ -83,12 +85,12 @@ class LocalEpoch(EpochHost):
         torch.set_num_threads(threads)
         try:
             with closing(self.batches), closing(self.shards):
-                if self._stays_alone():
-                    inline.run(self.epoch, self.shards, self.batches, self._compute, self._stays_alone)
+                if self._stays_alone() and isinstance(self._engine, InlineEngine):
+                    self._engine.run(self.epoch, self.batches, self._stays_alone)
                 if not self.epoch.done:
                     self._engine = self._threads_engine(self.training.workers)
-                    self._engine.run(self.epoch, self.batches, self.handle_requests)
-                    torch.set_num_threads(threads)  # the workers' own number stays behind as the process's
+                    self._engine.run(self.epoch, self.handle_requests)
+                    torch.set_num_threads(threads)  # workers have changed the number of the whole process
         finally:
             self.replicas.fold()
         self._tick()
@@ -98,62 +100,63 @@ class LocalEpoch(EpochHost):
         threads_each = max(1, self.training.learner.worker.threads // workers)
 
         def employ(worker: int) -> Compute:
-            return partial(self._guarded, worker, self.training.learner.replica(threads_each))
+            return partial(self._compute, worker, self.training.learner.replica(threads_each))
 
         return ThreadsEngine(
             workers,
             employ,
             self.shards,
+            self.batches,
             threads_each=threads_each,
             patience=PATIENCE,
-            tell=self.observer.tell,
+            notify=self.observer.notify,
             wake=self._wake,
         )
 
-    def _compute(self, begin: Begin, found: IndexedBatch) -> Push | UnusableGradient:
-        return self._guarded(0, self.training.learner, begin, found)
+    def _begin(self, begin: Begin) -> None:
+        self._engine.begin(begin)
 
-    def _guarded(
-        self, worker: int, on: Learner | Replica, begin: Begin, found: IndexedBatch
-    ) -> Push | UnusableGradient:
+    def _compute(
+        self, worker: int, on: Learner | Replica, begin: Begin, indexed: IndexedBatch
+    ) -> LocalPush | UnusableGradient:
         stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(found, stream, *self.replicas.flat(worker))
+            push = on.compute(indexed, stream, *self.replicas.flat(worker))
             if pacer is not None:
                 pacer.pad(worker, begin.lease.count, since)
             return self.replicas.step(begin, push)
         except FloatingPointError as error:
             return UnusableGradient(f"{NOT_FINITE}: {error}")
 
-    def _observe(self, event: Event, actions: list[Action]) -> None:
-        self.training.observe(event, actions)
+    def observe(self, event: Event, actions: list[Action]) -> None:
+        super().observe(event, actions)
         self.replicas.observe(event, actions)
 
     def meet(self, number: int) -> bool:
         self.replicas.meet()
         return True
 
-    def ended(self, leases: Sequence[Ended[Push]]) -> None:
+    def ended(self, leases: Sequence[Ended[LocalPush]]) -> None:
         measured = []
         for ended in leases:
-            found, push = self.batches.drop(ended.lease.first), ended.report
-            if push is not None:
-                self.training.step_baseline(found)
-            report = None if push is None else measured_of(found.batch, push)
+            indexed, push = self.batches.drop(ended.lease.first), ended.report
+            if push is not None and self.training.progress.epoch == 0:  # like all progressive measures
+                self.training.baseline.step(indexed, lr_scale=self.training.rates.last)
+            report = None if push is None else measured_of(indexed.batch, push)
             measured.append(Ended(ended.worker, ended.lease, report, ended.part))
         self._account(measured)
         self.replicas.ended(ended.lease.number for ended in leases)
 
     def stepped(self) -> bool:
-        go_on = super().stepped()
-        self.replicas.go_on()
-        if not go_on:
+        proceed = super().stepped()
+        self.replicas.continue_steps()
+        if not proceed:
             self._wake()
-        return go_on
+        return proceed
 
     def _wake(self) -> None:
-        """Nobody waits on purpose any more: the run ends."""
+        """Ends injected delays: the run ends."""
         self.replicas.release()
         if self.training.pacer is not None:
             self.training.pacer.close()
@@ -164,19 +167,24 @@ class LocalEpoch(EpochHost):
 
     def _position(self) -> tuple[int, list[list[int]]]:
         return self.batches.position, [
-            list(r) for r in sorted([*self.epoch.open_ranges(), *self.batches.pending])
+            list(r) for r in sorted([*self.epoch.leases.ranges(), *self.batches.pending])
         ]
 
-    def _under_way(self) -> int:
-        work = self.epoch.coordinator.work
-        return len(work.flying) + len(work.waiting)
+    def _settle(self) -> bool:
+        return self.replicas.settle()
 
-    def _switch(self, name: str, strategy: Strategy, reason: str) -> None:
+    def _refresh(self) -> None:
+        """Nothing to do: the shards step the learner's parameters themselves."""
+
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> int:
+        work = self.epoch.coordinator.work
+        adopted = len(work.flying) + len(work.waiting)
         self.replicas.switch(
             self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
         )
         self.batches.resize(strategy.batch)
+        return adopted
 
     def _resize(self, workers: int) -> None:
-        if self._engine is not None:
+        if isinstance(self._engine, ThreadsEngine):
             self._engine.resize(workers)

@@ -2,9 +2,9 @@
 
 Workers share nothing but the shards: each has a copy of the model, pulls the dense parameters and the rows it needs
 once the shards have the version it must see, leaves its gradient with them and reports to the one thread that runs
-`Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error,
-unless `spare` workers may be lost; one that hangs past `patience` is fenced: its lease is given to others and
-whatever it sends later is refused. `resize` lets workers join at once, and leave when they have ended their batch.
+`Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error.
+A worker that hangs longer than `patience` is fenced: its lease is reissued and anything it sends later is refused.
+After `resize`, new workers join at once; surplus ones leave after their batch.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ import torch
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.lease_batches import LeaseBatches
-from gearshift.errors import brief
+from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
+from gearshift.engine.strategy_failures import stuck
 from gearshift.parameters.local_shards import LocalShards
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import LocalPush
 from gearshift.sync.messages import Begin
 
-Compute = Callable[[Begin, IndexedBatch], Push | UnusableGradient]
-Employ = Callable[[int], Compute]  # what a worker needs, made in its own thread and gone with it
-TICK = 0.2  # seconds between looks at who hangs
-LAST_BATCH = 60.0  # seconds in which workers may end the batch they have when the run ends
+Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
+Employ = Callable[[int], Compute]  # creates a worker's state, in the worker's thread
+TICK = 0.2  # seconds between checks for hanging workers
+LAST_BATCH = 60.0  # seconds that workers have to finish their batch when the run ends
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker sends: its gradient, or why it has none."""
+    """A worker's report: its gradient, or why it has none."""
 
     worker: int
     begin: Begin
-    push: Push | UnusableGradient | None
+    push: LocalPush | UnusableGradient | None
     seconds: float = 0.0
-    version: int = 0  # the oldest step that its pull may have seen
+    version: int = 0  # the oldest step that its pull can have read
     error: BaseException | None = None
 
 
 class WorkerThreads:
-    """The worker threads: `tell` gives one its work, `reports` has what comes back."""
+    """The worker threads: `assign` gives a worker its work; results arrive in `reports`."""
 
     def __init__(self, employ: Employ, shards: LocalShards, threads_each: int) -> None:
         self.reports: queue.Queue[WorkerReport] = queue.Queue()
@@ -62,19 +62,19 @@ class WorkerThreads:
         self._threads[worker].start()
 
     def dismiss(self, worker: int) -> None:
-        """It ends when it has nothing to do; nothing will be told to it any more."""
+        """Ends this worker when it is idle. It gets no more work."""
         self._work.pop(worker).put(None)
         del self._taken[worker]
 
-    def tell(self, begin: Begin, found: IndexedBatch) -> None:
-        self._work[begin.worker].put((begin, found))
+    def assign(self, begin: Begin, indexed: IndexedBatch) -> None:
+        self._work[begin.worker].put((begin, indexed))
 
     def release(self, worker: int) -> None:
-        """The worker's gradient was taken; it may use its buffers again."""
+        """The worker's gradient has been taken; it may reuse its buffers."""
         self._taken[worker].put(True)
 
     def close(self, fenced: set[int]) -> list[int]:
-        """Ends the threads; those that do not end in time."""
+        """Ends the threads. Returns the workers that did not end in time."""
         for worker, work in self._work.items():
             work.put(None)
             self._taken[worker].put(False)
@@ -89,12 +89,12 @@ class WorkerThreads:
         work, taken = self._work[worker], self._taken[worker]
         compute: Compute | None = None
         while (task := work.get()) is not None:
-            (begin, found), since = task, time.perf_counter()
+            (begin, indexed), since = task, time.perf_counter()
             try:
                 version = self._shards.wait_for(begin.version)
                 compute = compute or self._employ(worker)
-                push = compute(begin, found)
-                if isinstance(push, Push):
+                push = compute(begin, indexed)
+                if not isinstance(push, UnusableGradient):
                     self._shards.push(begin.lease.number, push)
                 report = WorkerReport(worker, begin, push, time.perf_counter() - since, version)
             except BaseException as error:
@@ -110,107 +110,94 @@ class ThreadsEngine:
         workers: int,
         employ: Employ,
         shards: LocalShards,
+        batches: LeaseBatches,
         *,
         threads_each: int = 1,
         patience: float = 300.0,
-        spare: int = 0,
-        tell: Callable[[str], None] = print,
+        notify: Callable[[str], None] = print,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.workers, self.employ, self.shards, self.threads_each = workers, employ, shards, threads_each
-        self.patience, self.spare, self.tell, self.wake = patience, spare, tell, wake
-
-    def run(self, epoch: Epoch[Push], batches: LeaseBatches, before_step: Callable[[], None]) -> None:
-        """To the end of the data, or until the host says stop."""
-        threads = WorkerThreads(self.employ, self.shards, self.threads_each)
-        self._busy: dict[int, float] = {}  # since when
+        self.workers, self.shards, self._batches = workers, shards, batches
+        self.patience, self.notify, self.wake = patience, notify, wake
+        self._threads = WorkerThreads(employ, shards, threads_each)
+        self._busy: dict[int, float] = {}  # start time of the current batch, by worker
         self._fenced: set[int] = set()
-        self._here: dict[int, None] = {}  # who works, in the order of coming
+        self._present: dict[int, None] = {}  # workers, in the order in which they joined
         self._leaving: set[int] = set()
         self._looked = time.monotonic()
-        self._missing = 0  # fenced since the last resize: nobody takes their place
+        self._missing = 0  # fenced since the last resize; they are not replaced
         self._numbers = itertools.count()
 
-        def tell(begin: Begin) -> None:
-            self._busy[begin.worker] = time.monotonic()
-            threads.tell(begin, batches[begin.lease.first])
+    def begin(self, begin: Begin) -> None:
+        self._busy[begin.worker] = time.monotonic()
+        self._threads.assign(begin, self._batches[begin.lease.first])
 
-        epoch.tell = tell
+    def run(self, epoch: Epoch[LocalPush], before_step: Callable[[], None]) -> None:
+        """Runs to the end of the data, or until the host stops it."""
         try:
             while not epoch.done:
                 before_step()
-                self._adjust_workers(epoch, threads)
+                self._adjust_workers(epoch)
                 if epoch.done:
                     break
-                self._supply(epoch, batches)
-                self._receive(epoch, threads)
+                supply_hungry(epoch, self._batches)
+                self._receive(epoch)
         except BaseException:
             self.wake()
             raise
         finally:
-            self.shards.close()  # nobody waits for a step that will not come
-            for worker in threads.close(self._fenced):
-                self.tell(f"worker {worker} does not end; it is left behind")
+            self.shards.close()  # releases workers that wait for a step that will not come
+            for worker in self._threads.close(self._fenced):
+                self.notify(f"worker {worker} does not end; it is left behind")
 
     def resize(self, workers: int) -> None:
-        """So many shall work: newcomers begin before the next step, the newest leave when they end their batch."""
+        """Sets the number of workers: new ones join before the next step, the newest leave after their batch."""
         self.workers, self._missing = workers, 0
 
-    def _adjust_workers(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
-        staying = [worker for worker in self._here if worker not in self._leaving]
+    def _adjust_workers(self, epoch: Epoch[LocalPush]) -> None:
+        staying = [worker for worker in self._present if worker not in self._leaving]
         for _ in range(len(staying) + self._missing, self.workers):
             worker = next(self._numbers)
-            threads.hire(worker)
-            self._here[worker] = None
+            self._threads.hire(worker)
+            self._present[worker] = None
             epoch.joined(worker)
             epoch.requested(worker)
         for worker in staying[self.workers :]:
             self._leaving.add(worker)
             if worker not in self._busy:
-                self._leave(epoch, worker, threads)
+                self._leave(epoch, worker)
 
-    def _leave(self, epoch: Epoch[Push], worker: int, threads: WorkerThreads) -> None:
-        threads.dismiss(worker)
+    def _leave(self, epoch: Epoch[LocalPush], worker: int) -> None:
+        self._threads.dismiss(worker)
         self._leaving.remove(worker)
-        del self._here[worker]
+        del self._present[worker]
         epoch.lost(worker, f"worker {worker} left")
 
-    def _supply(self, epoch: Epoch[Push], batches: LeaseBatches) -> None:
-        while epoch.hungry:
-            found = next(batches, None)
-            if found is None:
-                epoch.exhausted()
-            else:
-                epoch.supply(found.batch.first, len(found.batch))
-
-    def _receive(self, epoch: Epoch[Push], threads: WorkerThreads) -> None:
-        """One report, or a look at who hangs; nothing if nobody works."""
+    def _receive(self, epoch: Epoch[LocalPush]) -> None:
+        """Handles one report and fences hanging workers; does nothing if no worker is busy."""
         if not self._busy:
             if not epoch.done:
-                raise epoch.stuck()
+                raise stuck(epoch.coordinator)
             return
         if time.monotonic() - self._looked > TICK:
             self._fence_the_hanging(epoch)
         try:
-            report = threads.reports.get(timeout=TICK)
+            report = self._threads.reports.get(timeout=TICK)
         except queue.Empty:
             return
         self._take(epoch, report)
-        threads.release(report.worker)
+        self._threads.release(report.worker)
         if report.worker in self._leaving:
-            self._leave(epoch, report.worker, threads)
+            self._leave(epoch, report.worker)
 
-    def _take(self, epoch: Epoch[Push], report: WorkerReport) -> None:
+    def _take(self, epoch: Epoch[LocalPush], report: WorkerReport) -> None:
         worker = report.worker
         if worker in self._fenced:
             return
         del self._busy[worker]
         if report.push is None:
             assert report.error is not None
-            if len(self._fenced) >= self.spare:
-                raise report.error
-            self._fence(epoch, worker, f"worker {worker} failed: {brief(report.error)}")
-            return
+            raise report.error
         lease = report.begin.lease.number
         if isinstance(report.push, UnusableGradient):
             epoch.refused(worker, lease, report.push.reason)
@@ -220,21 +207,21 @@ class ThreadsEngine:
         if not epoch.done and worker not in self._leaving:
             epoch.requested(worker)
 
-    def _fence_the_hanging(self, epoch: Epoch[Push]) -> None:
+    def _fence_the_hanging(self, epoch: Epoch[LocalPush]) -> None:
         now = self._looked = time.monotonic()
         for worker, since in list(self._busy.items()):
             if now - since > self.patience:
                 del self._busy[worker]
                 self._fence(epoch, worker, f"worker {worker} has not answered for {self.patience:g} s")
 
-    def _fence(self, epoch: Epoch[Push], worker: int, reason: str) -> None:
+    def _fence(self, epoch: Epoch[LocalPush], worker: int, reason: str) -> None:
         self._fenced.add(worker)
         self._missing += 1
-        del self._here[worker]
+        del self._present[worker]
         self._leaving.discard(worker)
-        self.tell(f"{reason}; its examples go to the others")
+        self.notify(f"{reason}; its examples go to the others")
         epoch.lost(worker, reason)
-        if self._leaving == self._here.keys():
-            self._leaving.clear()  # whoever was about to go is needed now
-        if not self._here:
+        if self._leaving == self._present.keys():
+            self._leaving.clear()  # workers that were about to leave are needed now
+        if not self._present:
             raise RuntimeError(f"no worker is left: {reason}")

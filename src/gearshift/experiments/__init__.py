@@ -1,1 +1,1 @@
-"""Many runs compared: strategies with paired seeds, optimizers at growing batches, and plots of both."""
+"""Comparisons of many runs: strategies with paired seeds, optimizers at growing batch sizes, and plots of both."""

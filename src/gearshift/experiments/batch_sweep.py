@@ -1,8 +1,8 @@
-"""`gearshift.sweep_batch`: a config trained at growing batches under several optimizers, to see how large it may be.
+"""`gearshift.sweep_batch`: trains a config at growing batch sizes with several optimizers, to find the largest batch.
 
-`largest_batch.py` decides what is trained and what it means; here is what a trial is for a config: its optimizer,
-batch, rates and seed laid over the file, trained in threads of this process without a run folder, measured on the
-validation data.
+`largest_batch.py` decides what to train and interprets the results. This module defines a trial for a config: the
+optimizer, batch, rates and seed override the file, and the run trains in threads of this process, without a run
+folder, and is measured on the validation data.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from gearshift.config.optimizer_argument import parse_optimizer
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
+from gearshift.engine.local_epoch import LocalEngine
 from gearshift.errors import UserError
 from gearshift.experiments.largest_batch import TUNING_SEED, Score, Search, Sweep, SweepRow, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.sync.messages import Action, Event
 from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.trainer.trainer import Trainer
 from gearshift.training.engine import NotFinite
@@ -37,11 +39,13 @@ from gearshift.training.timing import Moment
 from gearshift.training.training import Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
-SAMPLE = 100_000  # training examples that the generalisation gap is measured on, at most
-IN_MEMORY = 4_000_000  # examples of a share to search on; of a larger one each training reads the files
+SAMPLE = 100_000  # maximum number of training examples for the generalisation gap
+IN_MEMORY = (
+    4_000_000  # maximum size of a data share kept in memory; for larger ones each training reads the files
+)
 TUNE_SHARE = 0.1
-UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # rates are given as they are
-Told = Callable[[str], None]
+UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # use the given rates unchanged
+Report = Callable[[str], None]
 
 
 def sweep_batch(
@@ -53,45 +57,49 @@ def sweep_batch(
     seeds: int = 5,
     tolerance: float = 0.001,
     tune_share: float | None = None,
-    tell: Told = lambda _: None,
+    tell: Report = lambda _: None,
 ) -> Sweep:
-    """The largest batch at which a model is as good: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
+    """Find the largest batch without loss of quality: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
 
-    A line's `settings` make a run like it: `gearshift.config.load_config(config, line.settings)`. `tell=print` shows
-    each training as it ends.
+    The `settings` of a line reproduce it: `gearshift.config.load_config(config, line.settings)`. `tell=print` shows
+    each training when it ends.
 
-    `factors` are of the config's `train.global_batch`; `optimizers` as on the command line, `lamb`,
-    `vr_adam:row_trust=row_wise`, the config's own if none is given. `tune_share` of the training data is what rates are
-    searched on: a tenth, or all of them where the config has several epochs.
+    `factors` multiply the config's `train.global_batch`. `optimizers` are as on the command line, `lamb`,
+    `vr_adam:row_trust=row_wise`; the default is the config's optimizer. Rates are searched on `tune_share` of the
+    training data: by default a tenth, or all of it if the config has several epochs.
     """
     names = (
         [word.strip() for word in optimizers.split(",") if word.strip()]
         if isinstance(optimizers, str)
         else optimizers
     )
-    asked = SweepRequest(config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share)
-    *_, last = BatchSweep(asked, tell)
+    request = SweepRequest(
+        config, tuple(settings), tuple(names), tuple(factors), seeds, tolerance, tune_share
+    )
+    *_, last = BatchSweep(request, tell)
     return last
 
 
 @dataclass(frozen=True)
 class SweepRequest:
     config: str | Path
-    settings: tuple[str, ...] = ()  # over the file's
-    optimizers: tuple[str, ...] = ()  # none: the config's own
+    settings: tuple[str, ...] = ()  # override the file
+    optimizers: tuple[str, ...] = ()  # default: the config's optimizer
     factors: tuple[int, ...] = FACTORS
     seeds: int = 5
     tolerance: float = 0.001
-    tune_share: float | None = None  # none: by the epochs
+    tune_share: float | None = None  # default: depends on the epochs
 
     def __post_init__(self) -> None:
         if not isinstance(self.seeds, int) or self.seeds < 1:
-            raise UserError(f"seeds is {self.seeds}; at least 1, and 5 for an interval that says something")
+            raise UserError(f"seeds is {self.seeds}; it must be at least 1, and 5 for a useful interval")
         share = self.tune_share
         if share is not None and not (isinstance(share, Real) and 0 < share <= 1):
-            raise UserError(f"the share to search rates on is {share}; above 0 and at most 1, such as 0.1")
+            raise UserError(
+                f"the share to search rates on is {share}; it must be above 0 and at most 1, such as 0.1"
+            )
         if not (isinstance(self.tolerance, Real) and self.tolerance > 0):
-            raise UserError(f"the tolerance is {self.tolerance}; an AUC above 0, such as .001")
+            raise UserError(f"the tolerance is {self.tolerance}; it must be an AUC above 0, such as .001")
         whole = all(isinstance(factor, Integral) for factor in self.factors)
         if (
             not self.factors
@@ -99,24 +107,26 @@ class SweepRequest:
             or min(self.factors) < 1
             or list(self.factors) != sorted(set(self.factors))
         ):
-            raise UserError("batches are whole factors of train.global_batch that rise, such as 1,4,16,64")
+            raise UserError(
+                "batches must be increasing integer factors of train.global_batch, such as 1,4,16,64"
+            )
         if len(set(self.optimizers)) < len(self.optimizers):
-            raise UserError("optimizers names each once, such as adam,lamb,vr_adam")
+            raise UserError("optimizers must be distinct, such as adam,lamb,vr_adam")
 
 
 class BatchSweep:
-    """A sweep to be looked at while it goes on: `for found in BatchSweep(...)`, one line more each time."""
+    """A sweep that can be followed: `for sweep in BatchSweep(...)` yields it with one more line each time."""
 
-    def __init__(self, asked: SweepRequest, tell: Told) -> None:
-        self.asked, self.tell = asked, tell
-        self.config = load_config(asked.config, asked.settings)
-        self._head: tuple[float, Dataset] | None = None  # the last share that was searched on
-        # Where examples come again, rates that suit a part of them are those of another problem.
-        self.tune_share = asked.tune_share or (TUNE_SHARE if self.config.train.epochs == 1 else 1.0)
-        words = asked.optimizers or (self.config.optimizer.dense.name,)
-        self.arms = {word: _arm(asked, self.config, word) for word in words}
-        self.batches = [self.config.train.global_batch * factor for factor in asked.factors]
-        for batch in self.batches:  # refused now rather than after an hour
+    def __init__(self, request: SweepRequest, tell: Report) -> None:
+        self.request, self.tell = request, tell
+        self.config = load_config(request.config, request.settings)
+        self._head: tuple[float, Dataset] | None = None  # the last share that was searched
+        # If examples are repeated, rates that suit a part of the data do not suit all of it.
+        self.tune_share = request.tune_share or (TUNE_SHARE if self.config.train.epochs == 1 else 1.0)
+        words = request.optimizers or (self.config.optimizer.dense.name,)
+        self.arms = {word: _arm(request, self.config, word) for word in words}
+        self.batches = [self.config.train.global_batch * factor for factor in request.factors]
+        for batch in self.batches:  # fail now rather than after an hour
             for word in words:
                 _check_gradients(word, make_trainer(self._config(Trial(word, batch, 1.0, 1.0, 1))))
 
@@ -124,28 +134,28 @@ class BatchSweep:
         examples = self._train.estimate()
         if max(self.batches) > examples:
             raise UserError(
-                f"a batch of {max(self.batches):,} ({max(self.asked.factors)}x) is more than the {examples:,} training "
-                "examples: leave such factors out of --batches"
+                f"a batch of {max(self.batches):,} ({max(self.request.factors)}x) exceeds the {examples:,} training "
+                "examples: remove such factors from --batches"
             )
         search = Search(examples, step=2.0, strides=(2, 1), share=self.tune_share)
-        found = sweep(
+        sweeps = sweep(
             list(self.arms),
             self.batches,
             self.run,
             search,
-            seeds=self.asked.seeds,
-            tolerance=self.asked.tolerance,
+            seeds=self.request.seeds,
+            tolerance=self.request.tolerance,
             rules={word: arm.rule for word, arm in self.arms.items()},
         )
-        return (replace(one, lines=tuple(map(self.with_settings, one.lines))) for one in found)
+        return (replace(one, lines=tuple(map(self.with_settings, one.lines))) for one in sweeps)
 
     def with_settings(self, line: SweepRow) -> SweepRow:
-        """And how to train so."""
-        own = Trial(line.optimizer, line.batch, line.dense, line.rows, 1)
-        return replace(line, settings=(*self.asked.settings, *self._words(own)))
+        """The line with the settings that reproduce it."""
+        trial = Trial(line.optimizer, line.batch, line.dense, line.rows, 1)
+        return replace(line, settings=(*self.request.settings, *self._words(trial)))
 
     def rates(self, line: SweepRow) -> tuple[float, float]:
-        """Of the dense parameters and the rows."""
+        """The rates of the dense parameters and of the rows."""
         arm = self.arms[line.optimizer]
         return arm.dense_lr * line.dense, arm.rows["embeddings"].lr * line.rows
 
@@ -153,12 +163,12 @@ class BatchSweep:
         score = self._trained(trial)
         tuning = trial.seed == TUNING_SEED
         what = "rates of" if tuning else f"seed {trial.seed}  "
-        said = "diverged"
+        outcome = "diverged"
         if score is not None:
             measured = f"log loss {score.tuning_loss:.5f}" if tuning else f"AUC {score.auc:.4f}"
-            said = f"{measured}  {score.steps:,} steps  {score.seconds:.1f} s"
+            outcome = f"{measured}  {score.steps:,} steps  {score.seconds:.1f} s"
         rates = f"dense x{trial.dense:g} rows x{trial.rows:g}"
-        self.tell(f"  {what} {trial.optimizer} at {trial.batch:,}  {rates}  {said}")
+        self.tell(f"  {what} {trial.optimizer} at {trial.batch:,}  {rates}  {outcome}")
         return score
 
     def _trained(self, trial: Trial) -> Score | None:
@@ -170,24 +180,24 @@ class BatchSweep:
         tuning = trial.seed == TUNING_SEED
         observer = _Quiet(training, lambda: math.nan if tuning else self._seen(training))
         try:
-            training.run(observer)
+            training.run(LocalEngine(), observer)
         except NotFinite:
             return None
         return self._score(training, observer)
 
     def _seen(self, training: Training) -> float:
-        """The AUC on training data, as the model is now."""
+        """The AUC of the current model on training data."""
         return evaluate(training.learner, self._sample).measures.auc
 
     def _score(self, training: Training, observer: _Quiet) -> Score | None:
-        """Rates are chosen by progressive log loss; where examples come again, by that of the validation data."""
+        """Rates are chosen by progressive log loss; if examples are repeated, by that of the validation data."""
         assert observer.valid is not None
         auc, logloss = observer.valid.measures.auc, observer.valid.measures.logloss
-        if math.isnan(logloss):  # it was the last step, or an example that no step has seen
+        if math.isnan(logloss):  # in the last step, or for an example that no step used
             return None
         if math.isnan(auc):
             raise UserError(
-                f"{self.asked.config}: the AUC is undefined, the validation data have one class only"
+                f"{self.request.config}: the AUC is undefined, because the validation data has only one class"
             )
         once = training.plan.epochs == 1
         by = training.progress.measures.logloss if once else logloss
@@ -195,7 +205,7 @@ class BatchSweep:
 
     def _config(self, trial: Trial) -> Config:
         quiet = ["train.eval_every=none", "train.baseline=false", f"train.seed={trial.seed}"]
-        return load_config(self.asked.config, [*self.asked.settings, *self._words(trial), *quiet])
+        return load_config(self.request.config, [*self.request.settings, *self._words(trial), *quiet])
 
     def _words(self, trial: Trial) -> list[str]:
         arm, factor = self.arms[trial.optimizer], trial.batch / self.config.train.global_batch
@@ -209,16 +219,16 @@ class BatchSweep:
                 words.append(f"optimizer.{part}.l2={rows.l2 * growth.row_l2:.6g}")
         if growth.warmup:
             words.append(f"optimizer.schedule.warmup={growth.warmup:g}")
-        return list({word.partition("=")[0]: word for word in words}.values())  # the last of a key
+        return list({word.partition("=")[0]: word for word in words}.values())  # the last one of each key
 
-    # What is read once
+    # Cached data
 
     @cached_property
     def _data(self) -> tuple[Dataset, Dataset]:
         data = datasets(self.config)
         if data.valid is None:
             raise UserError(
-                f"{self.asked.config}: sweep-batch compares on validation data: set data.valid or data.split "
+                f"{self.request.config}: sweep-batch needs validation data: set data.valid or data.split "
                 "(data.synthetic: days of 2 or more)"
             )
         train = data.train.fitted()
@@ -234,7 +244,7 @@ class BatchSweep:
 
     @cached_property
     def _sample(self) -> Dataset:
-        """The newest of the training data."""
+        """The latest part of the training data."""
         count = min(self._train.counted(), self._valid.counted(), SAMPLE)
         newest = self._train.read(self._train.counted() - count, count)
         return Dataset(MemoryExamples(newest.moved(0), self._train.schema))
@@ -251,74 +261,83 @@ class BatchSweep:
 
 @dataclass(frozen=True)
 class _Arm:
-    """An optimizer as words for the config, and what it has at the config's own batch."""
+    """An optimizer as config overrides, and its rates at the config's batch."""
 
     words: tuple[str, ...]
     rule: str
     dense_lr: float
-    rows: dict[str, RowOptimizer]  # embeddings, and linear if that has its own
+    rows: dict[str, RowOptimizer]  # embeddings, and linear if it has a separate optimizer
     warmup: float
 
 
-def _arm(asked: SweepRequest, config: Config, word: str) -> _Arm:
+def _arm(request: SweepRequest, config: Config, word: str) -> _Arm:
     name, written = parse_optimizer(word)
     if "base_batch" in written:
         raise UserError(
-            f"optimizer `{word}`: leave base_batch out; rates are searched from those of the config's own batch"
+            f"optimizer `{word}`: remove base_batch; the search starts from the rates at the config's batch"
         )
-    own = config.optimizer
+    optimizer = config.optimizer
     rule = written.pop(
-        "batch_rule", own.batch_rule
-    )  # of this optimizer, also from the base batch to the config's
+        "batch_rule", optimizer.batch_rule
+    )  # for this optimizer, also from the base batch to the config's batch
     ruled = UNSCALED if rule == "constant" else (f"optimizer.batch_rule={rule}",)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
-    if name != own.dense.name:
+    if name != optimizer.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
-    if not name.startswith("vr_") and "row_trust" not in written and own.row_trust != "dense_only":
+    if not name.startswith("vr_") and "row_trust" not in written and optimizer.rows.trust != "dense_only":
         words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
-    chosen = [*asked.settings, *words, *(() if own.base_batch is None else ruled)]
-    trainer = make_trainer(load_config(asked.config, chosen))
-    plan, dense = trainer.plan, trainer.optimizer
-    if isinstance(dense, VarianceReduced) and plan.local_batch is None and plan.micro_batches == 1:
+    chosen = [*request.settings, *words, *(() if optimizer.base_batch is None else ruled)]
+    trainer = make_trainer(load_config(request.config, chosen))
+    plan, dense = trainer.plan, trainer.optimizer.dense
+    if (
+        isinstance(dense, VarianceReduced)
+        and plan.strategy.steps.batch is None
+        and plan.strategy.steps.micro_batches == 1
+    ):
         words.append(f"train.micro_batches={math.ceil(dense.gsnr.min_gradients / _workers_of_a_round(plan))}")
-    rows = {"embeddings": trainer.rows.embeddings}
-    if trainer.rows.linear is not None:
-        rows["linear"] = trainer.rows.linear
+    own_rows = trainer.optimizer.row_settings
+    rows = {"embeddings": own_rows.embeddings}
+    if own_rows.linear is not None:
+        rows["linear"] = own_rows.linear
     rule = "square_root" if rule == "constant" else rule
-    return _Arm(tuple(words), rule, trainer.optimizer.lr, rows, trainer.plan.schedule.warmup)
+    return _Arm(tuple(words), rule, dense.lr, rows, trainer.plan.schedule.warmup)
 
 
 def _workers_of_a_round(plan: Plan) -> int:
-    backups = plan.strategy_settings.get("backups", 1) if plan.strategy == "backup_workers" else 0
+    chosen = plan.strategy
+    backups = chosen.settings.get("backups", 1) if chosen.name == "backup_workers" else 0
     return max(1, plan.workers - int(backups))
 
 
 def _check_gradients(word: str, trainer: Trainer) -> None:
     """From too few gradients vr_x is x, and its line in the table would say nothing of vr_x."""
-    plan, dense = trainer.plan, trainer.optimizer
+    plan, dense = trainer.plan, trainer.optimizer.dense
+    chosen, steps = plan.strategy, plan.strategy.steps
     strategy = resolve(
-        plan.strategy, plan.strategy_settings, plan.batch, plan.workers, plan.local_batch, plan.micro_batches
+        chosen.name, chosen.settings, plan.batch, plan.workers, steps.batch, steps.micro_batches
     )
     gradients = gradients_per_step(strategy)
     if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
         raise UserError(
             f"{word} would reduce nothing at global batch {plan.batch}: its min_gradients is "
-            f"{dense.gsnr.min_gradients:g}, and a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
-            "or leave it and train.batch out; async strategies have 1 in any case"
+            f"{dense.gsnr.min_gradients:g}, but a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
+            "or remove it and train.batch; async strategies always have 1"
         )
 
 
 class _Quiet:
-    """An observer that keeps what was measured: of the best epoch where that is kept, else of the last."""
+    """An observer that keeps the measurements of the best epoch if it is kept, otherwise of the last."""
 
     def __init__(self, training: Training, on_training_data: Callable[[], float]) -> None:
         self._keep_best, self._on_training_data = training.plan.keep_best, on_training_data
         self.valid: Evaluation | None = None
         self.seen = math.nan  # AUC of the same model on training data
 
-    def began(self) -> None: ...
+    def began(self, first_lease: int) -> None: ...
 
-    def stepped(self, before: Moment) -> bool:
+    def happened(self, event: Event, actions: list[Action]) -> None: ...
+
+    def stepped(self, before: Moment, ready_to_save: Callable[[], bool]) -> bool:
         return True
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
@@ -327,4 +346,4 @@ class _Quiet:
 
     def switched(self, switch: Switch) -> None: ...
 
-    def tell(self, sentence: str) -> None: ...
+    def notify(self, sentence: str) -> None: ...

@@ -1,11 +1,11 @@
-"""How large may the batch be? Optimizers at growing batches, each at its best rates, against the small batch's best.
+"""Finds the largest usable batch: optimizers at growing batches, each at its best rates, against the best small batch.
 
-At each batch an optimizer's two rates, of the dense parameters and of the rows, are searched downhill on a lattice of
-factors, on one seed that is not reported and on a share of the data; with the same seed and all of the data it is seen
-whether lower ones are better there. The winner alone is trained with three seeds, and with the others if those leave it
-open whether it is worse than the tolerance. Differences are paired by seed with the best optimizer of the smallest
-batch. A batch is *within* the tolerance while the lower 95 % bound of that difference is; an optimizer's largest batch
-is the last one before the first that is not. Decides what to train and what it means; who calls it trains.
+At each batch, an optimizer's two rates (dense parameters and rows) are searched downhill on a lattice of factors, with
+one seed that is not reported and on a share of the data. With the same seed and all data, it is then checked whether
+lower rates are better. Only the winner is trained with three seeds, and with the remaining seeds if these leave open
+whether it is within the tolerance. Differences are paired by seed with the best optimizer of the smallest batch. A
+batch is *within* the tolerance if the lower 95 % bound of the difference is; an optimizer's largest batch is the last
+one before the first that is not. This module decides what to train and interprets the results; the caller trains.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Each = Callable[[Callable[[Any], "SweepRow"], Iterable[Any]], Iterable["SweepRow
 
 @dataclass(frozen=True)
 class Trial:
-    """One training to be made; `dense` and `rows` are factors of the optimizer's own rates."""
+    """One training; `dense` and `rows` are factors of the optimizer's rates."""
 
     optimizer: str
     batch: int
@@ -42,33 +42,35 @@ class Score:
     auc: float  # held out, like the log loss
     logloss: float
     gap: float  # AUC of the trained model on training data, minus held out
-    tuning_loss: float  # by which rates are chosen; not from the data that the AUC is from, where that can be
+    tuning_loss: float  # used to choose rates; from other data than the AUC if possible
     steps: int
     seconds: float
 
 
-STEPS = 200  # of a search, at least
-FIRST_SEEDS = 3  # of every optimizer at every batch; finalists get all
-LEAST_GAIN = 1e-5  # of the loss, for another rate to be better: where none matters, the search ends
-RETREATS = 6  # from rates at which training diverges, to lower ones, before that is the result
+STEPS = 200  # minimum number of steps of a search
+FIRST_SEEDS = 3  # for every optimizer at every batch; finalists get all seeds
+LEAST_GAIN = (
+    1e-5  # minimum relative gain of the loss for a better rate; ends the search if rates do not matter
+)
+RETREATS = 6  # attempts with lower rates before a training counts as diverged
 Run = Callable[[Trial], Score | None]  # None: it diverged
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where rates are looked for: factors of `step`, from `strides` apart to the nearest.
+    """Parameters of the search for rates: factors of `step`, from `strides` apart down to 1.
 
-    On `share` of the `examples`, wider strides on `coarse` of that; or on more where it would be fewer than `steps`
-    steps: they would say little.
+    It uses `share` of the `examples`, and `coarse` of that for wider strides; or more data if this would be fewer than
+    `steps` steps, which would not be informative.
     """
 
     examples: int
     step: float = 1.5
-    strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later ones leave the first out
+    strides: tuple[int, ...] = (4, 2, 1)  # at the smallest batch; later batches skip the first
     share: float = 0.25
     coarse: float = 1.0
     steps: int = STEPS
-    rule: str = "square_root"  # from one batch's rates to where the next one's are looked for
+    rule: str = "square_root"  # scales the rates of one batch to the starting point of the next
 
     def share_at(self, batch: int, stride: int) -> float:
         share = self.share * (1.0 if stride == self.strides[-1] else self.coarse)
@@ -77,23 +79,23 @@ class Search:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """An optimizer at a batch: its best rates, and what came of each seed."""
+    """An optimizer at a batch: its best rates, and the score of each seed."""
 
     optimizer: str
     batch: int
-    dense: float  # factors of the optimizer's own rates
+    dense: float  # factors of the optimizer's rates
     rows: float
     scores: tuple[Score | None, ...]
-    settings: tuple[str, ...] = ()  # that make a run like it, as written after `gearshift train CONFIG`
+    settings: tuple[str, ...] = ()  # settings after `gearshift train CONFIG` that reproduce it
 
     @property
     def aucs(self) -> list[float]:
-        """A training that diverged is worth no more than a coin."""
+        """A training that diverged counts as a random guess."""
         return [0.5 if score is None else score.auc for score in self.scores]
 
     def mean(self, figure: str) -> float:
-        found = [float(getattr(score, figure)) for score in self.scores if score is not None]
-        return mean(found) if found else math.nan
+        values = [float(getattr(score, figure)) for score in self.scores if score is not None]
+        return mean(values) if values else math.nan
 
     @property
     def seconds(self) -> float:
@@ -102,7 +104,7 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is known so far."""
+    """The results so far."""
 
     tolerance: float
     lines: tuple[SweepRow, ...] = ()
@@ -112,7 +114,7 @@ class Sweep:
 
     @property
     def reference(self) -> SweepRow:
-        """The best of the smallest batch; of those that had all the seeds, each of which is another log."""
+        """The best of the smallest batch, among those with all seeds, because each seed is another log."""
         smallest = min(line.batch for line in self.lines)
         return max(self.at(smallest), key=lambda line: (len(line.scores), mean(line.aucs)))
 
@@ -120,52 +122,54 @@ class Sweep:
         return interval(self._differences(line))
 
     def _differences(self, line: SweepRow) -> list[float]:
-        """Over the seeds that both had."""
-        return [own - best for own, best in zip(line.aucs, self.reference.aucs, strict=False)]
+        """The differences over the seeds that both have."""
+        return [mine - best for mine, best in zip(line.aucs, self.reference.aucs, strict=False)]
 
     def within(self, line: SweepRow) -> bool:
-        """By the lower bound; one seed has none, and then it is the difference itself. What diverged never is."""
-        found = self.difference(line)
-        low = found.mean if math.isnan(found.half) else found.low
+        """By the lower bound; with a single seed, by the difference itself. A diverged training is never within."""
+        difference = self.difference(line)
+        low = difference.mean if math.isnan(difference.half) else difference.low
         return None not in line.scores and low >= -self.tolerance
 
     def without(self, line: SweepRow) -> bool:
-        """By the upper bound: it is worse, and no seeds would bring it within."""
-        found = self.difference(line)
-        high = found.mean if math.isnan(found.half) else found.high
+        """By the upper bound: it is worse, and more seeds would not change this."""
+        difference = self.difference(line)
+        high = difference.mean if math.isnan(difference.half) else difference.high
         return None in line.scores or high < -self.tolerance
 
     def is_open(self, line: SweepRow, seeds: int) -> bool:
-        """Whether it had fewer than these seeds, and more might bring it within."""
+        """Whether it has fewer than `seeds` seeds, and more might show that it is within."""
         return len(line.scores) < seeds and not self.without(line)
 
     def more_seeds(self, line: SweepRow) -> int | None:
-        """How many would likely tell whether it is within, where its own leave that open; None if none would."""
+        """The number of additional seeds that would likely decide whether it is within; None if no number would."""
         if self.within(line) or self.without(line):
             return None
         low = -self.tolerance
-        return seeds_to_settle(self._differences(line), lambda found: found.low >= low or found.high < low)
+        return seeds_to_settle(
+            self._differences(line), lambda interval: interval.low >= low or interval.high < low
+        )
 
     def having(self, line: SweepRow) -> Sweep:
-        """With it as the last line, in the place of an earlier one of its optimizer and batch."""
+        """The sweep with this line as the last, replacing an earlier one of the same optimizer and batch."""
         same = (line.optimizer, line.batch)
         others = (x for x in self.lines if (x.optimizer, x.batch) != same)
         return Sweep(self.tolerance, (*others, line))
 
     def largest_batch(self) -> dict[str, int | None]:
-        """By optimizer; None if even its smallest batch is not within."""
-        found: dict[str, int | None] = {line.optimizer: None for line in self.lines}
+        """The largest batch by optimizer; None if even the smallest batch is not within."""
+        largest: dict[str, int | None] = {line.optimizer: None for line in self.lines}
         fallen: set[str] = set()
         for line in sorted(self.lines, key=lambda line: line.batch):
             if not self.within(line):
                 fallen.add(line.optimizer)
             elif line.optimizer not in fallen:
-                found[line.optimizer] = line.batch
-        return found
+                largest[line.optimizer] = line.batch
+        return largest
 
     @property
     def recommended(self) -> SweepRow | None:
-        """The largest batch within the tolerance; of several optimizers the one with the best AUC there."""
+        """The largest batch within the tolerance; of several optimizers, the one with the best AUC."""
         largest = self.largest_batch()
         able = [line for line in self.lines if line.batch == largest[line.optimizer]]
         return max(able, key=lambda line: (line.batch, mean(line.aucs)), default=None)
@@ -180,7 +184,7 @@ class Sweep:
         }
 
     def picture(self, title: str) -> str:
-        """An SVG: what each optimizer loses as the batch grows, and how much it may."""
+        """An SVG plot of the loss in AUC over the batch size, for each optimizer, and of the tolerance."""
         lines: dict[str, list[Point]] = {}
         for line in self.lines:
             apart = self.difference(line)
@@ -221,36 +225,36 @@ def sweep(
     to_the_end: bool = False,
     each: Each = map,
 ) -> Iterator[Sweep]:
-    """What is known after each line, all optimizers at a batch before the next batch, finalists a second time.
+    """Yield the sweep after each line: all optimizers at one batch, then the finalists again, then the next batch.
 
-    Late seeds may change whom all are compared to, and so who is a finalist.
+    Late seeds may change the reference, and therefore the finalists.
 
-    An optimizer that is not within the tolerance any more is not tried at larger batches, unless `to_the_end`.
-    `rules` are of optimizers whose rates grow by another rule than the search's; `each` may work in parallel.
+    An optimizer that is no longer within the tolerance is not tried at larger batches, unless `to_the_end`.
+    `rules` has optimizers whose rates scale by another rule than the search's; `each` may work in parallel.
     """
     tries = _Tries(run, search, rules or {})
-    found, alive = Sweep(tolerance), list(optimizers)
+    results, alive = Sweep(tolerance), list(optimizers)
     for before, batch in zip((None, *batches), batches, strict=False):
         for line in each(partial(tries.first, batch, before, min(seeds, FIRST_SEEDS)), alive):
-            found = found.having(line)
-            yield found
-        while finalists := [line for line in found.at(batch) if found.is_open(line, seeds)]:
+            results = results.having(line)
+            yield results
+        while finalists := [line for line in results.at(batch) if results.is_open(line, seeds)]:
             for line in each(partial(tries.rest, seeds), finalists):
-                found = found.having(line)
-                yield found
+                results = results.having(line)
+                yield results
         if not to_the_end:
-            alive = [line.optimizer for line in found.at(batch) if found.within(line)]
+            alive = [line.optimizer for line in results.at(batch) if results.within(line)]
 
 
 class _Tries:
-    """Trains; remembers where in the lattice each optimizer's best rates were."""
+    """Runs trainings, and remembers each optimizer's best rates in the lattice."""
 
     def __init__(self, run: Run, search: Search, rules: Mapping[str, str]) -> None:
         self._run, self._search, self._rules = run, search, rules
         self._points: dict[str, tuple[int, int]] = {}
 
     def first(self, batch: int, before: int | None, seeds: int, optimizer: str) -> SweepRow:
-        """At the best rates, looked for from those of the batch before, grown by the rule or as they were."""
+        """Search the best rates, starting from those of the previous batch, scaled by the rule or unchanged."""
         starts, strides = [(0, 0)], self._search.strides
         if before is not None:
             rule, point = self._rules.get(optimizer, self._search.rule), self._points[optimizer]
@@ -262,16 +266,16 @@ class _Tries:
     def rest(self, seeds: int, line: SweepRow) -> SweepRow:
         return self._trained(line.optimizer, line.batch, seeds, line.scores)
 
-    def _trained(self, optimizer: str, batch: int, seeds: int, had: tuple[Score | None, ...]) -> SweepRow:
+    def _trained(self, optimizer: str, batch: int, seeds: int, scores: tuple[Score | None, ...]) -> SweepRow:
         for attempt in range(RETREATS):
-            if attempt:  # what a share of the data could bear, all of them cannot
-                self._points[optimizer], had = _retreated(self._points[optimizer], 1), ()
+            if attempt:  # the rates suit a share of the data, but not all of it
+                self._points[optimizer], scores = _retreated(self._points[optimizer], 1), ()
             at = partial(_trial, optimizer, batch, self._points[optimizer], self._search)
-            had += tuple(self._run(at(seed, 1.0)) for seed in range(len(had) + 1, seeds + 1))
-            if None not in had:
+            scores += tuple(self._run(at(seed, 1.0)) for seed in range(len(scores) + 1, seeds + 1))
+            if None not in scores:
                 break
         trial = at(1, 1.0)
-        return SweepRow(optimizer, batch, trial.dense, trial.rows, had)
+        return SweepRow(optimizer, batch, trial.dense, trial.rows, scores)
 
 
 def _tuned(
@@ -297,7 +301,7 @@ def _tuned(
         for _ in range(RETREATS):
             if loss(start) < math.inf:
                 break
-            start = _retreated(start, 2)  # it diverges here: there is no slope to follow
+            start = _retreated(start, 2)  # it diverges here, so there is no slope to follow
         start = downhill(loss, start, stride)
     return start if search.share_at(batch, strides[-1]) == 1.0 else lower(partial(loss_at, 1.0), start)
 
@@ -305,13 +309,13 @@ def _tuned(
 def downhill(
     loss: Callable[[tuple[int, int]], float], start: tuple[int, int], stride: int
 ) -> tuple[int, int]:
-    """Along one axis and then the other, as far as it goes down, until neither does."""
+    """Descend along one axis and then the other, until neither improves."""
     best, still, axis = start, 0, 0
     while still < 2:
         before = best
         for direction in (stride, -stride):
-            while loss(there := _shifted(best, axis, direction)) < loss(best) * (1 - LEAST_GAIN):
-                best = there
+            while loss(neighbour := _shifted(best, axis, direction)) < loss(best) * (1 - LEAST_GAIN):
+                best = neighbour
             if best != before:
                 break
         still = 0 if best != before else still + 1
@@ -320,10 +324,10 @@ def downhill(
 
 
 def lower(loss: Callable[[tuple[int, int]], float], start: tuple[int, int]) -> tuple[int, int]:
-    """As long as one rate or the other may fall: a share of the data, of fewer steps, bears larger ones than all."""
+    """Lower either rate while it helps: a share of the data, with fewer steps, tolerates larger rates than all data."""
     for axis in (0, 1):
-        while loss(there := _shifted(start, axis, -1)) < loss(start) * (1 - LEAST_GAIN):
-            start = there
+        while loss(neighbour := _shifted(start, axis, -1)) < loss(start) * (1 - LEAST_GAIN):
+            start = neighbour
     return start
 
 

@@ -1,8 +1,8 @@
-"""Strategies compared by paired runs: same data, model, settings and seeds; only the strategy differs.
+"""Compares strategies by paired runs: same data, model, settings and seeds; only the strategy differs.
 
-The difference to the first strategy is taken seed by seed, so that what a seed brings cancels; its 95 % interval is
-Student's. `same`: the whole interval lies within the margin; `worse`, `better`: all of it lies outside, on that side;
-else `unclear`. Pure arithmetic over the reports of runs; trains nothing.
+Differences to the first strategy are taken per seed, so the effect of the seed cancels; the 95 % interval is Student's.
+`same`: the whole interval lies within the margin; `worse`, `better`: all of it lies beyond the margin on that side;
+otherwise `unclear`. This module only computes on the reports of runs and trains nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  
 
 
 def student95(df: int) -> float:
-    """The two-sided 95 % quantile of Student's t; beyond df 10 by its expansion (Abramowitz and Stegun 26.7.5)."""
+    """The two-sided 95 % quantile of Student's t; above df 10 by series expansion (Abramowitz and Stegun 26.7.5)."""
     if df <= len(_T95):
         return _T95[df - 1]
     z = NormalDist().inv_cdf(0.975)
@@ -28,7 +28,7 @@ def student95(df: int) -> float:
 @dataclass(frozen=True)
 class Interval:
     mean: float
-    half: float  # nan from one value
+    half: float  # nan for a single value
 
     @property
     def low(self) -> float:
@@ -56,7 +56,7 @@ def verdict(difference: Interval, margin: float) -> Verdict:
 
 
 def seeds_to_settle(differences: Sequence[float], settled: Callable[[Interval], bool]) -> int | None:
-    """How many more seeds would likely make the interval narrow enough, or None if none would."""
+    """The number of additional seeds that would likely narrow the interval enough; None if no number would."""
     if len(differences) < 2:
         return None
     spread, centre = stdev(differences), mean(differences)
@@ -72,16 +72,16 @@ class StrategyRuns:
 
     strategy: str
     auc: Interval
-    difference: Interval | None  # to the first strategy, paired
+    difference: Interval | None  # paired, to the first strategy
     verdict: Verdict
-    more_seeds: int | None  # that would likely settle an unclear verdict
+    more_seeds: int | None  # additional seeds that would likely settle an unclear verdict
     examples_per_second: float
-    speedup: float  # over the first strategy, median of seeds
+    speedup: float  # relative to the first strategy, median of seeds
     of_possible: float | None
     staleness_mean: float
     staleness_p99: float
     lag_p99: float
-    sync_gap: float | None  # batches between two exchanges, of replica strategies
+    sync_gap: float | None  # batches between two exchanges, for replica strategies
     discarded: int
     discarded_share: float
     discarded_by_reason: dict[str, int]
@@ -100,51 +100,51 @@ def bounds(value: Interval) -> dict[str, float | None]:
 def compare(
     reports: Mapping[str, Sequence[Mapping[str, Any]]], *, margin: float = 0.001, price: float | None = None
 ) -> list[StrategyRuns]:
-    """One arm per strategy, from its reports by seed; the first is what the others are held against.
+    """One arm per strategy, from its reports by seed. The first strategy is the reference.
 
-    `price` is of one worker for an hour.
+    `price` is for one worker and hour.
     """
     base = next(iter(reports.values()))
-    return [_arm(name, own, base, margin, price) for name, own in reports.items()]
+    return [_arm(name, runs, base, margin, price) for name, runs in reports.items()]
 
 
 def _arm(
     name: str,
-    own: Sequence[Mapping[str, Any]],
+    reports: Sequence[Mapping[str, Any]],
     base: Sequence[Mapping[str, Any]],
     margin: float,
     price: float | None,
 ) -> StrategyRuns:
-    differences = [mine["auc"] - theirs["auc"] for mine, theirs in zip(own, base, strict=True)]
-    paired = None if own is base else interval(differences)
-    said: Verdict = "-" if paired is None else verdict(paired, margin)
-    rate = median([report["examples_per_second"] for report in own])
-    leases = sum(report["applied"] + report["discarded"] for report in own)
-    discarded = sum(report["discarded"] for report in own)
+    differences = [mine["auc"] - theirs["auc"] for mine, theirs in zip(reports, base, strict=True)]
+    paired = None if reports is base else interval(differences)
+    outcome: Verdict = "-" if paired is None else verdict(paired, margin)
+    rate = median([report["examples_per_second"] for report in reports])
+    leases = sum(report["applied"] + report["discarded"] for report in reports)
+    discarded = sum(report["discarded"] for report in reports)
     reasons: dict[str, int] = {}
-    for report in own:
+    for report in reports:
         for reason, count in report["discarded_by_reason"].items():
             reasons[reason] = reasons.get(reason, 0) + count
-    injected = own[0]["injected"]
+    injected = reports[0]["injected"]
     return StrategyRuns(
         strategy=name,
-        auc=interval([report["auc"] for report in own]),
+        auc=interval([report["auc"] for report in reports]),
         difference=paired,
-        verdict=said,
-        more_seeds=seeds_to_settle(differences, lambda found: verdict(found, margin) != "unclear")
-        if said == "unclear"
+        verdict=outcome,
+        more_seeds=seeds_to_settle(differences, lambda interval: verdict(interval, margin) != "unclear")
+        if outcome == "unclear"
         else None,
         examples_per_second=rate,
         speedup=median(
-            [m["examples_per_second"] / t["examples_per_second"] for m, t in zip(own, base, strict=True)]
+            [m["examples_per_second"] / t["examples_per_second"] for m, t in zip(reports, base, strict=True)]
         ),
         of_possible=rate / injected["possible"] if injected else None,
-        staleness_mean=mean(report["staleness"]["mean"] for report in own),
-        staleness_p99=max(report["staleness"]["p99"] for report in own),
-        lag_p99=max(report["lag"]["p99"] for report in own),
-        sync_gap=own[0].get("sync_gap") and own[0]["sync_gap"]["mean"],
+        staleness_mean=mean(report["staleness"]["mean"] for report in reports),
+        staleness_p99=max(report["staleness"]["p99"] for report in reports),
+        lag_p99=max(report["lag"]["p99"] for report in reports),
+        sync_gap=reports[0].get("sync_gap") and reports[0]["sync_gap"]["mean"],
         discarded=discarded,
         discarded_share=discarded / leases if leases else 0.0,
         discarded_by_reason=reasons,
-        price_per_billion=None if price is None else 1e9 / rate / 3600 * price * own[0]["workers"],
+        price_per_billion=None if price is None else 1e9 / rate / 3600 * price * reports[0]["workers"],
     )

@@ -1,7 +1,6 @@
-"""Curves as a plain SVG picture: values with their intervals over an axis that doubles, and a limit to stay above.
+"""Plots curves as plain SVG: values with intervals over a logarithmic axis, and a limit line.
 
-Knows shapes and numbers; what they mean stands in the labels that it is given. `document` and `text` serve other
-pictures too.
+It knows only shapes and numbers; the caller's labels carry the meaning. `document` and `text` serve other plots too.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from html import escape
 
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 70, 210, 56, 60
-APART = 3.0  # between the marks of neighbours, that none hides another
+APART = 3.0  # distance between neighbouring marks, so that none hides another
 
 
 @dataclass(frozen=True)
 class Point:
     x: float
     y: float
-    low: float  # nan where there is no interval
+    low: float  # nan without an interval
     high: float
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to places on the picture."""
+    """Maps values to positions in the plot."""
 
     first: float
     last: float
@@ -41,7 +40,7 @@ class Axis:
 def curves(
     title: str, across: str, up: str, lines: Mapping[str, Sequence[Point]], *, limit: float | None = None
 ) -> str:
-    """A curve for each name; `vr_x` has the colour of `x` and is dashed. `limit` is drawn as a line of its own."""
+    """A curve for each name. `vr_x` has the colour of `x` and is dashed. `limit` is drawn as a separate line."""
     points = [point for line in lines.values() for point in line]
     x = Axis(*_ends(math.log2(point.x) for point in points), LEFT + 30, WIDTH - RIGHT - 30)
     seen = [y for p in points for y in (p.y, p.low, p.high) if math.isfinite(y)]
@@ -82,7 +81,7 @@ def text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "middl
 
 
 def round_values(low: float, high: float) -> list[float]:
-    """Some six of them, 1, 2 or 5 of a power of ten apart, around both ends."""
+    """About six values, 1, 2 or 5 times a power of ten apart, that enclose both ends."""
     least = max((high - low) / 5, 1e-9 * max(abs(low), abs(high), 1.0))
     power = 10.0 ** math.floor(math.log10(least))
     apart = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))

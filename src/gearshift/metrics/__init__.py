@@ -1,15 +1,17 @@
-"""How good predictions are: AUC, grouped AUC, log loss, normalized entropy, calibration, standard errors.
+"""Quality of predictions: AUC, grouped AUC, log loss, normalized entropy, calibration, standard errors.
 
     exact.py      functions on whole arrays
-    streaming.py  `Measures` takes batches as they come, in constant memory
-    slices.py     the same, apart for each country or day
+    streaming.py  `Measures` takes one batch after another, in constant memory
+    slices.py     the same, separately for each country or day
     collected.py  keeps the predictions of an evaluation, for exact figures and the grouped AUC
-    all_predictions.py  the exact figures of one sort
-    calibration.py  predicted and observed, for each tenth of the examples
+    all_predictions.py  exact figures from a single sort
+    calibration.py  predicted and observed rate for each tenth of the examples
 
-Knows numpy only: no torch, no model, no run. A label is 1 for a click and 0 for none; one in between counts as
-both, in proportion. Where a figure is not defined (no examples, only one class, weights that are all zero, a
-score that is not a number) it is nan.
+It uses numpy, and pyarrow for tables of scores: no torch, no model, no run.
+
+A label is 1 for a click and 0 otherwise; a label in between counts as
+both, in proportion. A figure that is undefined (no examples, only one class, all weights zero, a score that is not a
+number) is nan.
 """
 
 from gearshift.metrics.calibration import CalibrationRow as CalibrationRow

@@ -1,7 +1,7 @@
-"""What only all the predictions together give exactly: AUC, its error, the calibration table; from one sort.
+"""Figures that need all predictions to be exact: AUC, its error, the calibration table; from a single sort.
 
-Predictions are float32, as models give them. Where labels are 0 or 1 and there are no weights, a prediction and its
-label are sorted as one 32-bit number: the bits of floats from 0 to 1 are ordered as the floats are, and two are unused.
+Predictions are float32, as models return them. If labels are 0 or 1 and there are no weights, a prediction and its
+label are sorted as one 32-bit number: floats from 0 to 1 have the same order as their bits, and two bits are unused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class _Ties:
-    """Examples with the same prediction, in the order of the predictions: sums of weights, and of squared weights."""
+    """Groups of examples with equal predictions, in ascending order: sums of weights and of squared weights."""
 
     predictions: Doubles
     clicks: Doubles
@@ -54,10 +54,10 @@ def exact(labels: Singles, probabilities: Singles, weights: Singles | None = Non
 
 
 def _counted(labels: Singles, probabilities: Singles) -> _Ties | None:
-    """None if a prediction is no probability."""
+    """None if a prediction is not a probability."""
     if len(labels) and not (probabilities.min() >= 0.0 and probabilities.max() <= 1.0):
         return None
-    keys = (np.abs(probabilities).view(np.uint32) << 1) | (labels > 0)  # abs: -0.0 has another bit
+    keys = (np.abs(probabilities).view(np.uint32) << 1) | (labels > 0)  # abs: -0.0 has a sign bit
     keys.sort()
     starts = run_starts(keys >> 1)
     predictions = (keys[starts] >> 1).view(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What the exact and the streaming measures share: checked columns, logarithms, AUC and error of ordered bins."""
+"""Arithmetic shared by the exact and streaming measures: checked columns, logarithms, AUC and error of ordered bins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Doubles = NDArray[np.float64]
 
-CLIP = 1e-7  # a probability nearer to 0 or 1 counts as this far away: what float32 can tell apart from 1
+CLIP = 1e-7  # probabilities are clipped to [CLIP, 1 - CLIP], the resolution of float32 near 1
 
 
 def columns(
@@ -21,7 +21,7 @@ def columns(
     weight = np.ones(len(label)) if weights is None else np.asarray(weights, np.float64).ravel()
     if not len(label) == len(score) == len(weight):
         raise ValueError(
-            f"{len(label)} labels, {len(score)} scores and {len(weight)} weights; give one each per example"
+            f"{len(label)} labels, {len(score)} scores and {len(weight)} weights; there must be one of each per example"
         )
     if weights is not None and not (weight >= 0).all():
         raise ValueError("weights must not be negative or nan")
@@ -39,7 +39,7 @@ def ratio(top: float, bottom: float) -> float:
 
 
 def auc_of_bins(clicks: Doubles, others: Doubles) -> float:
-    """Bins in order of the score; within a bin all are tied."""
+    """AUC of bins in the order of the score. Examples of the same bin are ties."""
     pairs = clicks.sum() * others.sum()
     if not pairs > 0:
         return math.nan
@@ -49,12 +49,14 @@ def auc_of_bins(clicks: Doubles, others: Doubles) -> float:
 def auc_se_of_bins(
     clicks: Doubles, others: Doubles, clicks_squared: Doubles, others_squared: Doubles
 ) -> float:
-    """DeLong's standard error of the same AUC; `_squared` are the sums of the squared weights."""
+    """DeLong's standard error of the same AUC; `_squared` has the sums of squared weights."""
     total_clicks, total_others = clicks.sum(), others.sum()
     if not (total_clicks > 0 and total_others > 0):
         return math.nan
-    won = (np.cumsum(others) - others / 2) / total_others  # by a click in this bin
-    lost = 1.0 - (np.cumsum(clicks) - clicks / 2) / total_clicks  # by a non-click in this bin
+    won = (np.cumsum(others) - others / 2) / total_others  # share of non-clicks below a click of this bin
+    lost = (
+        1.0 - (np.cumsum(clicks) - clicks / 2) / total_clicks
+    )  # share of clicks above a non-click of this bin
     value = (won * clicks).sum() / total_clicks
     of_clicks = (clicks_squared * (won - value) ** 2).sum() / total_clicks**2
     of_others = (others_squared * (lost - value) ** 2).sum() / total_others**2
@@ -62,7 +64,7 @@ def auc_se_of_bins(
 
 
 def run_starts(ordered: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each run of equal values begins."""
+    """The start of each run of equal values."""
     changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return np.concatenate([np.zeros(min(1, len(ordered)), np.int64), changes])
 

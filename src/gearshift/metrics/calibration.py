@@ -1,7 +1,7 @@
-"""Calibration as a table: what was predicted and what happened, for each tenth of the examples by their prediction.
+"""Calibration table: predicted and observed click rate for each tenth of the examples, ordered by prediction.
 
-A ratio of 1 over all examples can hide predictions that are too low at one end and too high at the other; the
-rows show it. Examples with the same prediction stay in one row, so that few distinct predictions give few rows.
+An overall ratio of 1 can hide predictions that are too low at one end and too high at the other; the rows show this.
+Examples with equal predictions stay in one row, so few distinct predictions give few rows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ROWS = 10
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """About a tenth of the examples; the means are weighted where the examples have weights."""
+    """About a tenth of the examples. The means are weighted if the examples have weights."""
 
     predicted: float  # mean prediction
     observed: float  # share of clicks
     observed_se: float  # its standard error
-    count: float  # examples; the sum of their weights where they have some
+    count: float  # number of examples, or the sum of their weights
     low: float  # the smallest prediction
     high: float  # the largest
 
     @property
     def ratio(self) -> float:
-        """Predicted over observed: above 1, the predictions are too high."""
+        """Predicted divided by observed rate: above 1, the predictions are too high."""
         return ratio(self.predicted, self.observed)
 
     def as_dict(self) -> dict[str, float]:
@@ -42,7 +42,7 @@ CalibrationTable = tuple[CalibrationRow, ...]
 def calibration_table(
     labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None
 ) -> CalibrationTable:
-    """From low to high predictions; without rows if there are no examples, or one has no prediction.
+    """The rows from low to high predictions; empty if there are no examples or a prediction is missing.
 
     >>> for row in calibration_table([0, 0, 1, 1], [0.1, 0.1, 0.1, 0.8]):
     ...     print(f"{row.predicted:.2f} {row.observed:.2f} {row.count:g}")
@@ -60,9 +60,9 @@ def calibration_table(
 def table_of_bins(
     predictions: Doubles, clicks: Doubles, weights: Doubles, squares: Doubles
 ) -> CalibrationTable:
-    """Bins in order of their prediction; none is cut. A bin belongs to the tenth in which its middle lies.
+    """The table of bins in the order of their prediction. A bin is not split; its middle decides its tenth.
 
-    `squares` are the sums of the squared weights.
+    `squares` has the sums of squared weights.
     """
     filled = weights > 0
     if not filled.all():

@@ -1,8 +1,8 @@
-"""Predictions of one task, kept until all have come: exact figures, also by slice, and the grouped AUC.
+"""Collects all predictions of one task: exact figures, also by slice, and the grouped AUC.
 
 An example takes 8 to 24 bytes, and up to 100 while the figures are computed. Beyond `EXACT_EXAMPLES`, AUC and
-calibration come from the histograms of `Measures`, which say how far they can be off. Of examples with groups, every
-second group is then let go, as often as it takes: the grouped AUC is that of the others, a random sample of the groups.
+calibration come from the histograms of `Measures`, which know their error bound. If examples have groups, every
+second group is then dropped, repeatedly if necessary: the grouped AUC is computed on a random sample of groups.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from gearshift.metrics.slices import Slices
 from gearshift.metrics.streaming import Measures
 
 EXACT_EXAMPLES = 5_000_000
-SPARSEST_SAMPLE = 2**16  # one in so many; a group that is too large even then cannot be kept
+SPARSEST_SAMPLE = 2**16  # one group in so many; a group that is still too large cannot be kept
 Column = NDArray[Any] | None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of some examples; `grouped` is None where they have no groups."""
+    """The figures of some examples; `grouped` is None if there are no groups."""
 
     measures: Measures
     grouped: Grouped | None
 
 
 class Collected:
-    """Takes predictions batch by batch; then `whole()` and `slices()` give their figures."""
+    """Takes predictions batch by batch; `whole()` and `slices()` return their figures."""
 
     def __init__(self, limit: int = EXACT_EXAMPLES, slices: int = 1000) -> None:
         self._limit = limit
         self._measures, self._slices = Measures(), Slices(slices)
-        self._count = 0  # of examples kept
+        self._count = 0  # number of examples kept
         self._kept: list[tuple[Column, ...]] | None = []  # labels, scores, weights, groups, slices
-        self._one_in = 1  # of the groups
+        self._one_in = 1  # sampling of groups
 
     def update(
         self,
@@ -49,12 +49,12 @@ class Collected:
         groups: NDArray[np.int64] | None = None,
         keys: Iterable[Any] | None = None,
     ) -> None:
-        """`groups` are ids; `keys` name the slice of each example."""
+        """Add a batch; `groups` are ids, `keys` name the slice of each example."""
         self._measures.update(labels, scores, weights)
         numbers = None if keys is None else self._slices.update(keys, labels, scores, weights)
         if self._kept is None:
             return
-        # copies: views would keep all that a batch has
+        # copies, because views would keep the whole batch alive
         new = _floats(labels), _floats(scores), _floats(weights), _ids(groups), numbers
         self._kept.append(new if self._one_in == 1 else self._thinned(new))
         self._count += len(_present(self._kept[-1][0]))
@@ -62,7 +62,7 @@ class Collected:
             self._thin_out()
 
     def _thin_out(self) -> None:
-        """Lets every second group go; all of them if that is of no use."""
+        """Drop every second group, or all of them if that does not help."""
         self._one_in *= 2
         if self._kept is None or self._columns()[3] is None or self._one_in > SPARSEST_SAMPLE:
             self._kept = None
@@ -79,18 +79,18 @@ class Collected:
         return self._measured(self._measures, slice(None))
 
     def slices(self) -> dict[Any, Measured]:
-        """By key, in the order of their first appearance."""
-        found = self._slices.measures
-        if not found or self._kept is None:
-            return {key: Measured(measures, None) for key, measures in found.items()}
+        """The figures by key, in the order of first appearance."""
+        by_key = self._slices.measures
+        if not by_key or self._kept is None:
+            return {key: Measured(measures, None) for key, measures in by_key.items()}
         numbers = self._columns()[4]
         assert numbers is not None
         order = np.argsort(numbers, kind="stable")
-        ends = np.cumsum(np.bincount(numbers, minlength=len(found)))
+        ends = np.cumsum(np.bincount(numbers, minlength=len(by_key)))
         parts = np.split(order, ends[:-1])
         return {
             key: self._measured(measures, part)
-            for (key, measures), part in zip(found.items(), parts, strict=True)
+            for (key, measures), part in zip(by_key.items(), parts, strict=True)
         }
 
     def _measured(self, measures: Measures, chosen: Any) -> Measured:
@@ -107,7 +107,7 @@ class Collected:
         return Measured(measures, replace(grouped(labels, scores, groups, weights), one_in=self._one_in))
 
     def _columns(self) -> tuple[Column, ...]:
-        """Each as one array; what the batches were cut into is let go."""
+        """Each column as one array. The pieces of the batches are released."""
         assert self._kept
         if len(self._kept) > 1:
             joined = [None if c[0] is None else np.concatenate(c) for c in zip(*self._kept, strict=True)]

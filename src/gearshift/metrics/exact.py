@@ -1,4 +1,4 @@
-"""Measures of whole arrays, exact: AUC, grouped AUC, log loss, the difference of two AUCs on the same examples."""
+"""Exact measures of whole arrays: AUC, grouped AUC, log loss, difference of two AUCs on the same examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ra
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """The chance that a click scores above a non-click, ties counting half.
+    """The probability that a click scores above a non-click; ties count half.
 
     >>> auc([0, 1, 0, 1], [0.1, 0.4, 0.4, 0.8])
     0.875
@@ -28,28 +28,28 @@ def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
 
 @dataclass(frozen=True)
 class Grouped:
-    """The mean of the groups' own AUCs, weighted by their examples (by the sum of their weights, where they have some).
+    """The mean of the AUCs of the groups, weighted by their number of examples (or the sum of their weights).
 
-    A group with clicks only, or with none, has no AUC and does not count.
+    A group with only clicks or only non-clicks has no AUC and does not count.
     """
 
     auc: float
-    counted: int  # groups that have both classes
+    counted: int  # groups with both classes
     groups: int
-    one_in: int = 1  # of how many groups one was looked at, where there were too many examples to keep
+    one_in: int = 1  # one in so many groups was used, if there were too many examples
 
 
 def grouped_auc(
     labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None
 ) -> float:
-    """The mean of the groups' own AUCs, weighted by their examples, over groups that have both classes."""
+    """The mean of the AUCs of the groups, weighted by their number of examples, over groups with both classes."""
     return grouped(labels, scores, groups, weights).auc
 
 
 def grouped(
     labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None
 ) -> Grouped:
-    """The same with the number of groups.
+    """Like `grouped_auc`, with the number of groups.
 
     >>> grouped([0, 1, 0, 1, 1], [0.1, 0.4, 0.8, 0.2, 0.5], ["a", "a", "b", "b", "c"])
     Grouped(auc=0.5, counted=2, groups=3, one_in=1)
@@ -62,7 +62,7 @@ def grouped(
     label, score, weight, group = label[order], score[order], weight[order], group[order]
     starts = run_starts(group)
     clicks, others = _split(label, weight)
-    ties = np.union1d(starts, run_starts(score))  # where the group or the score changes
+    ties = np.union1d(starts, run_starts(score))  # indices where the group or the score changes
     tied_clicks, tied_others = sum_runs(clicks, ties), sum_runs(others, ties)
     of_group = np.searchsorted(ties, starts)
     before = np.cumsum(tied_others) - tied_others
@@ -81,7 +81,7 @@ def logloss(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | No
 
 
 def entropy(rate: float) -> float:
-    """The log loss of predicting a constant rate, where that rate is true."""
+    """The log loss of predicting a constant rate that is correct."""
     if not 0.0 < rate < 1.0:
         return 0.0 if rate in (0.0, 1.0) else math.nan
     return -rate * math.log(rate) - (1.0 - rate) * math.log(1.0 - rate)
@@ -89,7 +89,7 @@ def entropy(rate: float) -> float:
 
 @dataclass(frozen=True)
 class AucDifference:
-    """Of two AUCs on the same examples, a - b, with its standard error."""
+    """The difference a - b of two AUCs on the same examples, with its standard error."""
 
     difference: float
     se: float
@@ -103,7 +103,7 @@ class AucDifference:
 def paired_auc_difference(
     labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, weights: ArrayLike | None = None
 ) -> AucDifference:
-    """AUC of a minus AUC of b (DeLong, DeLong, Clarke-Pearson 1988): what both find hard cancels."""
+    """AUC of a minus AUC of b (DeLong, DeLong, Clarke-Pearson 1988). Examples that are hard for both cancel out."""
     label, a, weight = columns(labels, scores_a, weights)
     _, b, _ = columns(labels, scores_b, None)
     clicked = (label > 0.5) & (weight > 0)
@@ -119,7 +119,7 @@ def paired_auc_difference(
 def _shares_below(
     scores: Doubles, these: NDArray[np.bool_], among: NDArray[np.bool_], weight: Doubles
 ) -> Doubles:
-    """For each of `these` the share of the weight of `among` that scores below it, ties counting half."""
+    """For each of `these`, the weighted share of `among` that scores below it; ties count half."""
     order = np.argsort(scores[among], kind="stable")
     ordered, below = scores[among][order], np.concatenate([[0.0], np.cumsum(weight[among][order])])
     left = np.searchsorted(ordered, scores[these], "left")

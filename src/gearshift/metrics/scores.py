@@ -1,4 +1,4 @@
-"""What a model scored, for people: figures by name, as text, HTML and tables. `Evaluation` holds the measures."""
+"""The presentation of an evaluation's figures: by name, as text, HTML and tables. `Evaluation` holds the measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Scores:
-    """Figures of the first task by name, and of all tasks as rows."""
+    """The figures of the first task by name, and of all tasks as rows."""
 
     measures: Measures
     tasks: tuple[Measures, ...]
@@ -34,21 +34,21 @@ class Scores:
 
     @property
     def normalized_entropy(self) -> float:
-        """Log loss over that of always predicting the mean rate; below 1 is better than that."""
+        """Log loss divided by that of always predicting the mean rate. Below 1 is better than this constant."""
         return self.measures.normalized_entropy
 
     @property
     def calibration(self) -> float:
-        """Mean prediction over mean label; 1 is right on average."""
+        """Mean prediction divided by mean label. 1 is correct on average."""
         return self.measures.calibration
 
     @property
     def examples(self) -> int:
-        """How many were measured."""
+        """The number of examples measured."""
         return self.measures.examples
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures of the first task by name; None where one is not defined."""
+        """The figures of the first task by name; None if undefined."""
         return {**self.measures.as_dict(), "grouped_auc": self.grouped_auc}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -56,8 +56,8 @@ class Scores:
         names = self.names or tuple(str(number) for number in range(len(self.tasks)))
         groups = self.grouped or (None,) * len(self.tasks)
         return [
-            {"task": name, **measures.as_dict(), "grouped_auc": None if found is None else found.auc}
-            for name, measures, found in zip(names, self.tasks, groups, strict=True)
+            {"task": name, **measures.as_dict(), "grouped_auc": None if grouped is None else grouped.auc}
+            for name, measures, grouped in zip(names, self.tasks, groups, strict=True)
         ]
 
     def to_arrow(self) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Measures apart for each value of a key, such as a country or a day."""
+"""Separate measures for each value of a key, such as a country or a day."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gearshift.metrics.streaming import Measures
 
 
 class Slices:
-    """Measures apart for each value of a key: a country, a day. Keys beyond `limit` are one, `OTHER`."""
+    """Separate measures for each value of a key: a country, a day. Keys beyond `limit` are combined as `OTHER`."""
 
     OTHER = "(other)"
 
@@ -29,7 +29,7 @@ class Slices:
         probabilities: ArrayLike,
         weights: ArrayLike | None = None,
     ) -> NDArray[np.int32]:
-        """Returns for each example which of `measures` it went to."""
+        """Add a batch. Returns the index in `measures` for each example."""
         label, probability, weight = columns(labels, probabilities, weights)
         values, place = np.unique(np.asarray(keys), return_inverse=True)
         order = np.argsort(place, kind="stable")
@@ -46,7 +46,7 @@ class Slices:
 
     @classmethod
     def of(cls, measures: dict[Any, Measures]) -> Slices:
-        """Goes on with measures from a checkpoint."""
+        """Continue with measures from a checkpoint."""
         slices = cls()
         slices._of = dict(measures)
         slices._numbers = {key: number for number, key in enumerate(measures)}
@@ -54,7 +54,7 @@ class Slices:
 
     @property
     def measures(self) -> dict[Any, Measures]:
-        """By key, in the order of their first appearance."""
+        """The measures by key, in the order of first appearance."""
         return dict(self._of)
 
     def _key(self, value: Hashable) -> Hashable:
@@ -62,9 +62,9 @@ class Slices:
 
 
 def day_name(day: int | str) -> str:
-    """The date of a day counted from 1970-01-01, as keys of `Slices` are for days (epoch seconds // 86,400).
+    """The date of a day counted from 1970-01-01 (epoch seconds // 86,400), which is the key for days in `Slices`.
 
     >>> day_name(20_758)
     '2026-11-01'
     """
-    return day if isinstance(day, str) else str(np.datetime64(day, "D"))  # a name is `Slices.OTHER`
+    return day if isinstance(day, str) else str(np.datetime64(day, "D"))  # the only name is `Slices.OTHER`

@@ -1,7 +1,7 @@
-"""Measures of batches as they come, in constant memory; two of them can be merged.
+"""Streaming measures in constant memory; two of them can be merged.
 
-The AUC comes from a histogram over the logit of the prediction and says how far it can be off; whoever has all the
-predictions at hand can put the exact one in its place (`take_exact`).
+The AUC comes from a histogram over the logit of the prediction, with an error bound. A caller that has all predictions
+can replace it by the exact AUC (`take_exact`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gearshift.metrics.exact import entropy
 
 
 class AucHistogram:
-    """Clicks and non-clicks counted in bins of the prediction's logit: an AUC of any number of examples.
+    """Counts of clicks and non-clicks in bins of the predicted logit: an AUC of any number of examples.
 
-    Two predictions in one bin count as a tie, so the AUC is off by at most `bound`. Additions happen in the
-    order of the examples, so it does not matter how they were cut into batches.
+    Two predictions in one bin count as a tie, so the AUC is off by at most `bound`. Additions follow the order of the
+    examples, so the division into batches does not matter.
     """
 
     LIMIT = 16.0  # logits beyond +-16 share the outer bins
@@ -31,7 +31,7 @@ class AucHistogram:
         self.weights = np.zeros(2 * bins)  # of non-clicks, then of clicks
         self.squares = (
             self.weights
-        )  # of the weights, for the standard error; the same until a weight is not 1
+        )  # squared weights, for the standard error; the same array until a weight is not 1
 
     def update(self, labels: Doubles, logits: Doubles, weights: Doubles | None = None) -> None:
         place = (logits + self.LIMIT) * (self.bins / (2 * self.LIMIT))
@@ -63,19 +63,19 @@ class AucHistogram:
         return auc_of_bins(clicks, others)
 
     def bound(self) -> float:
-        """The exact AUC is within this of `auc()`."""
+        """The maximum distance of `auc()` from the exact AUC."""
         others, clicks = np.split(self.weights, 2)
         pairs = clicks.sum() * others.sum()
         return float((clicks * others).sum() / 2 / pairs) if pairs > 0 else math.nan
 
     def se(self) -> float:
-        """DeLong's standard error of the AUC, from the bins."""
+        """DeLong's standard error of the AUC, computed from the bins."""
         others, clicks = np.split(self.weights, 2)
         others_squared, clicks_squared = np.split(self.squares, 2)
         return auc_se_of_bins(clicks, others, clicks_squared, others_squared)
 
     def calibration_table(self) -> CalibrationTable:
-        """With the middle of its bin for each prediction: off by 0.03 % of it with 2^16 bins."""
+        """Uses the middle of each bin as prediction, which is off by 0.03 % with 2^16 bins."""
         others, clicks = np.split(self.weights, 2)
         squares = np.sum(np.split(self.squares, 2), axis=0)
         logits = (np.arange(self.bins) + 0.5) * (2 * self.LIMIT / self.bins) - self.LIMIT
@@ -83,7 +83,7 @@ class AucHistogram:
 
 
 class Measures:
-    """Takes predictions batch by batch; its figures can be read at any time. About 0.2 ms per 4096 examples.
+    """Takes predictions batch by batch. Its figures can be read at any time. About 0.2 ms per 4096 examples.
 
     >>> so_far = Measures()
     >>> so_far.update([0, 1, 0, 1], [0.1, 0.4, 0.4, 0.8])
@@ -106,11 +106,11 @@ class Measures:
         linear = (weight.sum(), weight @ label, weight @ probability, weighted.sum())
         squared = (weight @ weight, weight @ weighted, weighted @ weighted)
         self._sums += np.array((len(label), *linear, *squared), np.float64)
-        if not np.isnan(self._sums[4]):  # the AUC is nan with the log loss
+        if not np.isnan(self._sums[4]):  # if the log loss is nan, so is the AUC
             self._histogram.update(label, log_p - log_q, None if weights is None else weight)
 
     def merge(self, other: Measures) -> None:
-        """As if all that `other` has seen had been seen here too. Sums may differ in the last digits."""
+        """Add everything that `other` has counted. Sums may differ in the last digits."""
         self._exact = None
         self._histogram.merge(other._histogram)
         self._sums = self._sums + other._sums
@@ -121,8 +121,8 @@ class Measures:
         probabilities: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """AUC and calibration table are from now on those of these predictions: all that were seen here, at once."""
-        assert len(labels) == self.examples, "all that were seen"
+        """Replace AUC and calibration table by the exact ones. The predictions must be all that were counted."""
+        assert len(labels) == self.examples, "all predictions that were counted"
         if not math.isnan(self.logloss):
             self._exact = exact(labels, probabilities, weights)
 
@@ -153,7 +153,7 @@ class Measures:
 
     @property
     def auc_bound(self) -> float:
-        """How far `auc` may be from the exact one: 0 where it is exact."""
+        """The maximum distance of `auc` from the exact AUC; 0 if it is exact."""
         return 0.0 if self._exact is not None else self._histogram.bound()
 
     @property
@@ -169,23 +169,23 @@ class Measures:
 
     @property
     def normalized_entropy(self) -> float:
-        """The log loss over that of the constant rate: below 1 is better than knowing nothing."""
+        """Log loss divided by that of the constant rate: below 1 is better than predicting the rate."""
         return ratio(self.logloss, entropy(self.mean_label))
 
     @property
     def calibration(self) -> float:
-        """Mean prediction over mean label."""
+        """Mean prediction divided by mean label."""
         return ratio(self._sums[3], self._sums[2])
 
     @property
     def calibration_table(self) -> CalibrationTable:
-        """Predicted and observed for each tenth of the examples, from low to high predictions."""
+        """Predicted and observed rate for each tenth of the examples, from low to high predictions."""
         if self._exact is not None:
             return self._exact.calibration_table
         return () if math.isnan(self.logloss) else self._histogram.calibration_table()
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """All figures by name; None where one is not defined, as JSON knows no nan."""
+        """All figures by name; None if undefined, because JSON has no nan."""
         names = (
             "auc",
             "auc_se",
@@ -201,7 +201,7 @@ class Measures:
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def state(self) -> dict[str, NDArray[np.float64]]:
-        """All there is, for a checkpoint; `from_state` goes on with the same bits."""
+        """The full state, for a checkpoint. `from_state` continues with the same bits."""
         histogram = self._histogram
         state = {"sums": self._sums.copy(), "weights": histogram.weights.copy()}
         return (

@@ -1,7 +1,7 @@
-"""What is suspicious about the figures of a run or an evaluation: one sentence each, with what to do.
+"""Warnings about suspicious figures of a run or an evaluation, each with advice.
 
-All rules and their thresholds are here. A rule asks for enough examples; where it compares two figures, the difference
-must be several standard errors, more than chance explains. Knows measures, no data and no model.
+All rules and their thresholds are here. A rule requires enough examples. If it compares two figures, their difference
+must be several standard errors. This module knows measures, but no data and no model.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gearshift.metrics import Measures
 
 TOO_GOOD_AUC = 0.99
 FEWEST_EXAMPLES = 200
-FEWEST_CLICKS = 20  # and as many others
-GAP = 0.05  # of the AUC in training over that on held-out data
+FEWEST_CLICKS = 20  # and as many non-clicks
+GAP = 0.05  # AUC of training minus AUC on held-out data
 SURE = 3.0  # standard errors
-HARDLY_SEEN = 0.8  # of the examples have an id that is new
-WORSE_THAN_CONSTANT = 1.005  # NE, the log loss over that of the click rate itself; chance alone gives 1.002
+HARDLY_SEEN = 0.8  # share of examples with a new id
+WORSE_THAN_CONSTANT = 1.005  # NE, the log loss divided by that of the click rate; chance alone gives 1.002
 CALIBRATION = 0.8, 1.25
 
 
@@ -28,9 +28,9 @@ class Scored:
 
     part: str  # valid, test, training
     measures: Measures
-    task: str = ""  # where there are several
-    training: Measures | None = None  # of each training example before it was trained
-    unseen: Mapping[str, float] = field(default_factory=dict)  # by field: the share of examples with a new id
+    task: str = ""  # if there are several
+    training: Measures | None = None  # of each training example before the model was trained on it
+    unseen: Mapping[str, float] = field(default_factory=dict)  # by field: share of examples with a new id
 
     @property
     def where(self) -> str:
@@ -38,7 +38,7 @@ class Scored:
 
 
 def warnings_of(scored: Scored) -> list[str]:
-    """All that is suspicious; a label of one value leaves nothing else to say."""
+    """All warnings. If the label has only one value, this is the only warning."""
     if one := one_label(scored):
         return [one]
     rules = (too_good, worse_than_constant, below_training, hardly_seen, badly_calibrated)
@@ -46,12 +46,12 @@ def warnings_of(scored: Scored) -> list[str]:
 
 
 def one_label(scored: Scored) -> str | None:
-    found = scored.measures
-    if not found.examples or found.mean_label not in (0.0, 1.0):
+    measures = scored.measures
+    if not measures.examples or measures.mean_label not in (0.0, 1.0):
         return None
     return (
-        f"{scored.where}: the label is {found.mean_label:.0f} in all {found.examples:,} examples, so nothing can be "
-        "learned or measured there: check data.label and its `positive`, and how the data are split"
+        f"{scored.where}: the label is {measures.mean_label:.0f} in all {measures.examples:,} examples, so nothing can "
+        "be learned or measured there: check data.label and its `positive`, and how the data is split"
     )
 
 
@@ -59,29 +59,29 @@ def too_good(scored: Scored) -> Iterator[str]:
     if _enough(scored.measures) and scored.measures.auc > TOO_GOOD_AUC:
         yield (
             f"{scored.where}: an AUC of {scored.measures.auc:.4f} is too good for clicks: a feature probably knows the "
-            "label. Leave out what is only known after the click; `gearshift init FILE` looks at each column alone"
+            "label. Leave out what is only known after the click; `gearshift init FILE` checks each column separately"
         )
 
 
 def worse_than_constant(scored: Scored) -> Iterator[str]:
-    found = scored.measures
-    if _enough(found) and found.normalized_entropy > WORSE_THAN_CONSTANT:
+    measures = scored.measures
+    if _enough(measures) and measures.normalized_entropy > WORSE_THAN_CONSTANT:
         yield (
-            f"{scored.where}: NE is {found.normalized_entropy:.3f}, above 1: always predicting the click rate would be "
-            "better. Train longer if the run was short, fewer epochs if it was lower before (metrics.jsonl), otherwise "
-            "with a lower optimizer.dense.lr and optimizer.embeddings.lr"
+            f"{scored.where}: NE is {measures.normalized_entropy:.3f}, above 1: always predicting the click rate would "
+            "be better. Train longer if the run was short, fewer epochs if it was lower before (metrics.jsonl), "
+            "otherwise with a lower optimizer.dense.lr and optimizer.embeddings.lr"
         )
 
 
 def below_training(scored: Scored) -> Iterator[str]:
-    found, before = scored.measures, scored.training
-    if before is None or not (_enough(found) and _enough(before)):
+    measures, before = scored.measures, scored.training
+    if before is None or not (_enough(measures) and _enough(before)):
         return
-    gap, error = before.auc - found.auc, math.hypot(before.auc_se, found.auc_se)
+    gap, error = before.auc - measures.auc, math.hypot(before.auc_se, measures.auc_se)
     if gap > GAP and gap > SURE * error:
         yield (
-            f"{scored.where}: the AUC of {found.auc:.4f} is far below {before.auc:.4f}, that of the training examples "
-            "before they were trained: the held-out data are of another kind (other users, another time), or the model "
+            f"{scored.where}: the AUC of {measures.auc:.4f} is far below {before.auc:.4f}, that of the training "
+            "examples before training on them: the held-out data differs (other users, another time), or the model "
             "overfits after several epochs. Check data.split, or train fewer epochs"
         )
 
@@ -91,43 +91,43 @@ def hardly_seen(scored: Scored) -> Iterator[str]:
         if share > HARDLY_SEEN:
             yield (
                 f"{scored.where}: {100 * share:.0f} % of the examples have a `{name}` that training never saw, so this "
-                f"is the score for new ones. To measure known ones, split by time or with data.split={{by: hash, "
+                f"is the score for new values. To measure known ones, split by time or with data.split={{by: hash, "
                 "valid: 10%}"
             )
 
 
 def badly_calibrated(scored: Scored) -> Iterator[str]:
-    found, (low, high) = scored.measures, CALIBRATION
-    if not _enough(found) or low <= found.calibration <= high:
+    measures, (low, high) = scored.measures, CALIBRATION
+    if not _enough(measures) or low <= measures.calibration <= high:
         return
-    rate = found.mean_label
-    chance = math.sqrt((1 - rate) / (rate * found.examples))
-    if abs(found.calibration - 1) <= SURE * chance:
+    rate = measures.mean_label
+    chance = math.sqrt((1 - rate) / (rate * measures.examples))
+    if abs(measures.calibration - 1) <= SURE * chance:
         return
-    much = f"{100 * abs(found.calibration - 1):.0f} % {'more' if found.calibration > 1 else 'fewer'}"
+    much = f"{100 * abs(measures.calibration - 1):.0f} % {'more' if measures.calibration > 1 else 'fewer'}"
     known = (
         ""
         if scored.training is None
         else f" ({100 * scored.training.mean_label:.1f} % of the training examples)"
     )
     yield (
-        f"{scored.where}: calibration is {found.calibration:.2f}: the model predicts {much} clicks than there are, "
+        f"{scored.where}: calibration is {measures.calibration:.2f}: the model predicts {much} clicks than there are, "
         f"{100 * rate:.1f} %{known}. Train longer, or on data with the same click rate"
     )
 
 
 def end_of_grouped_file(words: str) -> str:
-    """Before the run: its validation data are the end of a file that is not in the order of time."""
+    """A warning before the run: its validation data is the end of a file that is not ordered by time."""
     return (
-        f"{words}, and the end of the file is for validation: it holds others than training does. Draw single examples "
-        "with data.split={by: hash, valid: 10%} (in Python split(hash=True)), or split by time"
+        f"{words}, and the end of the file is for validation: it differs from the training part. Select single "
+        "examples with data.split={by: hash, valid: 10%} (in Python split(hash=True)), or split by time"
     )
 
 
-def _enough(found: Measures) -> bool:
-    clicks = found.mean_label * found.examples
+def _enough(measures: Measures) -> bool:
+    clicks = measures.mean_label * measures.examples
     return (
-        found.examples >= FEWEST_EXAMPLES
-        and min(clicks, found.examples - clicks) >= FEWEST_CLICKS
-        and math.isfinite(found.auc)
+        measures.examples >= FEWEST_EXAMPLES
+        and min(clicks, measures.examples - clicks) >= FEWEST_CLICKS
+        and math.isfinite(measures.auc)
     )

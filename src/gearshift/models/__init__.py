@@ -1,111 +1,60 @@
-"""Models: plain `nn.Module`s from `Inputs` to logits, [B] or [B, T] for T tasks. They know no store.
+"""Models: plain `nn.Module`s that map `Inputs` to logits, [B] or [B, T] for T tasks. They do not know the store.
 
 inputs.py   what a model sees           layers.py   MLP, linear term, pairwise term, dropout
 shallow.py  LR, FM                      deep.py     DNN, Wide & Deep, DeepFM
 cross.py    DCN, DCN-V2                 dlrm.py     DLRM          din.py  DIN
 checks.py   what each needs of a schema  model.py   remembers how it was made
 first_weights.py   the weights that a run begins with
+settings.py   the settings of each model    registry.py   models by name
+
+Names are imported when first used: a config reads settings.py, and does without torch.
 """
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    from gearshift.models.cross import DCN as DCN
+    from gearshift.models.cross import DCNv2 as DCNv2
+    from gearshift.models.deep import DNN as DNN
+    from gearshift.models.deep import DeepFM as DeepFM
+    from gearshift.models.deep import WideDeep as WideDeep
+    from gearshift.models.din import DIN as DIN
+    from gearshift.models.dlrm import DLRM as DLRM
+    from gearshift.models.inputs import Fields as Fields
+    from gearshift.models.inputs import Inputs as Inputs
+    from gearshift.models.inputs import Needs as Needs
+    from gearshift.models.inputs import SequenceRows as SequenceRows
+    from gearshift.models.inputs import input_fields as input_fields
+    from gearshift.models.inputs import pad_rows as pad_rows
+    from gearshift.models.inputs import pool_rows as pool_rows
+    from gearshift.models.inputs import row_width as row_width
+    from gearshift.models.layers import MLP as MLP
+    from gearshift.models.layers import seed_dropout as seed_dropout
+    from gearshift.models.registry import MODELS as MODELS
+    from gearshift.models.registry import build as build
+    from gearshift.models.registry import parameters as parameters
+    from gearshift.models.registry import recipe as recipe
+    from gearshift.models.shallow import FM as FM
+    from gearshift.models.shallow import LR as LR
 
-from gearshift.data.schema import Schema
-from gearshift.errors import UserError, unknown_name
-from gearshift.models.cross import DCN, DCNv2
-from gearshift.models.deep import DNN, DeepFM, WideDeep
-from gearshift.models.din import DIN
-from gearshift.models.dlrm import DLRM
-from gearshift.models.inputs import (
-    Fields,
-    Inputs,
-    Needs,
-    SequenceRows,
-    input_fields,
-    pad_rows,
-    pool_rows,
-    row_width,
-)
-from gearshift.models.layers import MLP, seed_dropout
-from gearshift.models.model import Model
-from gearshift.models.shallow import FM, LR
-
-MODELS: dict[str, type[nn.Module]] = {
-    "lr": LR,
-    "fm": FM,
-    "dnn": DNN,
-    "wide_deep": WideDeep,
-    "deepfm": DeepFM,
-    "dcn": DCN,
-    "dcnv2": DCNv2,
-    "dlrm": DLRM,
-    "din": DIN,
+_HOMES = {
+    "cross": "DCN DCNv2",
+    "deep": "DNN DeepFM WideDeep",
+    "din": "DIN",
+    "dlrm": "DLRM",
+    "inputs": "Fields Inputs Needs SequenceRows input_fields pad_rows pool_rows row_width",
+    "layers": "MLP seed_dropout",
+    "registry": "MODELS build parameters recipe",
+    "shallow": "FM LR",
 }
-
-__all__ = [
-    "DCN",
-    "DIN",
-    "DLRM",
-    "DNN",
-    "FM",
-    "LR",
-    "MLP",
-    "MODELS",
-    "DCNv2",
-    "DeepFM",
-    "Fields",
-    "Inputs",
-    "Needs",
-    "SequenceRows",
-    "WideDeep",
-    "build",
-    "input_fields",
-    "pad_rows",
-    "parameters",
-    "pool_rows",
-    "recipe",
-    "row_width",
-    "seed_dropout",
-]
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = [*_MODULE_OF]
 
 
-def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) -> nn.Module:
-    """A model by its name in a config; a seed gives the same weights each time and leaves torch's alone."""
-    if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
-    known = parameters(name)
-    for param in params:
-        if param not in known:
-            if not known:
-                raise UserError(
-                    f"model {name} has no `{param}`: leave it out, or say model={name} for its defaults"
-                )
-            raise unknown_name(f"parameter of model {name}:", param, known)
-    if seed is None:
-        return MODELS[name](schema, **params)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MODELS[name](schema, **params)
-    object.__setattr__(model, "born", None)  # this seed stays, whatever that of the run is
-    return model
-
-
-def parameters(name: str) -> dict[str, Any]:
-    """What a model can be given beside the schema, with the defaults."""
-    arguments = inspect.signature(MODELS[name]).parameters.values()
-    return {a.name: a.default for a in arguments if a.name != "schema"}
-
-
-def recipe(model: nn.Module) -> tuple[str, dict[str, Any]] | None:
-    """(name, params) that `build` makes such a model from; None for a user's own module."""
-    names_of = {kind: name for name, kind in MODELS.items()}
-    return (
-        (names_of[type(model)], model.params)
-        if isinstance(model, Model) and type(model) in names_of
-        else None
-    )
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'gearshift.models' has no attribute {name!r}")
+    return getattr(import_module(f"gearshift.models.{_MODULE_OF[name]}"), name)

@@ -1,4 +1,4 @@
-"""What a model needs of a schema, said before the first batch: each function passes or raises `UserError`."""
+"""Checks of a model's requirements on the schema, before the first batch. Each raises `UserError` on failure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Pair = tuple[str, str]  # target field, history sequence
 
 def some_feature(model: str, schema: Schema, dim: int = 1) -> None:
     if not schema.features:
-        raise UserError(f"model {model} has nothing to learn from: the schema has no feature; add some")
+        raise UserError(f"model {model} has nothing to learn from: the schema has no features; add some")
     if not isinstance(dim, int) or dim < 1:
         raise UserError(f"model {model}: dim is the width of an embedding row, 1 or more, not {dim!r}")
 
 
 def some_rows(model: str, schema: Schema) -> None:
-    """For models that are made of products of rows, the row of all numbers being one."""
+    """For models that multiply rows; all numbers together count as one row."""
     rows = len(schema.fields) + (schema.numeric_width > 0)
     if not schema.fields or rows < 2:
         raise UserError(
@@ -29,7 +29,7 @@ def some_rows(model: str, schema: Schema) -> None:
 
 
 def one_width(model: str, schema: Schema, dim: int) -> None:
-    """For models that multiply rows of different fields with one another."""
+    """For models that multiply rows of different fields with each other."""
     for feature in input_fields(schema):
         width = row_width(schema, feature, dim)
         if width != dim:
@@ -42,7 +42,7 @@ def one_width(model: str, schema: Schema, dim: int) -> None:
 def histories(
     model: str, schema: Schema, targets: list[str] | None, named: list[str] | None, dim: int
 ) -> list[Pair]:
-    """Which field each history is compared with."""
+    """The pairs of target field and history sequence."""
     sequences = {f.name: f for f in schema.fields if isinstance(f, columns.Sequence)}
     if not sequences:
         raise UserError(f"model {model} needs a feature of type sequence; the schema has none")
@@ -72,8 +72,8 @@ def _shared_target(model: str, schema: Schema, sequence: columns.Sequence) -> st
     if schema.table(sequence) in {f.name for f in input_fields(schema, sequences=True)}:
         return schema.table(sequence)
     raise UserError(
-        f"model {model} does not know which field to compare sequence `{sequence.name}` with: name it "
-        f"(target: item_id), or give the sequence share_embedding"
+        f"model {model} does not know which field to compare sequence `{sequence.name}` with: set it "
+        f"(target: item_id), or set share_embedding for the sequence"
     )
 
 
@@ -86,6 +86,6 @@ def _check_pair(model: str, schema: Schema, pair: Pair, dim: int) -> None:
     widths = [row_width(schema, fields[name], dim) for name in pair]
     if widths[0] != widths[1]:
         raise UserError(
-            f"model {model} compares `{history}` (dim {widths[1]}) with `{target}` (dim {widths[0]}): give "
-            f"both one dim, best by share_embedding: {target}"
+            f"model {model} compares `{history}` (dim {widths[1]}) with `{target}` (dim {widths[0]}): use "
+            f"the same dim for both, preferably with share_embedding: {target}"
         )

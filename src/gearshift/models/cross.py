@@ -1,9 +1,8 @@
-"""DCN and DCN-V2: layers that multiply the input x0 with a projection of what came so far, and an MLP."""
+"""DCN and DCN-V2: layers that multiply the input x0 by a projection of the previous output, and an MLP."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs, aligned, join
 from gearshift.models.layers import MLP, flat_width, logits, output_linear
 from gearshift.models.model import Model
+from gearshift.models.settings import CrossSettings, MatrixCrossSettings, Structure
 
 
 class VectorCross(nn.Module):
@@ -56,18 +56,18 @@ class MatrixCross(nn.Module):
 
 
 class DCN(Model):
-    """Deep & Cross Network (Wang et al. 2017): vector crosses beside an MLP, a linear layer on top."""
+    """Deep & Cross Network (Wang et al. 2017): vector crosses and an MLP in parallel, with a linear output layer."""
 
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = CrossSettings.dim,
+        hidden: Sequence[int] = CrossSettings.hidden,
         *,
-        cross_layers: int = 3,
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        cross_layers: int = CrossSettings.cross_layers,
+        activation: str = CrossSettings.activation,
+        batch_norm: bool = CrossSettings.batch_norm,
+        dropout: float = CrossSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("dcn", schema, dim)
@@ -83,20 +83,20 @@ class DCN(Model):
 
 
 class DCNv2(Model):
-    """DCN-V2 (Wang et al. 2021): matrix crosses, the MLP beside them (`parallel`) or on top (`stacked`)."""
+    """DCN-V2 (Wang et al. 2021): matrix crosses with an MLP in parallel (`parallel`) or after them (`stacked`)."""
 
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = MatrixCrossSettings.dim,
+        hidden: Sequence[int] = MatrixCrossSettings.hidden,
         *,
-        cross_layers: int = 3,
+        cross_layers: int = MatrixCrossSettings.cross_layers,
         rank: int | None = None,
-        structure: Literal["parallel", "stacked"] = "parallel",
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        structure: Structure = MatrixCrossSettings.structure,
+        activation: str = MatrixCrossSettings.activation,
+        batch_norm: bool = MatrixCrossSettings.batch_norm,
+        dropout: float = MatrixCrossSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("dcnv2", schema, dim)

@@ -1,4 +1,4 @@
-"""DNN and its two companions that add a shallow side: Wide & Deep and DeepFM."""
+"""DNN, and two models that add a shallow part: Wide & Deep and DeepFM."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import MLP, InputMLP, LinearTerm, PairwiseTerm, flat_width, logits
 from gearshift.models.model import Model
+from gearshift.models.settings import DeepSettings
 
 
 class DNN(Model):
-    """An MLP over numbers and rows side by side: the deep side of Wide & Deep."""
+    """An MLP over concatenated numbers and rows: the deep part of Wide & Deep."""
 
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = DeepSettings.dim,
+        hidden: Sequence[int] = DeepSettings.hidden,
         *,
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        activation: str = DeepSettings.activation,
+        batch_norm: bool = DeepSettings.batch_norm,
+        dropout: float = DeepSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("dnn", schema, dim)
@@ -44,19 +45,19 @@ class DNN(Model):
 
 
 class WideDeep(Model):
-    """Linear term + DNN (Cheng et al. 2016, equation 3). Crossed columns are features of the data."""
+    """Linear term + DNN (Cheng et al. 2016, equation 3). Crossed columns must be features of the data."""
 
     linear = True
 
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = DeepSettings.dim,
+        hidden: Sequence[int] = DeepSettings.hidden,
         *,
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        activation: str = DeepSettings.activation,
+        batch_norm: bool = DeepSettings.batch_norm,
+        dropout: float = DeepSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("wide_deep", schema, dim)
@@ -84,12 +85,12 @@ class DeepFM(Model):
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = DeepSettings.dim,
+        hidden: Sequence[int] = DeepSettings.hidden,
         *,
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        activation: str = DeepSettings.activation,
+        batch_norm: bool = DeepSettings.batch_norm,
+        dropout: float = DeepSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("deepfm", schema, dim)

@@ -1,6 +1,6 @@
-"""DIN (Zhou et al. 2018): each item of a history counts as much as it has to do with the target item.
+"""DIN (Zhou et al. 2018): attention weights each item of a history by its relevance to the target item.
 
-Other fields and numbers go beside; a sequence that is no history is averaged.
+Other fields and numbers are concatenated. A sequence that is not a history is averaged.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs, SequenceRows, aligned, join, row_width
 from gearshift.models.layers import MLP, flat_width, logits
 from gearshift.models.model import Model
+from gearshift.models.settings import DINSettings
 
 
 class DIN(Model):
-    """`history` names a sequence (or several), `target` the field each is compared with.
+    """`history` names one or more sequences, `target` the field that each is compared with.
 
-    By default every sequence is a history and its target is the field whose table it shares.
+    By default every sequence is a history, and its target is the field whose table it shares.
     """
 
     sequences = True
@@ -28,16 +29,16 @@ class DIN(Model):
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (400, 400),
+        dim: int = DINSettings.dim,
+        hidden: Sequence[int] = DINSettings.hidden,
         *,
         target: str | Sequence[str] | None = None,
         history: str | Sequence[str] | None = None,
-        attention: Sequence[int] = (64,),
-        attention_activation: str = "dice",
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        attention: Sequence[int] = DINSettings.attention,
+        attention_activation: str = DINSettings.attention_activation,
+        activation: str = DINSettings.activation,
+        batch_norm: bool = DINSettings.batch_norm,
+        dropout: float = DINSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("din", schema, dim)
@@ -69,7 +70,7 @@ class DIN(Model):
 class Attention(nn.Module):
     """[B, D]: sum over the history of a(item, target) item; a is a small MLP, not normalized (equation 3).
 
-    It runs on the items that exist, so that padding costs nothing and does not reach Dice's statistics.
+    It runs only on existing items, so padding costs nothing and does not affect the statistics of Dice.
     """
 
     def __init__(self, width: int, hidden: Sequence[int], activation: str) -> None:
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         example_N = present_N // length
         items_ND = history.rows.reshape(batch * length, width).index_select(0, present_N)
         targets_ND = target_BD.index_select(0, example_N)
-        # Figure 2 also feeds their difference; the linear layer makes it from the first two by itself.
+        # Figure 2 also uses their difference, but the linear layer can compute it from the first two.
         weights_N1 = self.unit(torch.cat([targets_ND, items_ND, targets_ND * items_ND], 1))
         return torch.zeros_like(target_BD).index_add(0, example_N, items_ND * weights_N1)
 

@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al. 2019): the numbers become one more row, all rows are multiplied, an MLP on top."""
+"""DLRM (Naumov et al. 2019): the numbers become one more row, all pairs of rows are multiplied, an MLP on top."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs, aligned
 from gearshift.models.layers import MLP, logits
 from gearshift.models.model import Model
+from gearshift.models.settings import DLRMSettings
 
 
 class DLRM(Model):
-    """`bottom` are the hidden widths below, a last layer as wide as a row is added; `hidden` is the top MLP.
+    """`bottom` has the hidden widths of the bottom MLP, which ends with the width of a row; `hidden` is the top MLP.
 
-    Without numeric features there is no bottom MLP, and the top one starts from the products alone.
+    Without numeric features there is no bottom MLP, and the top MLP gets only the products.
     """
 
     def __init__(
         self,
         schema: Schema,
-        dim: int = 16,
-        hidden: Sequence[int] = (512, 256),
+        dim: int = DLRMSettings.dim,
+        hidden: Sequence[int] = DLRMSettings.hidden,
         *,
-        bottom: Sequence[int] = (512, 256),
-        activation: str = "relu",
-        batch_norm: bool = False,
-        dropout: float = 0.0,
+        bottom: Sequence[int] = DLRMSettings.bottom,
+        activation: str = DLRMSettings.activation,
+        batch_norm: bool = DLRMSettings.batch_norm,
+        dropout: float = DLRMSettings.dropout,
     ) -> None:
         super().__init__()
         checks.some_feature("dlrm", schema, dim)
@@ -40,7 +41,7 @@ class DLRM(Model):
         rows, first = len(schema.fields), 0
         self.bottom: MLP | None = None
         if schema.numeric_width:
-            # The row made of the numbers is rectified like the layers before it, as in the authors' code.
+            # The row of the numbers is rectified like the layers before it, as in the authors' code.
             self.bottom = MLP(
                 schema.numeric_width, [*bottom, dim], activation=activation, batch_norm=batch_norm
             )
@@ -63,7 +64,7 @@ class DLRM(Model):
 
 
 class PairProducts(nn.Module):
-    """[B, F, D] -> [B, width]: `first` floats of row 0, <row i, row j> for all i > j, zeros to align."""
+    """[B, F, D] -> [B, width]: `first` floats of row 0, <row i, row j> for all i > j, zeros for alignment."""
 
     lower: Tensor
     mirror: Tensor
@@ -84,9 +85,9 @@ class PairProducts(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    # By hand because indexing's own backward scatters element by element: on one thread, 4096 x 27 x 16, both
-    # ways take about a third of the time of [:, i, j] and .65 to .8 of index_select's.
-    # Here: one batched product and one gather each way, written where the top MLP reads.
+    # Written by hand because the backward pass of indexing scatters element by element. On one thread and
+    # 4096 x 27 x 16, forward and backward take about a third of the time of [:, i, j] and .65 to .8 of index_select.
+    # This version uses one batched product and one gather in each direction, and writes into the top MLP's input.
     @staticmethod
     def forward(ctx: Any, rows_BFD: Tensor, lower: Tensor, mirror: Tensor, first: int, width: int) -> Tensor:
         ctx.save_for_backward(rows_BFD, mirror)
@@ -106,6 +107,6 @@ class _Products(torch.autograd.Function):
         grad_pairs = grad[:, ctx.first : ctx.first + ctx.pairs]
         cells = torch.gather(grad_pairs, 1, mirror.expand(batch, -1)).view(batch, rows, rows)
         cells.diagonal(dim1=1, dim2=2).zero_()
-        grad_BFD = torch.bmm(cells, rows_BFD)  # d<r_i, r_j> reaches r_i with r_j and r_j with r_i
+        grad_BFD = torch.bmm(cells, rows_BFD)  # the gradient of <r_i, r_j> is r_j for r_i and r_i for r_j
         grad_BFD[:, 0, : ctx.first] += grad[:, : ctx.first]
         return grad_BFD, None, None, None, None

@@ -1,10 +1,10 @@
-"""The dense weights that a run begins with (docs/adr/0018-first-weights.md).
+"""The initial dense weights of a run (docs/adr/0018-first-weights.md).
 
-A run begins with the weights that the user gave the module, never with those that an earlier run or `gs.load` left in
-it: the embedding rows that belong to those are not in the module, so going on with them would be half a model. A model
-of `gs.models` that is as it was made gets the weights of the run's seed. `warm_start` takes the module as it is.
+A run begins with the weights that the user gave the module, never with those that an earlier run or `gs.load` left
+in it: their embedding rows are not in the module, so continuing from them would use half a model. An unchanged model
+of `gs.models` gets the weights of the run's seed. `warm_start` uses the module as it is.
 
-Knows modules, no run: whoever writes weights into a module says so with `written`.
+This module knows no runs. Code that writes weights into a module reports it with `written`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Tensors = dict[str, Tensor]
 @dataclass
 class _Known:
     first: Tensors  # as the user gave it
-    left: int | None = None  # checksum of what Gearshift left in it; None while a run trains it
+    left: int | None = None  # checksum of the weights that Gearshift left in it; None while a run trains it
 
 
 _known: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 
 
 def begin(model: nn.Module | Callable[[], nn.Module], seed: int, *, warm_start: bool = False) -> nn.Module:
-    """The module with the weights that a run begins with. A function is called under the seed to make it."""
+    """The module with the initial weights of a run. A function is called under the seed to create the module."""
     if not isinstance(model, nn.Module):
         return _made(model, seed)
     known = _known.get(model)
     if known is not None and known.left is None:
         raise UserError(
-            f"this {type(model).__name__} is being trained by another run: make a module for each run, or wait for it"
+            f"this {type(model).__name__} is being trained by another run: use one module per run, or wait for it"
         )
     if not warm_start:
         if known is not None and known.left == _checksum(model):
@@ -54,12 +54,12 @@ def begin(model: nn.Module | Callable[[], nn.Module], seed: int, *, warm_start: 
 
 
 def remember(model: nn.Module) -> None:
-    """Before weights are written into a module other than by a run that `begin` knows of."""
+    """Call this before weights are written into a module outside a run that `begin` knows."""
     _known.setdefault(model, _Known(_copy(model)))
 
 
 def written(model: nn.Module) -> None:
-    """What is in the module now is Gearshift's work, not the user's."""
+    """Record that the current weights of the module come from Gearshift, not from the user."""
     known = _known.get(model)
     if known is not None:
         known.left = _checksum(model)
@@ -67,19 +67,19 @@ def written(model: nn.Module) -> None:
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     if not callable(make):
-        raise UserError(f"a model is an nn.Module, or a function that makes one, not a {type(make).__name__}")
+        raise UserError(
+            f"the model must be an nn.Module or a function that returns one, not a {type(make).__name__}"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make()
     if not isinstance(model, nn.Module):
-        raise UserError(
-            f"the function that makes the model returned a {type(model).__name__}, not an nn.Module"
-        )
+        raise UserError(f"the model function returned a {type(model).__name__}, not an nn.Module")
     return model
 
 
 def _draw_again(model: nn.Module, seed: int) -> None:
-    """Of a model of ours that nobody has changed since it was made."""
+    """Initialise a built-in model again, if it is unchanged since its construction."""
     if not isinstance(model, Model) or model.born is None or not model.is_built_in:
         return
     with torch.random.fork_rng(devices=[]):
@@ -109,10 +109,10 @@ def _same(ours: Tensors, theirs: Tensors) -> bool:
 
 
 def _checksum(model: nn.Module) -> int:
-    """Of names, shapes and bits."""
-    found = 0
+    """The checksum of names, shapes and bits."""
+    checksum = 0
     for name, tensor in _tensors(model).items():
-        found = zlib.crc32(f"{name} {list(tensor.shape)}".encode(), found)
+        checksum = zlib.crc32(f"{name} {list(tensor.shape)}".encode(), checksum)
         bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        found = zlib.crc32(bits.data, found)
-    return found
+        checksum = zlib.crc32(bits.data, checksum)
+    return checksum

@@ -1,11 +1,11 @@
-"""What a model sees: numbers and embedding rows, already looked up and expanded.
+"""The inputs of a model: numbers and embedding rows, already looked up and expanded.
 
     x.numeric                    [B, N]     after the schema's transforms, vectors included
     x.fields                     [B, F, D]  one row per field, schema order; x.fields["country"] -> [B, D]
     x.sequences["recent_items"]  .rows [B, L, D]  .mask [B, L]
-    x.linear                     [B, F]     the width-1 part of each field's row, for models that ask for it
+    x.linear                     [B, F]     the width-1 part of each field's row, if the model needs it
 
-A module says what it wants in class or instance attributes (`Needs`). Nothing here knows a store, an id or a
+A module declares its requirements in class or instance attributes (`Needs`). Nothing here knows a store, an id or a
 file. The functions at the end turn the rows of ragged fields into these shapes and are differentiable.
 """
 
@@ -25,16 +25,16 @@ from gearshift.errors import UserError
 
 @dataclass(frozen=True)
 class Needs:
-    """What a module asks of the rows; attributes of a user's own module say so, with these defaults."""
+    """A module's requirements on its inputs. A custom module overrides these defaults with attributes."""
 
-    dim: int = 16  # width of an embedding row, unless the feature has its own
+    dim: int = 16  # width of an embedding row, unless the feature sets it
     embedding: bool = True  # False: only the linear part (LR)
     linear: bool = False  # also a width-1 part per field
-    sequences: bool = False  # True: `Inputs.sequences`; False: sequences arrive mean-pooled, as fields
+    sequences: bool = False  # True: `Inputs.sequences`; False: sequences are mean-pooled into fields
 
     @staticmethod
     def of(module: nn.Module) -> Needs:
-        """What the attributes of a module ask for."""
+        """The requirements declared by a module's attributes."""
         return Needs(
             int(getattr(module, "dim", 16)),
             bool(getattr(module, "embedding", True)),
@@ -44,20 +44,20 @@ class Needs:
 
 
 def input_fields(schema: Schema, *, sequences: bool = False) -> tuple[columns.Field, ...]:
-    """What arrives in `Inputs.fields`, in order: all fields, or all but sequences where these come apart."""
+    """The features in `Inputs.fields`, in order: all fields, or all except sequences if these are separate."""
     return tuple(f for f in schema.fields if not (sequences and isinstance(f, columns.Sequence)))
 
 
 def row_width(schema: Schema, feature: columns.Field, dim: int) -> int:
-    """The same for stores and models: `Schema.row_width`."""
+    """The width of a field's rows, for stores and models alike: `Schema.row_width`."""
     return schema.row_width(feature, dim)
 
 
 class Fields:
-    """One embedding row per field: behaves like a tensor [B, F, D] and is read by name as well.
+    """One embedding row per field. Behaves like a tensor [B, F, D] and can also be indexed by name.
 
-    Made from one tensor, or from one [B, D] tensor per field, of any widths. With different widths there is
-    no [B, F, D]; names and `flatten(1)` work all the same.
+    Created from one tensor, or from one [B, D] tensor per field with any widths. If widths differ, there is no
+    [B, F, D] tensor, but names and `flatten(1)` still work.
     """
 
     def __init__(self, names: Sequence[str], rows: Tensor | Sequence[Tensor]) -> None:
@@ -68,7 +68,7 @@ class Fields:
 
     @property
     def tensor(self) -> Tensor:
-        """[B, F, D]; no copy when it was made from one tensor."""
+        """[B, F, D]; no copy if it was created from one tensor."""
         if not isinstance(self._rows, Tensor):
             self._check_one_width(self._rows)
             self._rows = torch.stack(self._rows, 1)
@@ -87,13 +87,13 @@ class Fields:
             )
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """`flatten(1)` is [B, sum of widths]: a view when made from one tensor, one copy otherwise."""
+        """`flatten(1)` is [B, sum of widths]: a view if created from one tensor, otherwise a copy."""
         if isinstance(self._rows, Tensor) or start_dim != 1 or end_dim not in (-1, 2):
             return self.tensor.flatten(start_dim, end_dim)
         return torch.cat(self._rows, 1) if len(self._rows) > 1 else self._rows[0]
 
     def flat_parts(self) -> list[Tensor]:
-        """What `torch.cat(..., 1)` joins to `flatten(1)`: saves a copy before another cat."""
+        """The parts that `torch.cat(..., 1)` joins to `flatten(1)`. Avoids a copy before another cat."""
         return [self._rows.flatten(1)] if isinstance(self._rows, Tensor) else self._rows
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -105,7 +105,7 @@ class Fields:
         return self._rows[:, at] if isinstance(self._rows, Tensor) else self._rows[at]
 
     def __len__(self) -> int:
-        """B, as for a tensor; the number of fields is `len(x.fields.names)`."""
+        """B, as for a tensor. The number of fields is `len(x.fields.names)`."""
         return len(self._rows) if isinstance(self._rows, Tensor) else len(self._rows[0])
 
     def __getattr__(self, name: str) -> Any:
@@ -146,7 +146,7 @@ class Fields:
 
 
 def _tensors(value: Any) -> Any:
-    """The same structure of arguments, with plain tensors in the place of `Fields`."""
+    """The same structure of arguments, with plain tensors instead of `Fields`."""
     if isinstance(value, Fields):
         return value.tensor
     if isinstance(value, dict):
@@ -158,7 +158,7 @@ def _tensors(value: Any) -> Any:
 
 @dataclass
 class SequenceRows:
-    """A sequence per example, padded at its end; rows where `mask` is False are zero and mean nothing."""
+    """A sequence per example, padded at the end. Rows with a False `mask` are zero padding."""
 
     rows: Tensor  # [B, L, D]
     mask: Tensor  # [B, L] bool
@@ -171,22 +171,22 @@ class SequenceRows:
 
 @dataclass
 class Inputs:
-    """What a model gets for a batch: numbers, and the embedding rows of each field."""
+    """The inputs of a model for one batch: numbers, and the embedding rows of each field."""
 
     numeric: Tensor  # [B, N], after the schema's transforms
-    fields: Fields  # [B, F, D] in the order of the schema; x.fields["country"] is [B, D]
+    fields: Fields  # [B, F, D] in schema order; x.fields["country"] is [B, D]
     sequences: dict[str, SequenceRows] = field(
         default_factory=dict
     )  # by name, if the module has `sequences = True`
-    linear: Tensor | None = None  # [B, F], one more number per field, if the module has `linear = True`
+    linear: Tensor | None = None  # [B, F], one extra number per field, if the module has `linear = True`
 
     def flat(self) -> Tensor:
-        """[B, N + sum of widths]: numbers, then fields; what an MLP starts from. One copy, or none."""
+        """[B, N + sum of widths]: numbers, then fields; the input of an MLP. At most one copy."""
         parts = [p for p in (self.numeric, *self.fields.flat_parts()) if p.shape[1]]
         return torch.cat(parts, 1) if len(parts) > 1 else (parts[0] if parts else self.numeric)
 
 
-ALIGN = 16  # the gradient of an input of odd width takes 1.6x as long (4096 x 367 against 368, one thread)
+ALIGN = 16  # an odd input width makes its gradient 1.6x slower (4096 x 367 against 368, one thread)
 
 
 def aligned(width: int) -> int:
@@ -194,19 +194,19 @@ def aligned(width: int) -> int:
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """[B, W]: the parts side by side, then zeros up to an aligned width; their weights never move."""
+    """[B, W]: the parts concatenated, then zeros up to an aligned width. The weights of the zeros never change."""
     width = sum(part.shape[1] for part in parts)
     gap = parts[0].new_zeros(len(parts[0]), aligned(width) - width)
     return torch.cat([*parts, gap], 1)
 
 
 def pool_rows(rows_ND: Tensor, offsets: Tensor, mode: Literal["mean", "sum"] = "mean") -> Tensor:
-    """[B, D] from B ragged examples: rows [offsets[i], offsets[i + 1]) become one; zeros for none."""
+    """[B, D] from B ragged examples: pools rows [offsets[i], offsets[i + 1]); zeros if there are none."""
     return _Pool.apply(rows_ND, offsets, mode)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class _Pool(torch.autograd.Function):
-    # embedding_bag's own backward sorts indices that are sorted already; ours is one gather.
+    # The backward pass of embedding_bag sorts indices that are already sorted; ours is one gather.
     @staticmethod
     def forward(ctx: Any, rows_ND: Tensor, offsets: Tensor, mode: str) -> Tensor:
         ctx.save_for_backward(offsets)
@@ -226,7 +226,7 @@ class _Pool(torch.autograd.Function):
 
 
 def pad_rows(rows_ND: Tensor, offsets: Tensor, max_len: int) -> SequenceRows:
-    """[B, L, D] from B ragged examples; L is the longest here, 1 to `max_len`; longer ones lose their end."""
+    """[B, L, D] from B ragged examples. L is the longest length, 1 to `max_len`; longer examples are truncated."""
     lengths = offsets.diff()
     batch, longest = len(lengths), int(lengths.max()) if len(lengths) else 0
     length = max(1, min(longest, max_len))

@@ -1,7 +1,7 @@
-"""The pieces that several models are made of: a multilayer perceptron, the linear term, pairwise products.
+"""Layers shared by several models: multilayer perceptron, linear term, pairwise products.
 
-Plain modules over plain tensors. First weights come from torch's generator (`torch.manual_seed`, or the
-`seed` of `models.build`): He for layers before a rectifier, Xavier for the others, zero biases.
+These are plain modules over plain tensors. Initial weights come from torch's generator (`torch.manual_seed`, or the
+`seed` of `models.build`): He for layers before a rectifier, Xavier for others, zero biases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Dice(nn.Module):
         return x * (p + self.alpha * (1 - p))
 
 
-# relu in place: no layer before it needs its own output in the backward pass; saves an allocation.
+# relu in place saves an allocation: no layer before it needs its output in the backward pass.
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "relu": lambda width: nn.ReLU(inplace=True),
     "prelu": lambda width: nn.PReLU(width),
@@ -44,7 +44,7 @@ RECTIFIERS = ("relu", "prelu", "dice", "gelu", "silu")
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalization that lets less than two examples pass, by the running statistics: a last batch."""
+    """Batch normalization that uses running statistics for a batch of fewer than two examples, such as the last one."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) < 2:
@@ -74,7 +74,7 @@ class Dropout(nn.Module):
 
 
 def seed_dropout(module: nn.Module, seed: int) -> None:
-    """Fixes what the next forward pass drops: the same seed, the same zeros, whatever other threads draw."""
+    """Seed the dropout of the next forward pass: the same seed gives the same zeros, regardless of other threads."""
     layers = [m for m in module.modules() if isinstance(m, Dropout)]
     for number, layer in enumerate(layers):
         layer.seed = (seed * len(layers) + number) % 2**63
@@ -134,9 +134,9 @@ def output_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class InputLinear(nn.Module):
-    """A linear layer over `Inputs.flat()`, its weights cut into those of numbers and those of rows.
+    """A linear layer over `Inputs.flat()` with separate weights for numbers and rows.
 
-    Spares joining the two, the gradient of the numbers that nobody reads, and a copy of the rows' gradient.
+    This avoids joining the two, computing the unused gradient of the numbers, and copying the rows' gradient.
     """
 
     def __init__(self, whole: nn.Linear, numbers: int) -> None:
@@ -155,7 +155,7 @@ class InputLinear(nn.Module):
 
 
 class InputMLP(nn.Module):
-    """An MLP over `Inputs.flat()`, its first layer an `InputLinear`."""
+    """An MLP over `Inputs.flat()` whose first layer is an `InputLinear`."""
 
     def __init__(self, schema: Schema, mlp: MLP) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def logits(scores_BT: Tensor) -> Tensor:
 
 
 class TaskSum(nn.Module):
-    """[B, K] -> [B, T]: the plain sum for one task; for several, each has its weights, learned, born 1."""
+    """[B, K] -> [B, T]: the plain sum for one task. For several tasks, each has learned weights, initially 1."""
 
     def __init__(self, width: int, tasks: int) -> None:
         super().__init__()
@@ -192,13 +192,13 @@ class TaskSum(nn.Module):
 
 
 class LinearTerm(nn.Module):
-    """[B, T]: bias + weighted numbers + the width-1 row parts of fields. LR, and FM's first order."""
+    """[B, T]: bias + weighted numbers + width-1 row parts of the fields. LR, and the first order of FM."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         tasks = len(schema.labels)
         self.numeric = nn.Linear(schema.numeric_width, tasks) if schema.numeric_width else None
-        if self.numeric:  # like the rows' linear parts: a random start would have to be unlearned first
+        if self.numeric:  # zero, like the rows' linear parts: random values would have to be unlearned first
             nn.init.zeros_(self.numeric.weight)
             nn.init.zeros_(self.numeric.bias)
         self.bias = None if self.numeric else nn.Parameter(torch.zeros(tasks))
@@ -208,7 +208,7 @@ class LinearTerm(nn.Module):
         scores_BT = self.numeric(x.numeric) if self.numeric else self.bias
         if self.fields:
             assert x.linear is not None, (
-                "the model asked for the linear part (linear = True) and did not get it"
+                "the model requires the linear part (linear = True), but the inputs have none"
             )
             scores_BT = self.fields(x.linear) + scores_BT
         assert isinstance(scores_BT, Tensor)

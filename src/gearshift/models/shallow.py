@@ -1,4 +1,4 @@
-"""LR and FM: models whose weights are, but for the numbers', all in the rows."""
+"""LR and FM: models with all weights in the rows, except those of the numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs
 from gearshift.models.layers import LinearTerm, PairwiseTerm, logits
 from gearshift.models.model import Model
+from gearshift.models.settings import EmbeddingSettings
 
 
 class LR(Model):
@@ -31,7 +32,7 @@ class FM(Model):
 
     linear = True
 
-    def __init__(self, schema: Schema, dim: int = 16) -> None:
+    def __init__(self, schema: Schema, dim: int = EmbeddingSettings.dim) -> None:
         super().__init__()
         checks.some_feature("fm", schema, dim)
         checks.one_width("fm", schema, dim)

@@ -1,91 +1,65 @@
-"""Optimizers of the dense parameters, by name. Those of embedding rows live in the row store.
+"""Optimizers of the dense parameters, by name. Optimizers of embedding rows are part of the row store.
 
 `SGD` ... `AdamW`, `DenseLARS`, `DenseLAMB` and `VarianceReduced` step Gearshift's flat buffer. `LARS`, `LAMB`, `VRSGD`,
 `VRMomentum`, `VRAdam`, `VRLARS` and `VRLAMB` are `torch.optim.Optimizer`s for any PyTorch model, with the same rules.
+Names are imported when first used: `rule_settings` and `schedule`, which a config reads, do without torch.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import fields
-from numbers import Real
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from gearshift.errors import UserError, unknown_name
-from gearshift.optim.first_order import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Momentum, State, clip_norm
-from gearshift.optim.gsnr import GSNR, LayerStatistics, Ratios
-from gearshift.optim.large_batch import DenseLAMB, DenseLARS
-from gearshift.optim.layout import Layout, bind
-from gearshift.optim.schedule import Schedule
-from gearshift.optim.spread import SharedSums, ShiftedSums, Spread, spread_of
-from gearshift.optim.torch.optimizers import LAMB, LARS, VRLAMB, VRLARS, VRSGD, VRAdam, VRMomentum
-from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced, variance_reduced
+if TYPE_CHECKING:
+    from gearshift.optim.first_order import SGD as SGD
+    from gearshift.optim.first_order import Adagrad as Adagrad
+    from gearshift.optim.first_order import Adam as Adam
+    from gearshift.optim.first_order import AdamW as AdamW
+    from gearshift.optim.first_order import DenseOptimizer as DenseOptimizer
+    from gearshift.optim.first_order import Momentum as Momentum
+    from gearshift.optim.first_order import State as State
+    from gearshift.optim.first_order import clip_norm as clip_norm
+    from gearshift.optim.gsnr import GSNR as GSNR
+    from gearshift.optim.gsnr import LayerStatistics as LayerStatistics
+    from gearshift.optim.gsnr import Ratios as Ratios
+    from gearshift.optim.large_batch import DenseLAMB as DenseLAMB
+    from gearshift.optim.large_batch import DenseLARS as DenseLARS
+    from gearshift.optim.layout import Layout as Layout
+    from gearshift.optim.layout import bind as bind
+    from gearshift.optim.registry import LAYER_WISE as LAYER_WISE
+    from gearshift.optim.registry import OPTIMIZERS as OPTIMIZERS
+    from gearshift.optim.registry import build as build
+    from gearshift.optim.schedule import Schedule as Schedule
+    from gearshift.optim.spread import SharedSums as SharedSums
+    from gearshift.optim.spread import ShiftedSums as ShiftedSums
+    from gearshift.optim.spread import Spread as Spread
+    from gearshift.optim.spread import spread_of as spread_of
+    from gearshift.optim.torch.optimizers import LAMB as LAMB
+    from gearshift.optim.torch.optimizers import LARS as LARS
+    from gearshift.optim.torch.optimizers import VRLAMB as VRLAMB
+    from gearshift.optim.torch.optimizers import VRLARS as VRLARS
+    from gearshift.optim.torch.optimizers import VRSGD as VRSGD
+    from gearshift.optim.torch.optimizers import VRAdam as VRAdam
+    from gearshift.optim.torch.optimizers import VRMomentum as VRMomentum
+    from gearshift.optim.variance_reduced import VARIANCE_REDUCED as VARIANCE_REDUCED
+    from gearshift.optim.variance_reduced import VarianceReduced as VarianceReduced
 
-OPTIMIZERS: dict[str, type[SGD | Momentum | Adagrad | Adam | AdamW]] = {
-    "sgd": SGD,
-    "momentum": Momentum,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "adamw": AdamW,
+_HOMES = {
+    "first_order": "SGD Adagrad Adam AdamW DenseOptimizer Momentum State clip_norm",
+    "gsnr": "GSNR LayerStatistics Ratios",
+    "large_batch": "DenseLAMB DenseLARS",
+    "layout": "Layout bind",
+    "registry": "LAYER_WISE OPTIMIZERS build",
+    "schedule": "Schedule",
+    "spread": "SharedSums ShiftedSums Spread spread_of",
+    "torch.optimizers": "LAMB LARS VRLAMB VRLARS VRSGD VRAdam VRMomentum",
+    "variance_reduced": "VARIANCE_REDUCED VarianceReduced",
 }
-LAYER_WISE: dict[str, type[DenseLARS | DenseLAMB]] = {
-    "lars": DenseLARS,
-    "lamb": DenseLAMB,
-}  # need `.on(layout)`
-
-NUMBERS = ("lr", "l2", "weight_decay", "eps", "eta", "initial", "beta1", "beta2", "beta3", "momentum")
-
-__all__ = [
-    "GSNR",
-    "LAMB",
-    "LARS",
-    "LAYER_WISE",
-    "OPTIMIZERS",
-    "SGD",
-    "VARIANCE_REDUCED",
-    "VRLAMB",
-    "VRLARS",
-    "VRSGD",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "DenseLAMB",
-    "DenseLARS",
-    "DenseOptimizer",
-    "LayerStatistics",
-    "Layout",
-    "Momentum",
-    "Ratios",
-    "Schedule",
-    "SharedSums",
-    "ShiftedSums",
-    "Spread",
-    "State",
-    "VRAdam",
-    "VRMomentum",
-    "VarianceReduced",
-    "bind",
-    "build",
-    "clip_norm",
-    "spread_of",
-]
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = [*_MODULE_OF]
 
 
-def build(name: str, **params: Any) -> DenseOptimizer:
-    """`build("adam", lr=1e-3)`; unknown names are a `UserError` with the nearest."""
-    for param, value in params.items():
-        below = 1.0 if param in ("beta1", "beta2", "beta3", "momentum") else math.inf
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if param in NUMBERS and not (number and 0 <= value < below):
-            limits = "0 or more" if below > 1 else "from 0 to below 1"
-            raise UserError(f"optimizer {name}: {param} is {limits}, not {value!r}")
-    if name in VARIANCE_REDUCED:
-        return variance_reduced(name, **params)
-    rules = OPTIMIZERS | LAYER_WISE
-    if name not in rules:
-        raise unknown_name("optimizer", name, [*rules, *VARIANCE_REDUCED])
-    known = [f.name for f in fields(rules[name]) if f.name != "layout"]
-    for param in params:
-        if param not in known:
-            raise unknown_name(f"parameter of optimizer {name}:", param, known)
-    return rules[name](**params)
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'gearshift.optim' has no attribute {name!r}")
+    return getattr(import_module(f"gearshift.optim.{_MODULE_OF[name]}"), name)

@@ -1,13 +1,13 @@
-"""What becomes of the rates when the batch grows by a factor: named rules, pure.
+"""Named rules that scale the learning rates when the batch grows by a factor. All functions are pure.
 
 >>> scaled("square_root", Rates(dense_lr=1e-3, row_lr=0.05), 16)
 Rates(dense_lr=0.004, row_lr=0.2, row_l2=0.0, warmup=0.0)
 
-`linear` (Goyal et al. 2017) and `square_root` move the dense and the row rate alike and leave L2, which a step
+`linear` (Goyal et al. 2017) and `square_root` scale the dense and the row rate equally and keep L2, which a step
 multiplies by the rate anyway. `cowclip` (Zheng et al. 2022, with their clipping of rows) keeps the row rate, multiplies
-the rows' L2 by the factor and the dense rate by its root, and warms the rates up over the first tenth of the run. There
-the source warms up the dense rate alone; a run has one schedule, so here rows begin slowly too, and in a log that is
-read once the ids of its first tenth move about half as far.
+the rows' L2 by the factor and the dense rate by its square root, and warms up over the first tenth of the run. The
+paper warms up only the dense rate. A run has one schedule, so here the rows warm up too. In a log that is read once,
+the ids of the first tenth therefore move about half as far.
 """
 
 from __future__ import annotations
@@ -53,10 +53,41 @@ SCALING_RULES: dict[str, Callable[[Rates, float], Rates]] = {
 }
 
 
+@dataclass(frozen=True)
+class BatchScaling:
+    """Rates that were tuned for `base_batch`, scaled to the run's global batch by `rule`.
+
+    The rules are "linear", "square_root" and "cowclip" (docs/large_batches.md).
+    """
+
+    rule: str = "constant"
+    base_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in SCALING_RULES:
+            raise unknown_name("batch scaling rule", self.rule, SCALING_RULES)
+        if self.base_batch is None and self.rule != "constant":
+            raise UserError(
+                f'rule="{self.rule}" scales rates from the batch they were tuned for: give it, such as base_batch=1024'
+            )
+        if self.base_batch is not None and self.base_batch < 1:
+            raise UserError(f"base_batch={self.base_batch}: at least 1")
+        if self.base_batch is not None and self.rule == "constant":
+            raise UserError(
+                f"base_batch={self.base_batch} changes nothing without a rule: give "
+                'BatchScaling("square_root", ...), or leave it out'
+            )
+
+    def factors(self, global_batch: int) -> Rates:
+        """What rates and L2 are multiplied with, and the least warm-up, at this batch."""
+        growth = 1.0 if self.base_batch is None else global_batch / self.base_batch
+        return scaled(self.rule, Rates(1.0, 1.0, 1.0), growth)
+
+
 def scaled(rule: str, rates: Rates, factor: float) -> Rates:
     """The rates for a batch `factor` times as large."""
     if rule not in SCALING_RULES:
         raise unknown_name("batch scaling rule", rule, SCALING_RULES)
     if not (factor > 0 and math.isfinite(factor)):
-        raise UserError(f"a batch grows by a factor above 0, not {factor}")
+        raise UserError(f"the factor of a batch must be above 0, not {factor}")
     return SCALING_RULES[rule](rates, factor)

@@ -1,10 +1,10 @@
-"""First-order optimizers of the dense parameters: a frozen value with two functions, after optax.
+"""First-order optimizers of the dense parameters. Each is a frozen value with two functions, as in optax.
 
-    init(n)                                -> state: named tensors, saved by a checkpoint as they are
-    step(flat, grad, state, lr_scale=...)  in place; `grad` stays as it was; the schedule gives lr_scale
+    init(n)                                -> state: named tensors, saved unchanged by a checkpoint
+    step(flat, grad, state, lr_scale=...)  in place; `grad` is not changed; the schedule gives lr_scale
 
-They work on flat buffers and know no parameter by name. Same rule and rounding as torch.optim's; `l2` adds
-l2 * weight to the gradient, AdamW's `weight_decay` shrinks the weights apart from it.
+They work on flat buffers and do not know parameter names. Rules and rounding equal torch.optim. `l2` adds l2 * weight
+to the gradient; the `weight_decay` of AdamW is decoupled from the gradient.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from gearshift.optim.rule_settings import (
+    AdagradSettings,
+    AdamSettings,
+    AdamWSettings,
+    MomentumSettings,
+    SGDSettings,
+)
 
 State = dict[str, Tensor]
 
@@ -27,38 +35,30 @@ class DenseOptimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(SGDSettings):
     """Plain gradient descent."""
 
-    lr: float = 0.1
-    l2: float = 0.0
-
     def init(self, n: int) -> State:
-        """The state for `n` weights before the first step."""
+        """The initial state for `n` weights."""
         return {}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
-        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
+        """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         flat.add_(_with_l2(grad, flat, self.l2), alpha=-self.lr * lr_scale)
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(MomentumSettings):
     """Gradient descent with momentum, or Nesterov's."""
 
-    lr: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
-    l2: float = 0.0
-
     def init(self, n: int) -> State:
-        """The state for `n` weights before the first step."""
+        """The initial state for `n` weights."""
         return {"velocity": torch.zeros(n)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
-        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
+        """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         velocity = state["velocity"].mul_(self.momentum).add_(grad)
         ahead = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
@@ -66,43 +66,32 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class Adagrad(AdagradSettings):
     """Adagrad: each weight's rate falls with the squared gradients it has seen."""
 
-    lr: float = 0.01
-    eps: float = 1e-10
-    initial: float = 0.0  # first value of the accumulator
-    l2: float = 0.0
-
     def init(self, n: int) -> State:
-        """The state for `n` weights before the first step."""
+        """The initial state for `n` weights."""
         return {"sum": torch.full((n,), self.initial)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
-        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
+        """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         total = state["sum"].addcmul_(grad, grad)
         flat.addcdiv_(grad, total.sqrt().add_(self.eps), value=-self.lr * lr_scale)
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(AdamSettings):
     """Kingma & Ba 2015, algorithm 1."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    l2: float = 0.0
-
     def init(self, n: int) -> State:
-        """The state for `n` weights before the first step."""
+        """The initial state for `n` weights."""
         return {"step": torch.zeros((), dtype=torch.int64), "mean": torch.zeros(n), "square": torch.zeros(n)}
 
     @torch.no_grad()
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
-        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
+        """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         grad = _with_l2(grad, flat, self.l2)
         step = int(state["step"].add_(1))
         mean = state["mean"].lerp_(grad, 1 - self.beta1)
@@ -113,21 +102,15 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(AdamWSettings):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-
     def init(self, n: int) -> State:
-        """The state for `n` weights before the first step."""
+        """The initial state for `n` weights."""
         return self._adam.init(n)
 
     def step(self, flat: Tensor, grad: Tensor, state: State, *, lr_scale: float = 1.0) -> None:
-        """Moves `flat` in place; `lr_scale` is the factor of the schedule."""
+        """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         with torch.no_grad():
             flat.mul_(1 - self.lr * lr_scale * self.weight_decay)
         self._adam.step(flat, grad, state, lr_scale=lr_scale)
@@ -142,7 +125,7 @@ def _with_l2(grad: Tensor, flat: Tensor, l2: float) -> Tensor:
 
 
 def clip_norm(grad: Tensor, max_norm: float) -> float:
-    """Scales `grad` in place to at most this length; returns the length before. Non-finite: left alone."""
+    """Scale `grad` in place to at most this norm; return the original norm. Non-finite gradients are unchanged."""
     norm = float(torch.linalg.vector_norm(grad))
     if math.isfinite(norm) and norm > max_norm:
         grad.mul_(max_norm / norm)

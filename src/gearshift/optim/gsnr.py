@@ -1,13 +1,13 @@
-"""The gradient's signal-to-noise ratio: how far each element of a gradient can be trusted, as a factor of its step.
+"""The gradient signal-to-noise ratio (GSNR): a factor for each element's step, by how reliable its gradient is.
 
     r = mean^2 / variance over the step's gradients; r / (its mean over the layer); clipped to [floor, 1]
 
-(Jiang et al. 2023, VRGD.) An element without gradient and without noise gets r = 1 and stays out of the layer's mean.
-From fewer than `min_gradients` effective gradients the variance says too little: r is 1 and `reason` tells so.
+(Jiang et al. 2023, VRGD.) An element without gradient and without noise gets r = 1 and is excluded from the layer's
+mean. With fewer than `min_gradients` effective gradients the variance is unreliable: r is 1 and `reason` explains it.
 
-`control` replaces r for honest benchmarks, so that a gain can be told from a smaller rate: `norm_matched` scales a
-layer by |r g| / |g|, `layer_mean` by the mean of r, `permuted` gives each element the r of another one of its layer
-(always the same other one, so that r moves in time as it did).
+`control` replaces r in benchmarks, to distinguish a real gain from the effect of a smaller rate: `norm_matched`
+scales a layer by |r g| / |g|, `layer_mean` by the mean of r, and `permuted` gives each element the r of another
+element of its layer (always the same one, so that r changes over time as before).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from gearshift.errors import UserError, unknown_name
 from gearshift.optim.layout import Layout
+from gearshift.optim.rule_settings import Control, TrustSettings
 from gearshift.optim.spread import Spread
 
-Control = Literal["none", "norm_matched", "layer_mean", "permuted"]
 SMALLEST_NOISE = 1e-6  # of the mean square: below lies rounding
 
 
@@ -32,27 +32,25 @@ SMALLEST_NOISE = 1e-6  # of the mean square: below lies rounding
 class LayerStatistics:
     layer: str
     size: int  # elements
-    mean_ratio: float  # over the elements that have a gradient or noise; 1 if there are none
+    mean_ratio: float  # over the elements with a gradient or noise; 1 if there are none
     at_floor: float  # the share of them at the floor
-    noise: float = (
-        math.nan
-    )  # these two add up over layers, see `noise_and_signal`; nan if they cannot be told
+    noise: float = math.nan  # these two are additive over layers, see `noise_and_signal`; nan if unknown
     signal: float = math.nan
 
     @property
     def noise_scale(self) -> float | None:
-        """The batch, in units of the weights (examples), at which a layer's noise is as long as its gradient.
+        """The batch size (in examples) at which a layer's noise is as large as its gradient.
 
-        McCandlish et al. 2018. None where it cannot be told: no gradient is to be seen under the noise.
+        McCandlish et al. 2018. None if it cannot be estimated because the noise hides the gradient.
         """
         return self.noise / self.signal if self.signal > 0 else None
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """r of one step: None in place of ones. What it was made from is kept, for `statistics`.
+    """The ratios r of one step; `values` is None if all are 1. Keeps its inputs for `statistics`.
 
-    `values` lie in the spread's spare buffers, where it has some.
+    `values` are in the spare buffers of the spread, if it has any.
     """
 
     values: Tensor | None
@@ -73,25 +71,26 @@ class Ratios:
 
 
 @dataclass(frozen=True)
-class GSNR:
-    floor: float = 0.1  # 1: r is 1, and VR-x is x
-    min_gradients: float = 8.0
-    control: Control = "none"
+class GSNR(TrustSettings):
+    """Makes the factors of a step's gradients."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.floor, Real) and 0.0 <= self.floor <= 1.0):
-            raise UserError(f"floor is the smallest factor of a step, from 0 to 1, not {self.floor!r}")
+            raise UserError(
+                f"floor is the smallest factor of a step and must be from 0 to 1, not {self.floor!r}"
+            )
         if not (isinstance(self.min_gradients, Real) and self.min_gradients >= 0):
             raise UserError(
-                f"min_gradients is how many a variance takes, 0 or more, not {self.min_gradients!r}"
+                "min_gradients is the number of gradients for a variance and must be 0 or more, not "
+                f"{self.min_gradients!r}"
             )
         if self.control not in get_args(Control):
             raise unknown_name("control", self.control, get_args(Control))
 
     def too_few(self, effective: float) -> str | None:
-        """Why r is 1 in a step of so many gradients of equal weight; None if they are enough.
+        """Why r is 1 in a step with this effective number of gradients; None if they are enough.
 
-        Half a gradient is forgiven: the last piece of a batch is often shorter, and a late gradient decayed.
+        Half a gradient is tolerated: the last piece of a batch is often shorter, and late gradients are decayed.
         """
         if effective >= self.min_gradients - 0.5 - 1e-6:
             return None
@@ -110,19 +109,19 @@ class GSNR:
         for gap in layout.gaps(signal):
             gap.fill_(1.0)
         if self.control != "none":
-            known = (noise > 0) & noise.isfinite()  # the others have r = 1
+            known = (noise > 0) & noise.isfinite()  # all other elements have r = 1
             self._replace(signal, known, spread.mean, layout)
         return Ratios(signal, None, spread, layout, self.floor)
 
     def _in_layer(self, r: Tensor, noise: Tensor) -> None:
-        """From the signal to r, in place. Filling by a mask is slow, and seldom needed."""
+        """Compute r from the signal, in place. Masked fill is slow and rarely needed."""
         live, silent = int(torch.count_nonzero(noise)), None
         r.div_(noise)
         if live < r.numel():
             silent = noise == 0
             r.masked_fill_(silent, 0.0)
         average = float(r.sum()) / live if live else 0.0
-        if not math.isfinite(average):  # nothing is known of what is too large to square, or not finite
+        if not math.isfinite(average):  # unknown: too large to square, or not finite
             unknown = r.isfinite().logical_not_()
             r.masked_fill_(unknown, 0.0)
             live -= int(unknown.sum())
@@ -154,9 +153,9 @@ class GSNR:
 def _signal_and_noise(
     mean: Tensor, variance: Tensor, spare: tuple[Tensor, ...] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Squared mean and variance; the noise is 0 where an element has neither gradient nor noise.
+    """Squared mean and variance. The noise is 0 for an element with neither gradient nor noise.
 
-    In the spare buffers, if there are any: fresh ones took most of the time.
+    Uses the spare buffers if there are any: allocating new ones took most of the time.
     """
     signal, noise = spare or (torch.empty_like(mean), torch.empty_like(mean))
     torch.mul(mean, mean, out=signal)
@@ -177,10 +176,10 @@ def _statistics(
 
 
 def noise_and_signal(mean: Tensor, variance: Tensor, spread: Spread) -> tuple[float, float]:
-    """tr(Sigma) of one example and |G|^2, both without bias, from k gradients (McCandlish et al. 2018, appendix A).
+    """Unbiased estimates of tr(Sigma) of one example and |G|^2, from k gradients (McCandlish et al. 2018, appendix A).
 
-    A gradient of n examples has the variance Sigma / n. So with weights w, E[sum(w n (g - mean)^2)] is Sigma times
-    sum(w) - sum(w^2 n) / sum(w n), which is k - 1 where every w is 1, and the mean's own variance is
+    A gradient of n examples has the variance Sigma / n. With weights w, E[sum(w n (g - mean)^2)] is therefore Sigma
+    times sum(w) - sum(w^2 n) / sum(w n), which is k - 1 if every w is 1, and the variance of the mean is
     Sigma sum(w^2 n) / sum(w n)^2.
     """
     if spread.gradients < 2:

@@ -1,10 +1,11 @@
-"""First-order rules for several threads that step the same weights without locks (Hogwild, Niu et al. 2011).
+"""First-order rules for several threads that update the same weights without locks (Hogwild, Niu et al. 2011).
 
-A stock rule adds g^2 to the shared sum and then reads it back; a thread whose addition was lost to another's divides
-by a sum without its own g^2 and makes a huge step. Here every denominator is computed apart, from the shared values and
-the thread's own gradient, and the shared values are written after it. With Adam a square can be lost while the mean it
-belongs to stays, and a later step of a silent element divides that mean by nearly nothing (four threads on a bowl were
-thrown out to 6e6): so a step is no longer than Adam's longest. Whatever is lost, a step stays bounded.
+A standard rule adds g^2 to a shared sum and then reads the sum back. If another thread overwrites the addition, the sum
+lacks g^2 and the step becomes huge. Here each thread computes its denominator separately, from the shared values and
+its own gradient, and writes the shared values afterwards. With Adam, a square can be lost while the corresponding mean
+remains, so a later step of an inactive element divides that mean by almost nothing (four threads on a quadratic bowl
+were thrown out to 6e6). The step is therefore limited to the longest step of Adam. Whatever is lost, steps stay
+bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Stock = TypeVar("Stock", Adagrad, Adam)
 
 @dataclass(frozen=True)
 class _Hogwild(ABC, Generic[Stock]):
-    """A stock rule's settings and state, with another step."""
+    """The settings and state of a standard rule, with another step."""
 
     stock: Stock
 
@@ -69,14 +70,14 @@ class HogwildAdam(_Hogwild[Adam]):
 
     @property
     def longest(self) -> float:
-        """Of |m^| / sqrt(v^) over all gradients, by Cauchy and Schwarz; one thread never reaches it."""
+        """The bound of |m^| / sqrt(v^) over all gradients (Cauchy-Schwarz). A single thread never reaches it."""
         b1, b2 = self.stock.beta1, self.stock.beta2
         room = (1 - b2) * (1 - b1 * b1 / b2) if b2 > b1 * b1 else 0.0
         return max(1.0, (1 - b1) / math.sqrt(room)) if room > 0 else math.inf
 
 
 def without_locks(optimizer: DenseOptimizer) -> DenseOptimizer:
-    """The same rule, fit for several threads on one replica."""
+    """The same rule, made safe for several threads on one replica."""
     match optimizer:
         case SGD():
             return optimizer
@@ -87,6 +88,6 @@ def without_locks(optimizer: DenseOptimizer) -> DenseOptimizer:
         case _:
             name = type(optimizer).__name__.lower()
             raise UserError(
-                f"workers_per_replica above 1 needs an optimizer.dense that is stable without locks: sgd, adagrad or "
-                f"adam, not {name}"
+                f"workers_per_replica above 1 needs an optimizer.dense that is stable without locks (sgd, adagrad "
+                f"or adam), not {name}"
             )

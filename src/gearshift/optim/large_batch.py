@@ -1,9 +1,9 @@
-"""LARS and LAMB on a flat buffer: each layer's step is scaled to the length of its weights (the trust ratio).
+"""LARS and LAMB on a flat buffer: each layer's step is scaled by the norm of its weights (the trust ratio).
 
     optimizer = DenseLAMB(lr=2e-3).on(Layout.of(dense.names, dense.shapes, dense.offsets))
 
-Otherwise like `first_order`: a frozen value, `init` and `step`. 1-D layers (biases) and layers whose weights or
-update have no length get trust 1. A user's own PyTorch loop takes `gearshift.optim.LARS` and `LAMB`, same rules.
+Otherwise they are like `first_order`: a frozen value with `init` and `step`. 1-D layers (biases), and layers whose
+weights or update are zero, get trust 1. For a custom PyTorch loop use `gearshift.optim.LARS` and `LAMB`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from torch import Tensor
 
 from gearshift.optim.first_order import State
 from gearshift.optim.layout import Layout
+from gearshift.optim.rule_settings import LAMBSettings, LARSSettings
 
 
 @dataclass(frozen=True)
-class DenseLARS:
+class DenseLARS(LARSSettings):
     """You, Gitman & Ginsburg 2017, algorithm 1: `trust = eta |w| / (|g| + weight_decay |w|)`."""
 
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    eta: float = 0.001
     layout: Layout | None = None
 
     def on(self, layout: Layout) -> DenseLARS:
@@ -48,14 +45,9 @@ class DenseLARS:
 
 
 @dataclass(frozen=True)
-class DenseLAMB:
+class DenseLAMB(LAMBSettings):
     """You et al. 2020, algorithm 2, with phi(z) = z: weight decay enters after Adam's ratio."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    weight_decay: float = 0.0
     layout: Layout | None = None
 
     def on(self, layout: Layout) -> DenseLAMB:
@@ -78,9 +70,7 @@ class DenseLAMB:
 
 def _laid_out(layout: Layout | None) -> Layout:
     if layout is None:
-        raise ValueError(
-            "this optimizer works per layer: give it the layers first, with optimizer.on(layout)"
-        )
+        raise ValueError("this optimizer works per layer: set the layers first, with optimizer.on(layout)")
     return layout
 
 
@@ -89,5 +79,5 @@ def _norm(values: Tensor) -> float:
 
 
 def _ratio(weight: float, update: float) -> float:
-    """Both lengths must be there: zero weights would never leave zero."""
+    """The trust ratio; 1 unless both norms are positive, because zero weights would stay zero."""
     return weight / update if weight > 0 and update > 0 else 1.0

@@ -1,7 +1,7 @@
-"""Which elements of a flat buffer belong to which layer: what rules with a norm or a mean per layer must know.
+"""The layers in a flat buffer, for rules that need a norm or a mean per layer.
 
-A layer is one parameter tensor. `ShardLayout.of(dense.names, dense.shapes, dense.offsets)` describes Gearshift's flat
-buffer, whose gaps belong to no layer; `ShardLayout.whole(name, shape)` one tensor by itself, in its own shape.
+A layer is one parameter tensor. `Layout.of(dense.names, dense.shapes, dense.offsets)` describes Gearshift's flat
+buffer, whose gaps belong to no layer; `Layout.whole(name, shape)` describes a single tensor in its own shape.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layer:
 
     @property
     def is_matrix(self) -> bool:
-        """Biases and scales (1-D) get no trust ratio: their norms say nothing about a layer."""
+        """Biases and scales (1-D) get no trust ratio: their norms are not informative."""
         return len(self.shape) > 1
 
 
@@ -46,18 +46,18 @@ class Layout:
         return cls((Layer(name, 0, tuple(shape)),))
 
     def within(self, start: int, stop: int) -> Layout:
-        """The layers of one part of the buffer, which cuts none of them."""
+        """The layers in one part of the buffer. The part does not split a layer."""
         kept = (layer for layer in self.layers if start <= layer.start < stop)
         return Layout(tuple(replace(layer, start=layer.start - start) for layer in kept))
 
     def views(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Each layer's elements of a buffer; a tensor that is one whole layer is given back as it is."""
+        """The elements of each layer in a buffer. A tensor that is exactly one layer is returned unchanged."""
         if self._is_all(values):
             return (values,)
         return tuple(values[layer.start : layer.start + layer.size] for layer in self.layers)
 
     def gaps(self, values: Tensor) -> tuple[Tensor, ...]:
-        """The elements that belong to no layer, before, between and after them."""
+        """The elements that belong to no layer: before, between and after the layers."""
         if self._is_all(values):
             return ()
         ends = [0, *(layer.start + layer.size for layer in self.layers)]
@@ -69,7 +69,7 @@ class Layout:
 
 
 def bind(optimizer: Optimizer, layout: Layout) -> Optimizer:
-    """The optimizer with this layout, if it works per layer; else as it is."""
+    """The optimizer with this layout if it works per layer, otherwise unchanged."""
     on: Any = getattr(optimizer, "on", None)
     bound: Optimizer = on(layout) if on else optimizer
     return bound

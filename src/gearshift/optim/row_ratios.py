@@ -1,15 +1,15 @@
-"""r for embedding rows, over the pushes of one step: two readings, where the paper (VRGD) is silent.
+"""r for embedding rows, over the pushes of one step. The paper (VRGD) does not cover rows; there are two variants.
 
-    touched    per element, over all pushes: one that lacks the id has a gradient of zero there. An id that is in 1 of k
-               pushes has r = 1/(k-1) before normalisation, whatever its gradient: r is largely a matter of frequency.
-    row_wise   one r per row: |mean|^2 / (sum of variances) over the pushes that have the id. Of pure noise it is
-               1/(j-1) from j pushes. A row in fewer than `min_pushes` effective ones keeps r = 1, out of the mean.
+    touched    per element, over all pushes: a push without the id has a zero gradient there. An id in 1 of k pushes has
+               r = 1/(k-1) before normalisation, whatever its gradient: r mostly reflects frequency.
+    row_wise   one r per row: |mean|^2 / (sum of variances) over the pushes with the id. For pure noise it is
+               1/(j-1) with j pushes. A row in fewer than `min_pushes` effective ones keeps r = 1, out of the mean.
 
-The touched rows of one part (the embedding, the linear term) of one store of one shard are a layer: r is divided by its
-mean over them. So r depends on the number of shards and on which fields share a width, the more the fewer rows are
-touched; a common mean would need a message between shards in every step. Floor, control and statistics are those of
-`GSNR`. `dense_only` is to use neither. Squares are summed around the mean: in float32, sums of squares alone would lose
-it.
+The touched rows of one part (the embedding, the linear term) of one store on one shard form a layer: r is divided by
+its mean over them. r therefore depends on the number of shards and on which fields share a width, especially if few
+rows are touched; a global mean would need a message between shards in every step. Floor, control and statistics are
+those of `GSNR`. `dense_only` uses neither variant. Squares are summed around the mean, because plain float32 sums of
+squares would lose the variance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gearshift.optim.spread import Spread, effective_number
 
 @dataclass(frozen=True)
 class PushedRows:
-    """Of one push: gradients of its summed loss, each id once; its weight in the step, and its examples."""
+    """The rows of one push: gradients of the summed loss, each id once; the push's weight in the step; its examples."""
 
     ids_U: NDArray[np.int64]
     sums_UW: NDArray[np.float32]
@@ -40,7 +40,7 @@ class PushedRows:
 
 @dataclass(frozen=True)
 class RowRatios:
-    ids_U: NDArray[np.int64]  # in the order of their first occurrence, as the server merges rows
+    ids_U: NDArray[np.int64]  # in the order of first occurrence, as the server merges rows
     values_UW: NDArray[np.float32] | None  # None: r is 1
     parts: tuple[Ratios, ...]  # in the order of `parts`, for statistics and the reason
 
@@ -76,12 +76,12 @@ def row_wise(
 
 
 class _Merged:
-    """The rows of all pushes that count, one after another (N), and the distinct ids among them (U)."""
+    """The concatenated rows of all pushes that count (N), and the distinct ids among them (U)."""
 
     def __init__(self, pushes: Sequence[PushedRows]) -> None:
         kept = [push for push in pushes if push.weight > 0 and push.examples > 0]
         if not kept:
-            raise ValueError("no push of weight above 0: there is nothing to take a mean of")
+            raise ValueError("there is no push with a weight above 0, so there is no mean")
         self._index = _core.Occurrences(np.concatenate([push.ids_U for push in kept]))
         self.ids_U = self._index.unique_U
         a_M = np.array([push.weight * push.examples for push in kept])
@@ -94,7 +94,7 @@ class _Merged:
         self.effective_U1 = self.weights_U1**2 / self._sum(self._a_N1**2)
 
     def sums(self) -> Tensor:
-        """Of the gradients, each with its weight."""
+        """The weighted sums of the gradients."""
         return self._sum(self._a_N1 * self._g_NW)
 
     def squares_around(self, mean_UW: Tensor) -> Tensor:
@@ -117,13 +117,13 @@ def _per_part(
     parts: Sequence[RowPartColumns],
     moments: Callable[[slice], tuple[Tensor, Tensor]],
 ) -> RowRatios:
-    found, columns = [], []
+    ratios_of_parts, columns = [], []
     for part in parts:
         mean, variance = moments(slice(part.begin, part.end))
         spread = Spread(mean, variance, rows.weight, rows.effective, rows.pushes, shares=rows.shares)
         ratios = gsnr.ratios(spread, Layout.whole(part.name, mean.shape))
-        found.append(ratios)
+        ratios_of_parts.append(ratios)
         if ratios.values is not None:
             columns.append(ratios.values.expand(-1, part.end - part.begin))
     values_UW = torch.cat(columns, 1).numpy() if columns else None
-    return RowRatios(rows.ids_U, values_UW, tuple(found))
+    return RowRatios(rows.ids_U, values_UW, tuple(ratios_of_parts))

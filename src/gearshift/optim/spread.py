@@ -1,13 +1,13 @@
-"""Mean and variance, per element, of the gradients that form one step: the k pushes of a group, or k micro-batches.
+"""Mean and variance, per element, of the gradients of one step: the k pushes of a group, or k micro-batches.
 
-With weights a (a push: its weight times its examples):
+With weights a (of a push: its weight times its number of examples):
 
     mean = sum(a g) / sum(a)      variance = sum(a (g - mean)^2) / sum(a)      effective = sum(a)^2 / sum(a^2)
 
-One-pass float32 sums of g and g^2 lose the variance to rounding (it came out negative in half of the elements). So the
-sums are of g - shift, for a shift near the mean that all agree on: one of the gradients where they are at hand
-(`ShiftedSums`); the last step's mean where several processes add theirs up (`SharedSums`). A gradient of weight 0 is
-left out: as a zero it would look like noise.
+One-pass float32 sums of g and g^2 lose the variance to rounding (it was negative in half of the elements). The sums
+therefore use g - shift, with a common shift near the mean: one of the gradients if all are available
+(`ShiftedSums`), or the mean of the previous step if several processes add up their sums (`SharedSums`). A gradient of
+weight 0 is excluded: as a zero it would look like noise.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Spread:
     mean: Tensor
     variance: Tensor
     weight: float  # sum of a
-    effective: float  # the number of gradients, if they had equal weights
+    effective: float  # the equivalent number of gradients with equal weights
     gradients: int
-    spare: tuple[Tensor, ...] = ()  # buffers like `mean`, free until `restart`: for whoever goes on from here
+    spare: tuple[Tensor, ...] = ()  # buffers like `mean`, free for further computation until `restart`
     shares: tuple[float, float] | None = None  # sum(w) and sum(w^2 n); None: every weight w is 1
 
 
 class ShiftedSums:
-    """Sums that can be added up over gradients, in any order.
+    """Sums that can be accumulated over gradients, in any order.
 
-    Kept from step to step with `restart`, its buffers are made once: fresh ones took most of the time.
+    If it is kept between steps with `restart`, its buffers are allocated only once, which saves most of the time.
     """
 
     def __init__(self, shift: Tensor) -> None:
@@ -47,7 +47,7 @@ class ShiftedSums:
 
     @torch.no_grad()
     def restart(self, shift: Tensor, *, scale: float = 1.0) -> None:
-        """Forgets all, with `scale * shift` as the new shift."""
+        """Reset the sums, with `scale * shift` as the new shift."""
         torch.mul(shift, -scale, out=self._minus_shift)
         self.first.zero_()
         self.second.zero_()
@@ -58,7 +58,7 @@ class ShiftedSums:
     def add(
         self, gradient: Tensor, examples: float = 1.0, *, weight: float = 1.0, scale: float = 1.0
     ) -> None:
-        """`scale * gradient`, so that a push's sum over n examples comes in with scale 1/n."""
+        """Add `scale * gradient`. For a push's sum over n examples, scale is 1/n."""
         a = weight * examples
         if a <= 0:
             return
@@ -71,9 +71,9 @@ class ShiftedSums:
         self.gradients += 1
 
     def spread(self) -> Spread:
-        """The end of these sums: what it gives lies in their buffers, until `restart`."""
+        """Finish the sums. The result uses their buffers, so it is valid until `restart`."""
         if self.weight == 0:
-            raise ValueError("no gradient of weight above 0: there is nothing to take a mean of")
+            raise ValueError("there is no gradient with a weight above 0, so there is no mean")
         offset = self.first.div_(self.weight)
         variance = self.second.div_(self.weight).addcmul_(offset, offset, value=-1).clamp_(min=0)
         effective = self.weight**2 / self.squared_weight
@@ -85,34 +85,34 @@ class ShiftedSums:
     def of_total(
         self, total: Tensor, variance: Tensor, weight: float, effective: float, gradients: int
     ) -> Spread:
-        """The spread of gradients that `SharedSums` have added up, in the buffers of these."""
+        """The spread of gradients that were added up by `SharedSums`, in the buffers of these sums."""
         mean = torch.mul(total, 1 / weight, out=self.first)
         spare = self._minus_shift, self._difference
         return Spread(mean, variance, weight, effective, gradients, spare)
 
 
 class SharedSums:
-    """Sum and variance of the gradients of several processes, from one vector that an all-reduce adds up.
+    """Sum and variance of the gradients of several processes, from one all-reduced vector.
 
-    The vector has the sum of g, the sum of squares about a shift, and the number of examples. The shift must be the
-    same with all. It is the mean of the sum before, which all have with the same bits, and lies near this one's
-    by as much as the noise, so that the variance
+    The vector holds the sum of g, the sum of squares about a shift, and the number of examples. All processes must use
+    the same shift. It is the mean of the previous sum, which all have with the same bits. It differs from the new mean
+    by about the noise, so the variance
 
         sum(n (g/n - shift)^2) / sum(n)  -  (mean - shift)^2
 
-    is no small difference of large numbers. Before the first sum all take the mean gradient of one of them
-    (`propose`); zeros would be the one-pass sums that fail. The sum of g itself is not shifted: it is the same
-    as without variance, and an element that had no gradient anywhere has exactly 0 and is known by that.
+    is not a small difference of large numbers. Before the first sum, all take the mean gradient of one process
+    (`propose`); zeros would give the one-pass sums that fail. The sum of g itself is not shifted: it is the same as
+    without variance, and an element without any gradient is exactly 0 and can be recognised.
     """
 
     def __init__(self, size: int) -> None:
         self.packed = torch.zeros(2 * size + 1)
-        self.total, self.variance = self.packed[:size], self.packed[size:-1]  # squares, until `settle`
+        self.total, self.variance = self.packed[:size], self.packed[size:-1]  # squares until `settle`
         self._minus_shift, self._spare = torch.zeros(size), torch.empty(size)
 
     @torch.no_grad()
     def propose(self, gradient: Tensor, examples: float) -> Tensor:
-        """What all must sum up before the first sum; all but one give 0 examples."""
+        """The vector to sum up before the first sum. All processes but one pass 0 examples."""
         if examples > 0:
             return torch.mul(gradient, -1 / examples, out=self._minus_shift)
         return self._minus_shift.zero_()
@@ -122,7 +122,7 @@ class SharedSums:
 
     @torch.no_grad()
     def add(self, gradient: Tensor, examples: float) -> None:
-        """A gradient of the summed loss over so many examples."""
+        """Add a gradient of the summed loss over this many examples."""
         d = torch.add(self._minus_shift, gradient, alpha=1 / examples, out=self._spare)
         self.total.add_(gradient)
         self.variance.addcmul_(d, d, value=examples)
@@ -130,10 +130,10 @@ class SharedSums:
 
     @torch.no_grad()
     def settle(self, gradients: int) -> None:
-        """`packed` is the sum of all, over so many gradients: the variance takes the place of its squares.
+        """Turn the squares in `packed`, the sum over this many gradients, into the variance.
 
-        What lies below the rounding of such sums is not known, and would be a large ratio where it came out too small:
-        it counts as that rounding. Where the sum of g is 0 too, there was no gradient, and no noise.
+        A variance below the rounding error of the sums is unknown, and too small a value would give a large ratio. It
+        is replaced by the rounding error. If the sum of g is 0 too, there was no gradient and no noise.
         """
         weight = float(self.packed[-1])
         mean = torch.div(self.total, weight, out=self._spare)
@@ -149,19 +149,19 @@ class SharedSums:
 
 
 def effective_number(weights: Sequence[float]) -> float:
-    """Of gradients with these weights."""
+    """The equivalent number of equally weighted gradients."""
     total = sum(weights)
     return total**2 / sum(weight**2 for weight in weights) if total else 0.0
 
 
 def spread_of(pushes: Iterable[tuple[Tensor, float, float]], sums: ShiftedSums | None = None) -> Spread:
-    """Of a group's pushes: (gradient of the summed loss, examples, weight) each; the heaviest is the shift.
+    """The spread of a group's pushes, each (gradient of the summed loss, examples, weight). The heaviest is the shift.
 
-    `sums` of an earlier step lend their buffers; what that step's spread holds is then gone.
+    The buffers of `sums` from an earlier step are reused, which invalidates the spread of that step.
     """
     kept = [push for push in pushes if push[1] > 0 and push[2] > 0]
     if not kept:
-        raise ValueError("no push of weight above 0: there is nothing to take a mean of")
+        raise ValueError("there is no push with a weight above 0, so there is no mean")
     heaviest, examples, _ = max(kept, key=lambda push: push[1] * push[2])
     sums = sums or ShiftedSums(heaviest)
     sums.restart(heaviest, scale=1 / examples)

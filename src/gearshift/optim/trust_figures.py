@@ -1,7 +1,7 @@
-"""What r did in a step, as figures for the log: by layer, over all dense layers, and on the way between processes.
+"""Figures about the ratios r of a step, for the log: by layer, for all dense layers, and for transport.
 
-Layers of one name are one layer: the rows of several shards. `trust_layers` has a line for each, `trust`,
-`trust_at_floor` and `noise_scale` are of the dense ones together.
+Layers with the same name are one layer: the rows of several shards. `trust_layers` has an entry for each layer;
+`trust`, `trust_at_floor` and `noise_scale` are for all dense layers together.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from gearshift.optim.gsnr import LayerStatistics
 
-ROWS = "rows "  # so begin the names of layers that are embedding rows
-PREFIX = "trust/"  # and so the figures of a process that are these: trust/FIELD/LAYER
+ROWS = "rows "  # prefix of the names of layers that are embedding rows
+PREFIX = "trust/"  # prefix of these figures among those of a process: trust/FIELD/LAYER
 
 
 def trust_figures(lines: Iterable[LayerStatistics]) -> dict[str, Any]:
@@ -30,12 +30,12 @@ def trust_figures(lines: Iterable[LayerStatistics]) -> dict[str, Any]:
         "trust": whole.mean_ratio,
         "trust_at_floor": whole.at_floor,
         "noise_scale": whole.noise_scale,
-        "trust_layers": [_told(layer) for layer in layers],
+        "trust_layers": [_layer_figures(layer) for layer in layers],
     }
 
 
 def as_figures(lines: Iterable[LayerStatistics]) -> dict[str, float]:
-    """One number each, as processes tell of themselves."""
+    """Flat numbers, as processes report them."""
     return {
         f"{PREFIX}{name}/{line.layer}": value
         for line in lines
@@ -45,16 +45,16 @@ def as_figures(lines: Iterable[LayerStatistics]) -> dict[str, float]:
 
 
 def from_figures(processes: Mapping[str, Mapping[str, float]]) -> list[LayerStatistics]:
-    """Of all processes that have some."""
-    found: list[LayerStatistics] = []
-    for own in processes.values():
+    """The statistics in the figures of all processes."""
+    statistics: list[LayerStatistics] = []
+    for figures in processes.values():
         layers: dict[str, dict[str, Any]] = {}
-        for key, value in own.items():
+        for key, value in figures.items():
             if key.startswith(PREFIX):
                 name, layer = key.removeprefix(PREFIX).split("/", 1)
                 layers.setdefault(layer, {})[name] = value
-        found += [LayerStatistics(layer, **fields) for layer, fields in layers.items()]
-    return found
+        statistics += [LayerStatistics(layer, **fields) for layer, fields in layers.items()]
+    return statistics
 
 
 def _together(name: str, parts: Sequence[LayerStatistics]) -> LayerStatistics:
@@ -69,7 +69,7 @@ def _together(name: str, parts: Sequence[LayerStatistics]) -> LayerStatistics:
     )
 
 
-def _told(layer: LayerStatistics) -> dict[str, Any]:
+def _layer_figures(layer: LayerStatistics) -> dict[str, Any]:
     return {
         "layer": layer.layer,
         "mean_ratio": layer.mean_ratio,

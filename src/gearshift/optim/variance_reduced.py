@@ -1,17 +1,17 @@
-"""VR-SGD, VR-Momentum, VR-Adam, VR-LARS and VR-LAMB on a flat buffer (Jiang et al. 2023): r * gradient, fed to x.
+"""VR-SGD, VR-Momentum, VR-Adam, VR-LARS and VR-LAMB on a flat buffer (Jiang et al. 2023): rule x on r * gradient.
 
     optimizer = build("vr_adam", lr=1e-3, floor=0.1).on(layout)
     ratios = optimizer.gsnr.ratios(spread_of(pushes), layout)
     optimizer.step(flat, gradient, state, ratio=ratios.values, lr_scale=...)
 
-Adam and LAMB take r smoothed over time (`beta3`), with the bias of its start corrected. Kept is the mean of r - 1: the
-same number, and exactly 0 while r is 1, so that VR-x with floor 1 is x bit for bit. Weight decay is never scaled by r.
-A user's own PyTorch loop takes `gearshift.optim.VRAdam` and its like.
+Adam and LAMB use r smoothed over time (`beta3`), with bias correction. The state is the mean of r - 1, which is
+exactly 0 while r is 1, so VR-x with floor 1 equals x bit for bit. Weight decay is never scaled by r. For a custom
+PyTorch loop use `gearshift.optim.VRAdam` and the other VR optimizers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -23,17 +23,19 @@ from gearshift.optim.first_order import SGD, Adam, DenseOptimizer, Momentum, Sta
 from gearshift.optim.gsnr import GSNR
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
 from gearshift.optim.layout import Layout, bind
+from gearshift.optim.rule_settings import DENSE_RULES, SmoothedTrust
+from gearshift.settings.declaration import declarations
 
 
 @dataclass(frozen=True)
 class VarianceReduced:
     base: DenseOptimizer
     gsnr: GSNR = field(default_factory=GSNR)
-    beta3: float = 0.0  # memory of r; 0: r as it is
+    beta3: float = 0.0  # smoothing of r; 0: no smoothing
 
     def __post_init__(self) -> None:
         if not (isinstance(self.beta3, Real) and 0.0 <= self.beta3 < 1.0):
-            raise UserError(f"beta3 is the memory of r, from 0 to below 1, not {self.beta3!r}")
+            raise UserError(f"beta3 smooths r and must be from 0 to below 1, not {self.beta3!r}")
 
     @property
     def lr(self) -> float:
@@ -47,7 +49,7 @@ class VarianceReduced:
         if not self.beta3:
             return state
         if "step" not in state:
-            raise UserError(f"beta3 needs a rule that counts its steps, as Adam does; {self.base} does not")
+            raise UserError(f"beta3 needs a rule that counts its steps, such as Adam; {self.base} does not")
         return state | {"ratio": torch.zeros(n)}
 
     @torch.no_grad()
@@ -61,7 +63,7 @@ class VarianceReduced:
         lr_scale: float = 1.0,
         spare: Tensor | None = None,
     ) -> None:
-        """`ratio` None: r is 1. `spare` is a buffer like `grad` to compute in."""
+        """A step with the ratios `ratio`; None means r = 1. `spare` is a scratch buffer like `grad`."""
         factor = ratio if not self.beta3 else self._smoothed(ratio, state, spare)
         reduced = grad if factor is None else torch.mul(grad, factor.to(grad.dtype), out=spare)
         self.base.step(flat, reduced, state, lr_scale=lr_scale)
@@ -74,34 +76,31 @@ class VarianceReduced:
 
 
 def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:
-    """The same optimizer at another rate."""
+    """The same optimizer with another learning rate."""
     if isinstance(optimizer, VarianceReduced):
         return replace(optimizer, base=with_lr(optimizer.base, lr))
     if not is_dataclass(optimizer):
         raise UserError(
-            f"{type(optimizer).__name__} is no dataclass with a field lr, so its rate cannot be changed"
+            f"{type(optimizer).__name__} is not a dataclass with a field lr, so its rate cannot be changed"
         )
     changed: DenseOptimizer = replace(optimizer, lr=lr)
     return changed
 
 
-# The base rule of each, and its memory of r.
+# The base rule of each, and its smoothing of r.
 VARIANCE_REDUCED: dict[str, tuple[type[SGD | Momentum | Adam | DenseLARS | DenseLAMB], float]] = {
-    "vr_sgd": (SGD, 0.0),
-    "vr_momentum": (Momentum, 0.0),
-    "vr_adam": (Adam, 0.9),
-    "vr_lars": (DenseLARS, 0.0),
-    "vr_lamb": (DenseLAMB, 0.9),
+    name: (rule, SmoothedTrust.beta3 if SmoothedTrust in DENSE_RULES[name] else 0.0)
+    for rule in (SGD, Momentum, Adam, DenseLARS, DenseLAMB)
+    if (name := f"vr_{rule.name}")
 }
 
 
 def variance_reduced(name: str, **params: Any) -> VarianceReduced:
-    """`variance_reduced("vr_adam", lr=1e-3, floor=0.2)`: settings of the base rule, of `GSNR`, and `beta3`."""
+    """`variance_reduced("vr_adam", lr=1e-3, floor=0.2)`: settings of the base rule and of `GSNR`, and `beta3`."""
     if name not in VARIANCE_REDUCED:
         raise unknown_name("optimizer", name, VARIANCE_REDUCED)
     rule, beta3 = VARIANCE_REDUCED[name]
-    of_rule = [f.name for f in fields(rule) if f.name != "layout"]
-    of_gsnr = [f.name for f in fields(GSNR)]
+    of_rule, of_gsnr = declarations(rule), declarations(GSNR)
     for param in params:
         if param not in (known := [*of_rule, *of_gsnr, "beta3"]):
             raise unknown_name(f"parameter of optimizer {name}:", param, known)

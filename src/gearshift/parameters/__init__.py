@@ -1,1 +1,1 @@
-"""Where parameters live: the dense buffer, servers and shards, replicas, and checkpoints of all of them."""
+"""Storage of parameters: the dense buffer, servers and shards, replicas, and their checkpoints."""

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: safetensors files and a JSON manifest in one folder, whole or not there at all.
+"""Checkpoints on disk: safetensors files and a JSON manifest in one folder, either complete or absent.
 
-A checkpoint is written beside its final name, synced, and renamed; every file's size and SHA-256 stand in the
-manifest. No pickle is ever read or written. This file knows arrays and facts, not what they mean: `training/learner.py`
-says what a model's checkpoint holds.
+A checkpoint is written under a temporary name, synced, and renamed. The manifest has the size and SHA-256 of every
+file. No pickle is ever read or written. This module handles arrays and facts without knowing their meaning;
+`training/learner.py` defines the contents of a model's checkpoint.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ROWS = {
     "touches": "touches_U",
     "last_step": "last_step_U",
     "updates": "updates_U",
-}  # in a file, and of a `RowBlock`
-DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32"}  # of numpy, and of safetensors
+}  # name in a file, and field of `RowBlock`
+DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32"}  # numpy and safetensors names
 
 Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, dict[str, Any]]  # by name: bytes and sha256
@@ -50,9 +50,9 @@ def write(
     rows: Mapping[str, Iterable[RowBlock]],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the folder `path`: a file for each name in `arrays`, files for each store in `rows`, the manifest.
+    """Write the folder `path`: a file for each name in `arrays`, files for each store in `rows`, and the manifest.
 
-    `check` is called at the last moment before the checkpoint appears, and may raise.
+    `check` is called just before the checkpoint appears, and may raise.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -68,7 +68,7 @@ def write(
 
 
 def write_rows(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
-    """Rows of the store `name`, or of its part `name-...`; by file name, what the manifest says of them."""
+    """Write rows of the store `name`, or of its part `name-...`. Returns the manifest entries by file name."""
     files: dict[str, dict[str, Any]] = {}
     waiting: list[RowBlock] = []
     size = 0
@@ -97,7 +97,7 @@ def finish(
     files: Files,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Adds arrays and manifest to the rows that are in `beside`, and makes it the checkpoint `path`."""
+    """Add arrays and manifest to the rows in `beside`, and rename it to the checkpoint `path`."""
     saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
     fingerprints = {file.name: _fingerprint(file) for file in saved} | dict(files)
     content = {"format": FORMAT, "facts": dict(facts), "files": fingerprints}
@@ -118,16 +118,16 @@ def _put_in_place(beside: Path, path: Path) -> None:
 
 
 def _save(path: Path, arrays: Arrays) -> Path:
-    """Through Python's own file, so that the disk's errors and the user's umask are as for any other."""
+    """Save with an ordinary Python file, so that disk errors and umask behave as usual."""
     path.write_bytes(save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
     return path
 
 
 def _save_blocks(path: Path, blocks: list[RowBlock]) -> dict[str, Any]:
-    """Blocks one after the other, as one safetensors file; what the manifest says of it.
+    """Write concatenated blocks as one safetensors file. Returns its manifest entry.
 
-    By hand, from where the blocks lie: to put them together, and again with a header, costs more than twice the time,
-    nearly all of it for fresh memory, and a run that trains on all cores meanwhile pays for it.
+    The file is written by hand, directly from the blocks: concatenating them, and copying them again with a header,
+    takes more than twice the time, nearly all for new memory, and slows down a run that trains on all cores.
     """
     columns = {
         name: [np.ascontiguousarray(getattr(b, field)) for b in blocks] for name, field in ROWS.items()
@@ -152,7 +152,7 @@ def _save_blocks(path: Path, blocks: list[RowBlock]) -> dict[str, Any]:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Of the manifest itself; JSON turns tuples into lists, so it goes there and back first."""
+    """The digest of the manifest itself. JSON turns tuples into lists, so it is encoded and decoded first."""
     plain = json.loads(json.dumps(content))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -180,7 +180,7 @@ def _sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint: its manifest was read, and every file that is wanted of it is there, whole."""
+    """An opened checkpoint. Its manifest was read, and every `wanted` file is present and complete."""
 
     path: Path
     facts: dict[str, Any]
@@ -188,7 +188,7 @@ class Checkpoint:
 
     @staticmethod
     def open(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
-        """Files that are not `wanted` are neither looked at nor among its files."""
+        """Open a checkpoint. Files that are not `wanted` are neither checked nor included."""
         manifest = _read_manifest(path)
         files = {name: expected for name, expected in manifest["files"].items() if wanted(name)}
         for name, expected in files.items():
@@ -211,12 +211,12 @@ class Checkpoint:
 
     def rows(self, name: str) -> Iterator[RowBlock]:
         for file in sorted(f for f in self.files if f.startswith(f"{name}-")):
-            found = self.arrays(file.removesuffix(".safetensors"))
-            yield RowBlock(**{field: found[name] for name, field in ROWS.items()})
+            loaded = self.arrays(file.removesuffix(".safetensors"))
+            yield RowBlock(**{field: loaded[name] for name, field in ROWS.items()})
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself; none of its other files is looked at."""
+    """The facts in the manifest. No other file is read."""
     return dict(_read_manifest(path)["facts"])
 
 
@@ -255,7 +255,7 @@ class CheckpointFolder:
         return (self.path(step) / MANIFEST).is_file()
 
     def take_over(self, other: Path) -> Path:
-        """Another run's checkpoint, here too: its files never change, so both may own them."""
+        """Add another run's checkpoint to this folder. Its files never change, so both runs can share them."""
         here = self.folder / other.name
         if not here.exists():
             beside = self.folder / f".{other.name}.{os.getpid()}.part"
@@ -267,14 +267,14 @@ class CheckpointFolder:
         return here
 
     def link(self, name: str, target: Path) -> None:
-        """Points `last` or `best` to a checkpoint, at once or not at all."""
+        """Point `last` or `best` to a checkpoint, atomically."""
         beside = self.folder / f".{name}.{os.getpid()}"
         beside.unlink(missing_ok=True)
         beside.symlink_to(target.name)
         beside.replace(self.folder / name)
 
     def prune(self) -> None:
-        """Removes all but the newest `keep` checkpoints and those that a link names."""
+        """Remove all but the newest `keep` checkpoints and those that a link points to."""
         linked = {(self.folder / name).resolve() for name in ("last", "best")}
         steps = sorted(self.folder.glob("step-*"), key=lambda p: int(p.name.removeprefix("step-")))
         for path in steps[: -self.keep]:
@@ -285,12 +285,12 @@ class CheckpointFolder:
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(source, target)
 
 
 def resolve(path: Path) -> Path:
-    """A checkpoint from what a user names: itself, a saved model, or a run folder (its best, else its last)."""
+    """The checkpoint for a user's path: a checkpoint, a saved model, or a run folder (its best, else its last)."""
     if (path / MANIFEST).is_file():
         return path.resolve()
     for name in ("best", "last"):

@@ -1,10 +1,10 @@
-"""The dense parameters of a module as one flat float32 buffer: one copy, one collective, one optimizer step.
+"""The dense parameters of a module in one flat float32 buffer: one copy, one collective, one optimizer step.
 
-`DenseParameters(module)` moves every trainable parameter into `flat` and leaves views of it in the module;
-their gradients are views of `grad`. A parameter that several layers share (the same object) lies there once.
-Each begins on a 64-byte boundary; the gap before it stays zero in values and gradients. Buffers (running
-statistics of batch normalization) and frozen parameters are not trained and stand apart, in `fixed`.
-Knows no optimizer, no worker and no file.
+`DenseParameters(module)` moves every trainable parameter into `flat` and leaves views of it in the module; their
+gradients are views of `grad`. A parameter that several layers share (the same object) is stored once. Each parameter
+starts on a 64-byte boundary; the gap before it stays zero in values and gradients. Buffers (running statistics of
+batch normalization) and frozen parameters are not trained and are kept separately, in `fixed`. This module knows no
+optimizer, worker or file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DenseParameters:
         self.names: tuple[str, ...] = tuple(trained)
         self.shapes: tuple[torch.Size, ...] = tuple(p.shape for p in trained.values())
         self.offsets, size = _lay_out([p.numel() for p in trained.values()])
-        self.count = sum(p.numel() for p in trained.values())  # weights, without the gaps
+        self.count = sum(p.numel() for p in trained.values())  # number of weights, without the gaps
         device = next(iter(trained.values())).device if trained else torch.device("cpu")
         self.flat = torch.zeros(size, device=device)
         self.grad = torch.zeros(size, device=device)
@@ -47,11 +47,11 @@ class DenseParameters:
             parameter.grad = grad
 
     def __len__(self) -> int:
-        """Floats in `flat`, gaps included: what an optimizer's `init` wants."""
+        """The number of floats in `flat`, gaps included, for an optimizer's `init`."""
         return self.flat.numel()
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """A buffer laid out like `flat` (gradient, optimizer state too), by name and in shape. No copy."""
+        """Views of a buffer with the layout of `flat` (also gradients and optimizer state), by name. No copy."""
         return {
             name: flat[at : at + shape.numel()].view(shape)
             for name, shape, at in zip(self.names, self.shapes, self.offsets, strict=True)
@@ -64,9 +64,9 @@ class DenseParameters:
                 parameter.grad = grad
 
     def live_in(self, flat: Tensor) -> None:
-        """The module's parameters are views of this buffer from now on; several modules may share it.
+        """Make the module's parameters views of this buffer. Several modules may share it.
 
-        Set through `.data`: autograd does not see what others write there between a forward and a backward pass.
+        It is set through `.data`, so autograd does not notice writes of others between forward and backward passes.
         """
         if flat is not self.flat:
             self.flat = flat
@@ -74,22 +74,22 @@ class DenseParameters:
                 parameter.data = values
 
     def copy_from(self, flat: Tensor) -> None:
-        """Takes these values; the module sees them at once."""
+        """Copy these values. The module sees them at once."""
         self.flat.copy_(flat)
 
     @property
     def fixed(self) -> dict[str, Tensor]:
-        """What training does not step: buffers and frozen parameters, as the module holds them now."""
+        """Buffers and frozen parameters, which training does not update, with their current values."""
         frozen = {name: p.detach() for name, p in self.module.named_parameters() if not p.requires_grad}
         return frozen | dict(self.module.named_buffers())
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of everything a checkpoint needs, by name: parameters and `fixed`."""
+        """A copy of everything that a checkpoint needs, by name: parameters and `fixed`."""
         tensors = self.views(self.flat) | self.fixed
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Puts such a copy back, all of it or (`UserError`) nothing."""
+        """Restore such a copy, either completely or (`UserError`) not at all."""
         mine = self.views(self.flat) | self.fixed
         _check_same(self.module, mine, state)
         for name, tensor in mine.items():
@@ -108,7 +108,7 @@ def _check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     what = f"parameter `{name}` of {type(module).__name__}"
     if is_lazy(parameter):
         raise UserError(
-            f"{what} has no size yet: give its layer sizes, or run the module once before training"
+            f"{what} has no size yet: set the sizes of its layer, or run the module once before training"
         )
     if parameter.requires_grad and parameter.dtype != torch.float32:
         dtype = str(parameter.dtype).removeprefix("torch.")
@@ -121,13 +121,15 @@ def _check_same(module: nn.Module, mine: Mapping[str, Tensor], theirs: Mapping[s
     model = type(module).__name__
     if missing := [n for n in mine if n not in theirs]:
         raise UserError(
-            f"the saved state is of another model: {model} has `{missing[0]}`, the state does not"
+            f"the saved state belongs to another model: {model} has `{missing[0]}`, but the state does not"
         )
     if foreign := [n for n in theirs if n not in mine]:
-        raise UserError(f"the saved state is of another model: it has `{foreign[0]}`, {model} does not")
+        raise UserError(
+            f"the saved state belongs to another model: it has `{foreign[0]}`, but {model} does not"
+        )
     for name, tensor in mine.items():
         if tensor.shape != theirs[name].shape:
             raise UserError(
-                f"the saved state is of another model: `{name}` is {list(theirs[name].shape)} there "
+                f"the saved state belongs to another model: `{name}` is {list(theirs[name].shape)} there "
                 f"and {list(tensor.shape)} in {model}"
             )

@@ -1,7 +1,7 @@
-"""The shards of one process: workers push into them and wait for versions, one thread gives orders.
+"""The shards of one process: workers push to them and wait for versions, and one thread issues orders.
 
-A single shard carries out its orders where they are given. Several have a thread each: they apply the same steps in
-the same order but not at the same moment, and a worker that wants step k waits until the last has applied it.
+A single shard executes its orders in the issuing thread. With several, each has a thread: they apply the same steps
+in the same order but at different times, and a worker that needs step k waits until the last shard has applied it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import AppliedPush, LocalPush
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, shard_server
 
@@ -22,12 +22,12 @@ class LocalShards:
         self.whole, self.layout = whole, layout
         self.shards = [Shard(shard_server(whole, layout, i)) for i in range(layout.shards)]
         whole.split_into = tuple(shard.server for shard in self.shards if shard.server is not whole)
-        self._moved = threading.Condition()  # a shard has carried out an order
+        self._moved = threading.Condition()  # notified when a shard has executed an order
         self._given = 0
         self._failed: BaseException | None = None
         self._closed = False
         self.moved: Callable[[Tensor], None] | None = (
-            None  # told by how much a gradient moved the dense values
+            None  # receives the change of the dense values by a gradient
         )
         several = layout.shards > 1
         self._orders = [queue.SimpleQueue[Order | None]() for _ in self.shards if several]
@@ -41,31 +41,31 @@ class LocalShards:
     # ---- from workers' threads ----
 
     def wait_for(self, version: int) -> int:
-        """Until every shard has applied step `version`; the oldest step that a pull may now see."""
+        """Wait until every shard has applied step `version`. Returns the oldest step that a pull may now see."""
         with self._moved:
             self._moved.wait_for(lambda: self._closed or self._oldest() >= version)
             return self._oldest()
 
-    def push(self, lease: int, push: Push) -> None:
+    def push(self, lease: int, push: LocalPush) -> None:
         """The gradient waits on every shard, unless its lease has ended."""
-        parts = self.layout.split(push) if self._threads else [push]
+        parts = self.layout.split_any(push) if self._threads else [push]
         for shard, part in zip(self.shards, parts, strict=True):
             shard.take(lease, part)
 
-    # ---- from the thread that gives orders ----
+    # ---- from the thread that issues orders ----
 
     def keep(self, lease: int) -> None:
-        """The worker goes on and will overwrite its buffers. What was split has memory of its own."""
+        """Copy a waiting gradient before the worker overwrites its buffers. Split gradients are already copies."""
         if not self._threads:
             self.shards[0].keep(lease)
 
     def carry_out(self, what: ApplyStep | Drop, open_from: int) -> bool:
-        """On all shards; returns when the last has done it."""
+        """Execute an order on all shards. Returns when the last has finished."""
         before = self.whole.flat.clone() if self.moved is not None and self._has_gradient(what) else None
         self._given += 1
         order = Order(self._given, what, open_from)
         if not self._threads:
-            self._tell(self.shards[0], order)
+            self._execute(self.shards[0], order)
         for orders in self._orders:
             orders.put(order)
         with self._moved:
@@ -80,14 +80,14 @@ class LocalShards:
         return True
 
     def _has_gradient(self, what: ApplyStep | Drop) -> bool:
-        """Whether the servers make this step; else the workers have, on replicas of their own."""
+        """Whether the servers make this step. Otherwise the workers have made it, on their replicas."""
         waiting = self.shards[0].waiting
         return isinstance(what, ApplyStep) and any(
-            lease in waiting and not waiting[lease].applied for lease, _ in what.parts
+            lease in waiting and not isinstance(waiting[lease], AppliedPush) for lease, _ in what.parts
         )
 
     def close(self) -> None:
-        """No order comes any more, and nobody waits for one; the same again changes nothing."""
+        """Stop the threads: no more orders will come. Repeated calls have no effect."""
         for orders in self._orders:
             orders.put(None)
         for thread in self._threads:
@@ -102,13 +102,13 @@ class LocalShards:
     def _serve(self, i: int) -> None:
         while (order := self._orders[i].get()) is not None:
             try:
-                self._tell(self.shards[i], order)
+                self._execute(self.shards[i], order)
             except BaseException as error:
                 self._failed = error
                 with self._moved:
                     self._moved.notify_all()
 
-    def _tell(self, shard: Shard, order: Order) -> None:
-        shard.tell(order)
+    def _execute(self, shard: Shard, order: Order) -> None:
+        shard.receive(order)
         with self._moved:
             self._moved.notify_all()

@@ -1,4 +1,13 @@
-"""What a worker sends after a batch: gradients of the summed loss for the dense parameters and for each row it used."""
+"""What a worker sends after a batch: gradients of the summed loss for the dense parameters and for each row it used.
+
+A worker computes a `Push`. What reaches a shard depends on who steps the dense parameters:
+
+    Push              the shard, from this gradient
+    GroupSumPush      the shard, from the sum of an all-reduce group; one member carries it
+    GroupRowsPush     the same, for the other members: their dense gradients are in the sum
+    ReplicaRowsPush   the worker has, on its replica; only rows are left
+    AppliedPush       the worker has, and rows are pushed too (in one process); only the accounts are left
+"""
 
 from __future__ import annotations
 
@@ -6,43 +15,113 @@ import dataclasses
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.parameters.marked_types import (
+    DenseGradient,
+    GradientVariance,
+    GroupNumber,
+    Predictions,
+    Statistics,
+)
 
-NO_VALUES = torch.empty(0)
+NO_PREDICTIONS = np.empty((0, 1), np.float32)
+BufferChanges = Statistics  # by how much a batch moved the running statistics of a replica's module
 
 
 @dataclass(frozen=True)
 class RowPush:
-    """Gradients for one store: one line per distinct id of the batch; valid until the worker's next step."""
+    """Gradients for one store, one row per distinct id of the batch. Valid until the worker's next step."""
 
     ids_U: Ids
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
-    finite: bool = True  # whether all sums are, also squared, as optimizers do
+    finite: bool = True  # whether all sums are finite, even when squared
+
+    def copied(self) -> RowPush:
+        return RowPush(self.ids_U, self.sums_UW.copy(), self.counts_U)
 
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker sends: gradients of the summed loss, and over how many examples it was summed."""
+    """As a worker computes it: gradients of the summed loss, and over how many examples it was summed."""
 
     rows: tuple[RowPush, ...]
-    dense: Tensor  # [P], valid until the worker's next step
-    examples: float  # the sum of example weights; the number of examples where there are none
+    dense: DenseGradient  # [P], valid until the worker's next step
+    examples: float  # sum of the example weights, or the number of examples without weights
     loss: float  # summed
-    probabilities_BT: Floats  # before this push is applied: what progressive measures count
-    # By how much it moved the running statistics of a replica's module.
-    buffer_changes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    applied: bool = False  # its worker has made the step on a replica of its own; only the accounts are left
-    ring: int = (
-        0  # its dense gradient is in the sum of this ring, which one push of it carries; the others have none
-    )
-    variance: Tensor = NO_VALUES  # [P], of the gradients in that sum, if it is wanted
+    probabilities_BT: Predictions  # before this push is applied: what progressive measures count
+    buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
 
     def kept(self) -> Push:
-        """A copy of its own, for as long as it waits."""
-        rows = tuple(RowPush(r.ids_U, r.sums_UW.copy(), r.counts_U) for r in self.rows)
-        return replace(self, rows=rows, dense=self.dense.clone(), variance=self.variance.clone())
+        """In memory of its own, for as long as it waits."""
+        return replace(self, rows=tuple(own.copied() for own in self.rows), dense=self.dense.clone())
+
+
+@dataclass(frozen=True)
+class GroupSumPush:
+    """The rows of one worker, and the dense sum of its all-reduce group."""
+
+    group: GroupNumber
+    rows: tuple[RowPush, ...]
+    dense: DenseGradient  # [P], the sum
+    variance: GradientVariance  # [P], of the gradients in the sum, if the optimizer wants it
+    examples: float  # of this worker
+    buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GroupRowsPush:
+    """The rows of one worker; its dense gradient is in the sum of its all-reduce group, which another push carries."""
+
+    group: GroupNumber
+    rows: tuple[RowPush, ...]
+    examples: float
+    buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReplicaRowsPush:
+    """The rows of one worker, which has made the dense step on its replica."""
+
+    rows: tuple[RowPush, ...]
+    examples: float
+    buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AppliedPush:
+    """All of the step is made; only the accounts are left."""
+
+    examples: float
+    loss: float
+    probabilities_BT: Floats
+
+
+ShardPush = Push | GroupSumPush | GroupRowsPush | ReplicaRowsPush  # has rows for the shards
+LocalPush = Push | AppliedPush  # of a worker in this process
+AnyPush = ShardPush | AppliedPush
+
+
+def group_of(push: AnyPush) -> int:
+    """The all-reduce group that has its dense gradient in a sum; 0: none."""
+    return push.group if isinstance(push, GroupSumPush | GroupRowsPush) else 0
+
+
+def part_of(push: ShardPush, rows: tuple[RowPush, ...], own: slice, *, first: bool) -> ShardPush:
+    """A shard's share, in memory of its own: these rows, and `own` of the dense values.
+
+    Running statistics go to the `first` shard.
+    """
+    changes = push.buffer_changes if first else {}
+    match push:
+        case Push():
+            dense = push.dense[own].clone()
+            return Push(rows, dense, push.examples, push.loss, NO_PREDICTIONS, changes)
+        case GroupSumPush():
+            dense = push.dense[own].clone()
+            variance = None if push.variance is None else push.variance[own].clone()
+            return GroupSumPush(push.group, rows, dense, variance, push.examples, changes)
+        case _:
+            return replace(push, rows=rows, buffer_changes=changes)

@@ -1,10 +1,10 @@
-"""Where parameters live and steps are applied: the dense buffer, the row stores and their optimizers.
+"""The server holds parameters and applies steps: the dense buffer, the row stores and their optimizers.
 
-A server is told which pushes form a step and with what weight; it never decides. Dense and rows step on
-`sum(w * S) / sum(n)`: gradients of the summed loss over the number of examples. A push of weight 0 counts in the
-divisor and touches nothing else. `embedding_reduce` says what a row divides by: `mean`, as above; `touched`, the
-examples of the pushes that have the id; `sum`, nothing. An optimizer that reduces variance (VR-x) takes its r from the
-pushes of the group; `row_trust` says whether rows get one too.
+The caller decides which pushes form a step, and their weights. Dense parameters and rows use the gradient
+`sum(w * S) / sum(n)`: gradients of the summed loss divided by the number of examples. A push of weight 0 counts in the
+divisor and changes nothing else. `embedding_reduce` defines the divisor of rows: `mean`, as above; `touched`, the
+examples of the pushes with the id; `sum`, no division. A variance-reduced optimizer (VR-x) computes r from the pushes
+of the group; `row_trust` defines whether rows get an r too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
-from gearshift.embedding.store import CowClip, RowOptimizer, RowPart, RowStore
+from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore
+from gearshift.errors import UserError, unknown_name
 from gearshift.models.inputs import Needs
 from gearshift.optim import row_ratios
 from gearshift.optim.first_order import DenseOptimizer, clip_norm
@@ -36,20 +37,40 @@ from gearshift.optim.row_ratios import PushedRows, RowPartColumns
 from gearshift.optim.spread import ShiftedSums, Spread, effective_number, spread_of
 from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.parameters.push import Push, RowPush
-
-EmbeddingReduce = Literal["mean", "touched", "sum"]
-RowTrust = Literal["dense_only", "touched", "row_wise"]
+from gearshift.parameters.push import (
+    AnyPush,
+    AppliedPush,
+    GroupSumPush,
+    Push,
+    ReplicaRowsPush,
+    RowPush,
+    ShardPush,
+    group_of,
+)
+from gearshift.parameters.row_settings import EmbeddingReduce, RowPolicy, RowTrust
 
 
 @dataclass(frozen=True)
-class RowSettings:
-    """How rows are born and moved: `linear` is the optimizer of the width-1 part, the embedding's if None."""
+class RowSettings(RowPolicy):
+    """How embedding rows are born and moved."""
 
-    embeddings: RowOptimizer
-    linear: RowOptimizer | None = None
-    init: float = 0.01
-    clip: CowClip | None = None  # of the embedding part
+    embeddings: RowOptimizer = field(default_factory=RowAdagrad)
+    linear: RowOptimizer | None = None  # of the width-1 part (LR, FM, Wide & Deep); as `embeddings` if None
+    clip: CowClip | None = None  # clips the gradient of the embedding part of each row
+
+    def __post_init__(self) -> None:
+        if self.trust not in get_args(RowTrust):
+            raise unknown_name("row trust", self.trust, get_args(RowTrust))
+        if self.reduce not in get_args(EmbeddingReduce):
+            raise unknown_name("row reduce", self.reduce, get_args(EmbeddingReduce))
+        if self.clip is not None and not isinstance(self.clip, CowClip):
+            raise UserError(
+                f"RowSettings(clip=...) is {self.clip!r}: write clip=gs.CowClip(), or leave it out"
+            )
+        if self.clip is not None and self.reduce != "mean":
+            raise UserError(
+                f'clip measures the mean gradient of a row: leave it out, or reduce="{self.reduce}"'
+            )
 
 
 def row_parts(group: FieldGroup, needs: Needs, rows: RowSettings) -> tuple[RowPart, ...]:
@@ -73,7 +94,7 @@ def make_stores(
 
 
 class Server:
-    """Holds everything, or a shard's part of it; `flat` is the dense truth that workers copy."""
+    """Holds all parameters, or a shard's part of them; `flat` has the dense values that workers copy."""
 
     def __init__(
         self,
@@ -85,18 +106,22 @@ class Server:
         embedding_reduce: EmbeddingReduce = "mean",
         row_trust: RowTrust = "dense_only",
         layout: Layout | None = None,
+        buffers: dict[str, Tensor] | None = None,
         threads: int = 1,
     ) -> None:
-        """`layout` says which part of `flat` is which layer, for optimizers that work per layer."""
+        """`layout` says which part of `flat` is which layer, for optimizers that work per layer.
+
+        `buffers` are the model's running statistics, moved by the mean of a step's pushes.
+        """
         self.flat = flat
         self.stores = stores
         self.optimizer, self.layers = optimizer, layout or Layout.whole("dense", flat.shape)
         self._rule = bind(optimizer, self.layers)
-        self._sums: ShiftedSums | None = None  # these two: buffers of VR-x
+        self._sums: ShiftedSums | None = None  # this and the next: buffers of VR-x
         self._reduced: Tensor | None = None
         self.trust: Ratios | None = None  # r of the last step, for statistics before the next
-        self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same by store, where rows have an r
-        self.split_into: tuple[Server, ...] = ()  # of several shards, which step in its memory
+        self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same by store, if rows have an r
+        self.split_into: tuple[Server, ...] = ()  # the servers of several shards, which work in its memory
         self.row_trust = row_trust
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
@@ -104,71 +129,79 @@ class Server:
         self.threads = threads
         self.step = 0
         self.dense_lock = threading.Lock()  # held while dense values are read or written
-        self.buffers: dict[str, Tensor] = {}  # running statistics, moved by the mean of a step's pushes
+        self.buffers = {} if buffers is None else buffers
+        self.block_velocity: Tensor | None = None  # of bmuf's global step, where a shard makes it
 
-    def pull(self, found: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
-        """The rows of each store, in the caller's buffers; new ids are born."""
+    def pull(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
+        """The rows of each store, in the caller's buffers. New ids are created."""
         return tuple(
             store.pull(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
-            for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
+            for i, (store, ids) in enumerate(zip(self.stores, batch.ids, strict=True))
         )
 
-    def peek(self, found: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
-        """The same, but nothing is born."""
+    def peek(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
+        """Like `pull`, but creates no rows."""
         return tuple(
             store.peek(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
-            for i, (store, ids) in enumerate(zip(self.stores, found.ids, strict=True))
+            for i, (store, ids) in enumerate(zip(self.stores, batch.ids, strict=True))
         )
 
     def apply(self, push: Push, *, lr_scale: float) -> None:
-        """One step from one push."""
+        """Make one step from one push."""
         self.apply_group([(push, 1.0)], lr_scale=lr_scale)
 
     @torch.no_grad()
     def apply_group(
-        self, parts: Sequence[tuple[Push, float]], *, lr_scale: float, over_kept: bool = False
+        self, parts: Sequence[tuple[AnyPush, float]], *, lr_scale: float, over_kept: bool = False
     ) -> None:
-        """One step from weighted pushes. They were checked before: their sum of rows alone may be too large."""
+        """Make one step from weighted pushes, which were checked before. Only their sum of rows may be too large."""
         self.step += 1
         kept = [
-            (push, weight) for push, weight in parts if weight > 0 and push.examples > 0 and not push.applied
+            (push, weight)
+            for push, weight in parts
+            if weight > 0 and push.examples > 0 and not isinstance(push, AppliedPush)
         ]
         examples = sum(push.examples for push, _ in (kept if over_kept else parts))
         if not kept:
-            return  # a step of total weight 0 teaches nothing, nor one that was made on a replica
-        # Rows first: a store refuses gradients that it cannot square, before it has changed anything.
+            return  # a step of total weight 0, or one that was made on a replica
+        # Rows first: a store refuses gradients that are too large to square before it changes anything.
         self._push_rows(kept, examples, lr_scale, self.step)
-        if not any(len(push.dense) for push, _ in kept):  # its worker has made the dense step on a replica
+        dense = [(push, weight) for push, weight in kept if isinstance(push, Push | GroupSumPush)]
+        if not dense or not len(
+            self.flat
+        ):  # workers have made the dense step on replicas; or all is elsewhere
             with self.dense_lock:
                 self._move_buffers(kept)
             return
-        gradient = self._dense_gradient(kept, examples)
+        gradient = self._dense_gradient(dense, examples)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         with self.dense_lock:
-            self._step_dense(lambda sums: self._spread(kept, sums), gradient, lr_scale)
+            self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, lr_scale)
             self._move_buffers(kept)
 
     @torch.no_grad()
     def step_beside(
-        self, dense: Tensor, variance: Tensor, examples: float, gradients: float, lr_scale: float
+        self, dense: Tensor, variance: Tensor | None, examples: float, gradients: float, lr_scale: float
     ) -> None:
-        """The dense part of a step that another server has made of one sum, bit for bit.
+        """Repeat the dense part of a step that another server has made from one sum, bit for bit.
 
-        `variance` is that of the gradients in it, where the optimizer wants it, and `gradients` their effective number.
+        `variance` is that of the gradients in the sum, if the optimizer needs it; `gradients` is their effective
+        number.
         """
+
+        def spread_in(sums: ShiftedSums) -> Spread:
+            assert variance is not None, "an optimizer that reduces variance has it beside the sum"
+            return sums.of_total(dense, variance, examples, gradients, round(gradients))
+
         gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
         if self.max_norm is not None:
             clip_norm(gradient, self.max_norm)
         with self.dense_lock:
-            self._step_dense(
-                lambda sums: sums.of_total(dense, variance, examples, gradients, round(gradients)),
-                gradient,
-                lr_scale,
-            )
+            self._step_dense(spread_in, gradient, lr_scale)
 
     def statistics(self) -> list[LayerStatistics]:
-        """Of r in the last step, by layer and by part of the rows; nothing where variance is not reduced."""
+        """Statistics of r in the last step, by layer and part of the rows; empty without variance reduction."""
         if self.split_into:
             return [line for server in self.split_into for line in server.statistics()]
         with self.dense_lock:
@@ -177,25 +210,23 @@ class Server:
             for part, ratios in zip(self.stores[i].parts, of_parts, strict=True):
                 (line,) = ratios.statistics()
                 line = replace(line, layer=f"{ROWS}{part.name}[{part.width}]")
-                if (
-                    self.row_trust == "row_wise"
-                ):  # its mean is over the pushes that have the id: no batch of all
+                if self.row_trust == "row_wise":  # its mean is over the pushes with the id, not a whole batch
                     line = replace(line, noise=math.nan, signal=math.nan)
                 lines.append(line)
         return lines
 
-    def push_rows(self, push: Push, *, lr_scale: float) -> None:
+    def push_rows(self, push: ReplicaRowsPush, *, lr_scale: float) -> None:
         """The rows of one gradient alone, at once; from any thread."""
         if push.examples > 0:
             self._push_rows([(push, 1.0)], push.examples, lr_scale, self.step + 1)
 
-    def move_buffers(self, push: Push) -> None:
+    def move_buffers(self, push: ReplicaRowsPush) -> None:
         """Running statistics, by one gradient alone; from any thread."""
         with self.dense_lock:
             self._move_buffers([(push, 1.0)])
 
     def _push_rows(
-        self, kept: Sequence[tuple[Push, float]], examples: float, lr_scale: float, step: int
+        self, kept: Sequence[tuple[ShardPush, float]], examples: float, lr_scale: float, step: int
     ) -> None:
         for i, store in enumerate(self.stores):
             parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
@@ -215,10 +246,9 @@ class Server:
             except ValueError as error:
                 if "too large to square" not in str(error):
                     raise
-                said = (
-                    f"embedding gradient became too large to square at step {step}"  # of all pushes together
-                )
-                raise FloatingPointError(said) from error
+                # the sum of all pushes, each of which was finite
+                message = f"embedding gradient became too large to square at step {step}"
+                raise FloatingPointError(message) from error
 
     def _step_dense(
         self, spread_in: Callable[[ShiftedSums], Spread], gradient: Tensor, lr_scale: float
@@ -239,27 +269,32 @@ class Server:
             spare=self._reduced,
         )
 
-    def _spread(self, kept: Sequence[tuple[Push, float]], sums: ShiftedSums) -> Spread:
-        """Of the pushes; or as a ring has found it, for the gradients that are in its sum."""
-        summed = next((push for push, _ in kept if len(push.variance)), None)
-        if summed is None:
-            whole = [own for own in kept if len(own[0].dense) == len(self.flat)]
-            return spread_of([(push.dense, push.examples, weight) for push, weight in whole], sums)
-        sizes = [push.examples for push, _ in kept if push.ring == summed.ring]
-        return sums.of_total(summed.dense, summed.variance, sum(sizes), effective_number(sizes), len(sizes))
+    def _spread(
+        self,
+        kept: Sequence[tuple[ShardPush, float]],
+        dense: Sequence[tuple[Push | GroupSumPush, float]],
+        sums: ShiftedSums,
+    ) -> Spread:
+        """Of the pushes; or as an all-reduce group has found it, for the gradients that are in its sum."""
+        for push, _ in dense:
+            if isinstance(push, GroupSumPush) and push.variance is not None:
+                sizes = [own.examples for own, _ in kept if group_of(own) == push.group]
+                number = effective_number(sizes)
+                return sums.of_total(push.dense, push.variance, sum(sizes), number, len(sizes))
+        return spread_of([(push.dense, push.examples, weight) for push, weight in dense], sums)
 
     def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
-        """The rows of a step, scaled by their r where rows have one."""
+        """The rows of a step, scaled by their r if rows have one."""
         rule = self._rule
         if self.row_trust == "dense_only" or not isinstance(rule, VarianceReduced):
             return rows
         of_rows = row_ratios.touched if self.row_trust == "touched" else row_ratios.row_wise
         pushed = [PushedRows(part.ids_U, part.sums_UW, weight, n) for part, weight, n in parts]
-        found = of_rows(pushed, rule.gsnr, _columns(self.stores[i]))
-        self.row_ratios[i] = found.parts
-        return rows if found.values_UW is None else replace(rows, sums_UW=rows.sums_UW * found.values_UW)
+        ratios = of_rows(pushed, rule.gsnr, _columns(self.stores[i]))
+        self.row_ratios[i] = ratios.parts
+        return rows if ratios.values_UW is None else replace(rows, sums_UW=rows.sums_UW * ratios.values_UW)
 
-    def _move_buffers(self, kept: Sequence[tuple[Push, float]]) -> None:
+    def _move_buffers(self, kept: Sequence[tuple[ShardPush, float]]) -> None:
         """By the mean of the pushes' changes; what counts batches counts the step as one."""
         total = sum(weight for _, weight in kept)
         for name, values in self.buffers.items():
@@ -269,8 +304,8 @@ class Server:
             elif changes:
                 values.add_(torch.stack([change for change, _ in changes]).amax(0))
 
-    def _dense_gradient(self, kept: Sequence[tuple[Push, float]], examples: float) -> Tensor:
-        (first, weight), *others = [own for own in kept if len(own[0].dense) == len(self.flat)]
+    def _dense_gradient(self, dense: Sequence[tuple[Push | GroupSumPush, float]], examples: float) -> Tensor:
+        (first, weight), *others = dense
         gradient = torch.mul(first.dense, weight / examples, out=self._gradient)
         for push, weight in others:
             gradient.add_(push.dense, alpha=weight / examples)
@@ -286,16 +321,16 @@ def _columns(store: RowStore) -> list[RowPartColumns]:
 
 @dataclass(frozen=True)
 class MergedRows:
-    """The row gradients of a group: each id once."""
+    """The row gradients of a group, each id once."""
 
     ids_U: Ids
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
-    examples_U: Floats  # of the pushes that have the id
+    examples_U: Floats  # of the pushes with the id
 
 
 def merge_rows(parts: Sequence[tuple[RowPush, float, float]], threads: int) -> MergedRows:
-    """(rows, weight, examples) of each push, summed in this order. One push at weight 1 is taken as it is."""
+    """Sum (rows, weight, examples) of the pushes, in this order. A single push at weight 1 is returned unchanged."""
     if len(parts) == 1 and parts[0][1] == 1.0:
         only, _, examples = parts[0]
         return MergedRows(

@@ -1,29 +1,27 @@
-"""A shard: a part of the rows and of the dense parameters, the gradients that wait for a step, and what it was told.
+"""A shard: a part of the rows and dense parameters, the gradients waiting for a step, and the orders received.
 
-A gradient waits under the number of its lease. Orders are numbered; a shard carries them out in that order, each
-once, however often and in whatever order they reach it. So all shards go through the same steps, and a cut
-falls between the same two on each. A gradient whose lease has ended is refused. Gradients may come from any thread,
-orders come from one. Decides nothing, and knows no worker and no clock.
+A gradient waits under the number of its lease. Orders are numbered. A shard executes them in sequence, each once,
+however often and in whatever order they arrive. All shards therefore go through the same steps, and a cut falls
+between the same two steps on each. A gradient whose lease has ended is refused. Gradients may come from any thread,
+orders from one. A shard decides nothing and knows no worker and no clock.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore
 from gearshift.optim.spread import effective_number
-from gearshift.parameters.push import Push, RowPush
+from gearshift.parameters.push import AnyPush, AppliedPush, Push, RowPush, ShardPush, group_of, part_of
 from gearshift.parameters.server import Server
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
-NO_PREDICTIONS = np.empty((0, 1), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +36,23 @@ class ApplyStep:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The lease ended without a step; its gradient, if one waits, is not needed."""
+    """The lease ended without a step. Its gradient, if there is one, is not needed."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakeCut:
-    """Set aside everything as it is now, under this name."""
+    """Take a snapshot of the current state, under this name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assemble:
-    """Workers keep replicas, and these (number, boot) are waited for when all meet; `choices` say how they do."""
+    """Workers keep replicas. A meeting waits for these members (number, boot); `choices` define the exchange."""
 
-    number: int  # of this list of members, from 1
+    number: int  # of this member list, from 1
     generation: int
     choices: str
     members: tuple[tuple[int, int], ...] = ()
@@ -62,27 +60,27 @@ class Assemble:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    number: int  # from 1, without a gap
+    number: int  # from 1, without gaps
     what: ApplyStep | Drop | TakeCut | Assemble
-    open_from: int = 0  # every lease with a lower number has ended
+    open_from: int = 0  # all leases with lower numbers have ended
 
 
 @dataclass(frozen=True, slots=True)
 class HeldDense:
-    """The dense state that a worker keeps: of which step, -1: none; and the ring whose sum it has for the next."""
+    """The dense state that a worker keeps: of which step, -1: none; and the group whose sum it has for the next."""
 
     version: int = -1
-    ring: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepOnSum:
-    """How the last step was made of a ring's sum; ring 0: none is needed to get to it."""
+    """How the last step was made of the sum of an all-reduce group; group 0: none is needed to get to it."""
 
-    ring: int = 0
+    group: int = 0
     lr_scale: float = 0.0
     examples: float = 0.0
-    gradients: float = 0.0  # that were in it, if they had equal weights
+    gradients: float = 0.0  # effective number of gradients in it
 
 
 class Shard:
@@ -95,39 +93,39 @@ class Shard:
         self.server, self._take_cut, self._assemble = server, take_cut, assemble
         self.step = server.step  # applied, wholly
         self.done = 0  # orders carried out
-        self.made: StepOnSum | None = None  # the last step, if of one ring's sum and nothing else
-        self.waiting: dict[int, Push] = {}  # by lease
-        self._early: dict[int, Order] = {}  # told before their turn
+        self.made: StepOnSum | None = None  # the last step, if of one group's sum and nothing else
+        self.waiting: dict[int, AnyPush] = {}  # by lease
+        self._early: dict[int, Order] = {}  # received before their turn
         self._open_from = 0
-        self._ended: set[int] = set()  # of the leases from there on
-        self._books = threading.Lock()  # over `waiting` and what has ended
+        self._ended: set[int] = set()  # ended leases from there on
+        self._books = threading.Lock()  # protects `waiting` and the ended leases
 
     def pull(self, ids: tuple[Ids, ...], *, dense: bool = True) -> Values:
-        """Rows of each store, a copy of the dense part if asked, and of running statistics; new ids are born."""
+        """Rows of each store, a copy of the dense part if requested, and running statistics. New ids are created."""
         threads = self.server.threads
         rows = tuple(
-            store.pull(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
+            store.pull(ids_U, threads=threads) for store, ids_U in zip(self.server.stores, ids, strict=True)
         )
         return rows, *self._dense(whole=dense)
 
     def way_on(self, held: HeldDense) -> StepOnSum | None:
-        """How who holds that comes to the dense state of now without us; None: it cannot."""
+        """How a worker with this state can reach the current step without dense values; None if it cannot."""
         if held.version == self.step:
             return StepOnSum()
-        if self.made is not None and held == HeldDense(self.step - 1, self.made.ring):
+        if self.made is not None and held == HeldDense(self.step - 1, self.made.group):
             return self.made
         return None
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the dense optimizer's."""
+        """A copy of the dense optimizer state."""
         with self.server.dense_lock:
             return {name: values.clone() for name, values in self.server.optimizer_state.items()}
 
     def peek(self, ids: tuple[Ids, ...]) -> Values:
-        """The same, but nothing is born."""
+        """Like `pull`, but creates no rows."""
         threads = self.server.threads
         rows = tuple(
-            store.peek(own, threads=threads) for store, own in zip(self.server.stores, ids, strict=True)
+            store.peek(ids_U, threads=threads) for store, ids_U in zip(self.server.stores, ids, strict=True)
         )
         return rows, *self._dense()
 
@@ -137,7 +135,7 @@ class Shard:
             flat = server.flat if whole else server.flat[:0]
             return flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
 
-    def take(self, lease: int, push: Push) -> bool:
+    def take(self, lease: int, push: AnyPush) -> bool:
         """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
         with self._books:
             if lease < self._open_from or lease in self._ended:
@@ -147,11 +145,11 @@ class Shard:
 
     def keep(self, lease: int) -> None:
         """If it still waits, it gets memory of its own: the worker will use its buffers again."""
-        if lease in self.waiting:
-            self.waiting[lease] = self.waiting[lease].kept()
+        if isinstance(push := self.waiting.get(lease), Push):
+            self.waiting[lease] = push.kept()
 
-    def tell(self, order: Order) -> None:
-        """Carries out what is due by now."""
+    def receive(self, order: Order) -> None:
+        """Receive an order, and execute all orders that are now due."""
         if order.number > self.done:
             self._early[order.number] = order
         while (due := self._early.pop(self.done + 1, None)) is not None:
@@ -173,12 +171,12 @@ class Shard:
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
         self.server.apply_group(weighted, lr_scale=order.lr_scale, over_kept=order.over_kept)
         self.step = order.step
-        rings = {push.ring for push in pushes}
-        ring = rings.pop() if len(rings) == 1 else 0
+        groups = {group_of(push) for push in pushes}
+        group = groups.pop() if len(groups) == 1 else 0
         sizes = [push.examples for push in pushes]
-        self.made = StepOnSum(ring, order.lr_scale, sum(sizes), effective_number(sizes)) if ring else None
+        self.made = StepOnSum(group, order.lr_scale, sum(sizes), effective_number(sizes)) if group else None
 
-    def _end(self, leases: list[int]) -> list[Push]:
+    def _end(self, leases: list[int]) -> list[AnyPush]:
         """These leases are over; the gradients of those that had one here."""
         with self._books:
             self._ended.update(leases)
@@ -195,13 +193,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """How parameters lie on shards: rows by the hash of their id, dense parameters in whole tensors."""
+    """The distribution of parameters over shards: rows by the hash of their id, dense parameters in whole tensors."""
 
-    dense: tuple[slice, ...]  # of the flat buffer, one per shard
+    dense: tuple[slice, ...]  # slices of the flat buffer, one per shard
 
     @classmethod
     def of(cls, shards: int, size: int, starts: tuple[int, ...], together: bool = False) -> ShardLayout:
-        """`starts` are the places where a tensor begins; `together` keeps all of them on the first shard."""
+        """`starts` are the offsets of the tensors; `together` keeps all of them on the first shard."""
         ends = [min((s for s in starts if s >= size * i / shards), default=size) for i in range(1, shards)]
         cuts = [size] * (shards - 1) if together else ends
         return cls(tuple(slice(a, b) for a, b in zip([0, *cuts], [*cuts, size], strict=True)))
@@ -210,20 +208,17 @@ class ShardLayout:
     def shards(self) -> int:
         return len(self.dense)
 
-    def split(self, push: Push) -> list[Push]:
+    def split(self, push: ShardPush) -> list[ShardPush]:
         """Each shard's share of a gradient, in memory of its own; running statistics go to the first."""
         rows = [split_rows(own, self.shards) for own in push.rows]
         return [
-            replace(
-                push,
-                rows=tuple(of_store[s] for of_store in rows),
-                dense=push.dense[own].clone(),  # nothing, if another carries it
-                variance=push.variance[own].clone(),
-                probabilities_BT=NO_PREDICTIONS,
-                buffer_changes=push.buffer_changes if s == 0 else {},
-            )
+            part_of(push, tuple(of_store[s] for of_store in rows), own, first=s == 0)
             for s, own in enumerate(self.dense)
         ]
+
+    def split_any(self, push: AnyPush) -> list[AnyPush]:
+        """The same; of a push that is applied every shard gets all that is left."""
+        return [push] * self.shards if isinstance(push, AppliedPush) else [*self.split(push)]
 
 
 def split_rows(rows: RowPush, shards: int) -> list[RowPush]:
@@ -232,27 +227,27 @@ def split_rows(rows: RowPush, shards: int) -> list[RowPush]:
 
 
 def shard_server(whole: Server, layout: ShardLayout, number: int) -> Server:
-    """The server of one shard, in the memory of `whole`: both see what either does to rows and dense values."""
+    """The server of one shard in the memory of `whole`. Both see all changes of rows and dense values."""
     if layout.shards == 1:
         return whole
-    own = layout.dense[number]
+    part = layout.dense[number]
     stores = tuple(_part_of(store, number) for store in whole.stores)
     server = Server(
-        whole.flat[own],
+        whole.flat[part],
         stores,
         whole.optimizer,
         max_norm=whole.max_norm,
         embedding_reduce=whole.embedding_reduce,
         row_trust=whole.row_trust,
-        layout=whole.layers.within(own.start, own.stop),
+        layout=whole.layers.within(part.start, part.stop),
+        buffers=whole.buffers if number == 0 else {},
         threads=max(1, whole.threads // layout.shards),
     )
     server.optimizer_state = {
-        name: values[own] if values.dim() else (values if number == 0 else values.clone())
+        name: values[part] if values.dim() else (values if number == 0 else values.clone())
         for name, values in whole.optimizer_state.items()
     }
     server.dense_lock = whole.dense_lock
-    server.buffers = whole.buffers if number == 0 else {}
     server.step = whole.step
     return server
 

@@ -6,13 +6,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from gearshift.run import folder as run_folder
 from gearshift.tables import number, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow as pa
 
     from gearshift.run.control import Status
 

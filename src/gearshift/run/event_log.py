@@ -3,10 +3,10 @@
     events-000.jsonl, events-001.jsonl ...    the next number when one is full, or when the run is resumed
 
 An epoch begins with a head, which has all that a fresh coordinator needs; each line after it is one event. So the log
-can be replayed (replay.py). Written for a training loop: a line is made in the caller's thread (microseconds, and no
-thread that competes for the interpreter), the file is written twice a second by another one; a process that is
-killed loses no more than that. A log that cannot be written says so once and is silent from there on: training goes on.
-docs/event_log.md has the format.
+can be replayed (replay.py). A line is formatted in the caller's thread (microseconds, and no thread that competes for
+the interpreter); another thread writes the file twice a second, so a killed process loses at most half a second of it.
+If the log cannot be written, the user is notified once and training continues without it. docs/event_log.md has the
+format.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gearshift.errors import UserError
 from gearshift.sync import messages
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Exchange, Lease, Part, Reissue
@@ -30,7 +32,9 @@ from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Exchan
 FORMAT = 1
 FILE_BYTES = 64 << 20
 WRITE_SECONDS = 0.5
-WAITING_LINES = 50_000  # more than these are written by whoever adds one: memory stays bounded on a slow disk
+WAITING_LINES = (
+    50_000  # above this the caller writes them itself, so that memory stays bounded on a slow disk
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,8 @@ class LogPosition:
         return f"{self.file}:{self.line}"
 
 
-# ---- messages as text: by hand, because this runs for every event (json.dumps takes four times as long) ----
+# ---- messages as text: by hand, because this runs for every event. msgspec takes twice as long, json four times, and
+# both would write other bytes (docs/adr/0020) ----
 
 _KINDS: dict[str, Callable[..., Event]] = {
     "join": messages.WorkerJoined,
@@ -139,8 +144,8 @@ def line(event: Event, actions: list[Action]) -> str:
 
 
 def head_line(head: Head) -> str:
-    said = {"log": FORMAT, **asdict(head), "settings": _finite(head.settings)}
-    return json.dumps(said, separators=(",", ":")) + "\n"
+    record = {"log": FORMAT, **asdict(head), "settings": _finite(head.settings)}
+    return json.dumps(record, separators=(",", ":")) + "\n"
 
 
 def _finite(settings: dict[str, Any]) -> dict[str, Any]:
@@ -155,20 +160,20 @@ def _infinite(settings: dict[str, Any]) -> dict[str, Any]:
 # ---- and back ----
 
 
-def _event(said: dict[str, Any]) -> Event:
-    (word,) = said.keys() & _KINDS.keys()
-    fields = said[word]
+def _event(record: dict[str, Any]) -> Event:
+    (word,) = record.keys() & _KINDS.keys()
+    fields = record[word]
     if word == "push":
         worker, lease, *version = fields
-        return messages.GradientArrived(worker, lease, said["at"], version=version[0] if version else 0)
+        return messages.GradientArrived(worker, lease, record["at"], version=version[0] if version else 0)
     if word == "switch":
         strategy, settings, reason = fields
         fields = strategy, _infinite(settings), reason
-    return _KINDS[word](*fields, at=said["at"])
+    return _KINDS[word](*fields, at=record["at"])
 
 
-def _action(said: list[Any]) -> Action:
-    match said:
+def _action(record: list[Any]) -> Action:
+    match record:
         case ["begin", worker, lease, token, version]:
             return Begin(worker, Lease(*lease), token, version)
         case ["apply", step, parts, *over_kept]:
@@ -179,17 +184,17 @@ def _action(said: list[Any]) -> Action:
             return Reissue(lease, reason)
         case ["exchange", number]:
             return Exchange(number)
-    raise ValueError(f"no action {said}")
+    raise ValueError(f"no action {record}")
 
 
 def _part(lease: int, staleness: int, lag: int, weight: float = 1.0, reason: str = "") -> Part:
     return Part(lease, weight, reason, staleness, lag)
 
 
-def _head(said: dict[str, Any]) -> Head:
-    if said.pop("log") != FORMAT:
+def _head(record: dict[str, Any]) -> Head:
+    if record.pop("log") != FORMAT:
         raise ValueError("another format")
-    return Head(**{**said, "settings": _infinite(said["settings"])})
+    return Head(**{**record, "settings": _infinite(record["settings"])})
 
 
 # ---- reading ----
@@ -206,7 +211,7 @@ def _number(path: Path) -> int:
 
 
 def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | TornLine]]:
-    """Everything that these files say, in order; each must begin an epoch or go on where the one before ended."""
+    """The content of these files, in order. Each must begin an epoch or continue the file before it."""
     before = None
     for path in paths:
         with path.open("rb") as file:
@@ -215,12 +220,12 @@ def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | Tor
                 if not text.endswith(b"\n"):
                     yield place, TornLine()
                     continue
-                said = _parsed(place, text)
-                if "goes_on" not in said:
-                    yield place, _message(place, said)
-                elif before is None or before.name != said["goes_on"]:
+                record = _parsed(place, text)
+                if "goes_on" not in record:
+                    yield place, _message(place, record)
+                elif before is None or before.name != record["goes_on"]:
                     raise UserError(
-                        f"{path} goes on from {said['goes_on']}, which is not here; replay the run's folder"
+                        f"{path} goes on from {record['goes_on']}, which is not here; replay the run's folder"
                     )
         before = path
 
@@ -249,19 +254,19 @@ _APPLIED, _HEAD = (
 
 def _parsed(place: LogPosition, text: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        record = msgspec.json.decode(text)
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        record = None
+    if not isinstance(record, dict):
         raise UserError(f"{place}: this is no line of an event log; the file is damaged")
-    return said
+    return record
 
 
-def _message(place: LogPosition, said: dict[str, Any]) -> Head | Decision:
+def _message(place: LogPosition, record: dict[str, Any]) -> Head | Decision:
     try:
-        if "log" in said:
-            return _head(said)
-        return Decision(_event(said), [_action(action) for action in said.get("do", ())])
+        if "log" in record:
+            return _head(record)
+        return Decision(_event(record), [_action(action) for action in record.get("do", ())])
     except (ValueError, KeyError, TypeError):
         raise UserError(
             f"{place}: unknown event or action; the line is damaged, or of another version of Gearshift"
@@ -276,7 +281,7 @@ class EventLog:
     """Appends to the folder's log: `begin` an epoch, call it with each event and its actions, `close` at the end."""
 
     folder: Path
-    tell: Callable[[str], None]  # gets a sentence for the user
+    notify: Callable[[str], None]  # gets a sentence for the user
     file_bytes: int = FILE_BYTES
     write_seconds: float = WRITE_SECONDS
     check: Callable[[], None] = lambda: (
@@ -317,7 +322,7 @@ class EventLog:
         self.write()
 
     def write(self) -> None:
-        """What waits is in the file after this; from any thread."""
+        """Writes pending lines to the file. May be called from any thread."""
         with self._writing:
             waiting = self._waiting
             text = "".join([waiting.popleft() for _ in range(len(waiting))]).encode()
@@ -326,13 +331,13 @@ class EventLog:
             try:
                 self.check()
                 self._append(text)
-            except UserError:  # the run says why when it ends
+            except UserError:  # the run reports the reason when it ends
                 self._failed = True
                 self._close_file()
             except OSError as error:
                 self._failed = True
                 self._close_file()
-                self.tell(
+                self.notify(
                     f"the event log cannot be written ({error.strerror}); training goes on without it, "
                     f"and `replay` will end at this place"
                 )
@@ -347,7 +352,7 @@ class EventLog:
             self._close_file()
 
     def _open(self) -> int:
-        """The next number of the folder; says from which file it goes on, if that is ours."""
+        """Opens the file with the next number. Its first line names the file that it continues, if that is ours."""
         before, taken = self._path, files(self.folder)
         path = self.folder / f"events-{_number(taken[-1]) + 1 if taken else 0:03d}.jsonl"
         self._file, self._path, self._size = (

@@ -1,6 +1,6 @@
-"""How a run is, from the inside: when it made its last step, how old its newest checkpoint is, what it recovers from.
+"""The health of a run: the time of its last step, the age of its newest checkpoint, and what it is recovering from.
 
-The run's own thread tells it what happens; it records the state in the run's folder, and each fault with what it cost.
+The run's thread reports events to it; it records the state in the run's folder, and each fault with its cost.
 A fault is recorded at once; its cost follows: the time from the last step before it to the first step after it, or to
 the last save, or to the end of the run. Knows no torch and no engine.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
@@ -31,25 +31,25 @@ class Health:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._lease: ownership.OwnershipLease | None = None
-        self._phase = "starting"
+        self.phase = "starting"  # of the run: training, evaluating, saving, done, stopped or failed
         self._stepped_at = time.monotonic()
         self._saved_at: float | None = None
-        self._open: list[Fault] = []  # that no step followed yet
+        self._open: list[Fault] = []  # faults after which no step was made yet
         self._booked = 0.0  # seconds without a step that are recorded already
         self._rewound = 0  # open faults before the newest return to a checkpoint
         self.failed_saves = 0
 
     def begin(self, folder: Path, resumed: Path | None = None) -> None:
-        """`resumed` is the checkpoint that the run goes on from."""
+        """`resumed` is the checkpoint that the run continues from."""
         self._folder, self._lease = folder, ownership.held(folder)
-        if self._open:  # it was lost before it began; an owner before may have been lost while it recovered
+        if self._open:  # an earlier owner was lost before it began or while it recovered
             self._stepped_at = min(self._stepped_at, time.monotonic() - run_log.seconds_open(folder))
         else:
             self._stepped_at = time.monotonic()
         for fault in self._open:
             self._record(fault)
         self.failed_saves = run_log.totals(folder).failed_saves
-        if resumed is not None:  # a figure: it may trust the clock of a file server
+        if resumed is not None:  # only for reports: it trusts the clock of a file server
             self._saved_at = time.monotonic() - max(0.0, time.time() - resumed.stat().st_mtime)
 
     @property
@@ -72,8 +72,8 @@ class Health:
         return bool(self._open)
 
     def enters(self, phase: str) -> None:
-        """Another phase of the run. Only a step, or a phase after the last one, ends a recovery."""
-        self._phase = phase
+        """The run enters another phase. Only a step, or a phase after the last step, ends a recovery."""
+        self.phase = phase
         if phase in AFTER_TRAINING:
             self._settle()
         if not self._open:
@@ -119,17 +119,18 @@ class Health:
         if self._lease is not None and self._lease.lost:
             raise ownership.Fenced(self._lease.lost)
 
-    def ends(self) -> None:
-        """The run is over, maybe before it recovered: what its faults cost is written."""
+    def ends(self, how: Literal["done", "stopped", "failed"]) -> None:
+        """The run is over, maybe before it recovered: writes the cost of its faults."""
+        self.phase = how
         self._settle()
 
     def _record(self, fault: Fault) -> None:
-        """At once, with the time lost until now: this process may be the next to be lost."""
+        """Writes a fault at once, with the time lost until now: this process may be lost next."""
         assert self._folder is not None
         run_log.record(self._folder, replace(fault, seconds_lost=self._seconds_to_book(), time=time.time()))
 
     def _seconds_to_book(self) -> float:
-        """Faults cost the time without a step together: each gets what was lost since the one before it."""
+        """Faults share the time without a step: each is charged the time since the previous one."""
         seconds = self.seconds_since_step - self._booked
         self._booked += seconds
         return seconds
@@ -138,7 +139,7 @@ class Health:
         if self._open:
             self._settle()
             assert self._folder is not None
-            run_folder.set_state(self._folder, STATES.get(self._phase, "running"))
+            run_folder.set_state(self._folder, STATES.get(self.phase, "running"))
 
     def _settle(self) -> None:
         """The rest of the lost time is booked on the last fault."""

@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a run, and the end of the interpreter to one that Python code waits for or leaves behind.
+"""Handles Ctrl-C, and the exit of the interpreter while a run still trains.
 
 The same from Python and on the command line: the first Ctrl-C asks the run to stop after its step and to save, and
 `wait` raises `KeyboardInterrupt` with the way to resume it; a second one raises at once (the command quits), without
@@ -8,8 +8,8 @@ ends while a run still trains (its last line, `sys.exit`, an exception) stops an
 A run must not be left training: a thread that is inside C++ code when the interpreter ends takes the process down
 ("terminate called without an active exception").
 
-Ctrl-C is taken over by a signal handler while `wait` is at work, so that no exception comes up in the middle of our
-own code. A handler that somebody else has installed stays; if it raises `KeyboardInterrupt`, that counts as well.
+During `wait` a signal handler catches Ctrl-C, so that no exception is raised in the middle of our code. A handler that
+other code has installed stays; if it raises `KeyboardInterrupt`, that counts as well.
 """
 
 from __future__ import annotations
@@ -27,33 +27,18 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from gearshift.run import folder as run_folder
+from gearshift.run import startup_interrupts
+from gearshift.run.handle import RunHandle
 
 POLL_SECONDS = 0.2
 QUIT = 130  # as a shell reports a process that Ctrl-C ended
 
 
-class SavedProgress(Protocol):
-    @property
-    def step(self) -> int: ...
-    @property
-    def save_retried(self) -> bool: ...
+class Stoppable(RunHandle, Protocol):
+    """A run that this process waits for. `stop` and `last_status` never wait, also while Ray's head is frozen."""
 
-
-class SignalTarget(Protocol):
-    """A run, as far as a signal needs it."""
-
-    @property
-    def folder(self) -> Path: ...
-    def stop(self, *, give_up: bool = False) -> None:
-        """`give_up`: a save that fails is not tried again. Never waits."""
-
-    def last_status(self) -> SavedProgress:
-        """As last heard. Never waits: a signal handler calls it, also while Ray's head is frozen."""
-
-
-class Stoppable(SignalTarget, Protocol):
     def over(self, seconds: float) -> bool:
-        """Waits so long at most; whether the run has ended."""
+        """Waits at most this long. Whether the run has ended."""
 
     def ending(self) -> str:
         """How a run that is over ended, in a sentence."""
@@ -62,12 +47,12 @@ class Stoppable(SignalTarget, Protocol):
 class Interrupts:
     """A signal handler: the first signal asks the run to stop, the next one quits.
 
-    While the last save is being retried, a signal means that it is given up. Whoever stopped the run before may not
-    know that its save fails, so that takes a signal of its own, and the one after it quits. What the user is told is
-    what is asked of the run, whatever happens to the save meanwhile.
+    While the last save is being retried, a signal gives it up. A user who stopped the run before may not know that its
+    save fails, so giving up takes a separate signal, and the one after it quits. The message to the user always matches
+    the request to the run, whatever happens to the save meanwhile.
     """
 
-    def __init__(self, run: SignalTarget, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
+    def __init__(self, run: RunHandle, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
         self._run, self._say, self._leave = run, say, leave
         self.came: list[int] = []
         self._gave_up = False
@@ -86,15 +71,15 @@ STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without sa
 
 
 def giving_up(folder: Path, step: int) -> str:
-    """What is kept, what is lost and how to go on, if the save that is being retried is given up."""
+    """What is kept, what is lost and how to resume, if the save that is being retried is given up."""
     return f"Giving up the save that fails: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
 
 
 def what_is_kept(folder: Path, step: int) -> str:
-    """Of a run at that step whose last save is given up."""
+    """What is kept of a run at that step if its last save is given up."""
     hint = f"Resume: {resume_hint(folder)}"
     last = (folder / run_folder.CHECKPOINTS / run_folder.LAST).resolve()
-    if not last.is_dir():  # nothing was saved, or the folder is away
+    if not last.is_dir():  # nothing was saved, or the folder is unavailable
         return f"steps that are in no checkpoint are lost. {hint}"
     kept = int(last.name.removeprefix("step-"))
     if kept >= step:
@@ -112,8 +97,8 @@ _abandoned: list[Stoppable] = []  # runs that a second Ctrl-C left behind
 
 
 @contextmanager
-def heard(run: SignalTarget, say: Callable[[str], None]) -> Iterator[list[int]]:
-    """On the command line: SIGINT and SIGTERM stop the run, the next one this process. Gives the signals that came."""
+def heard(run: RunHandle, say: Callable[[str], None]) -> Iterator[list[int]]:
+    """For the command line: SIGINT and SIGTERM stop the run; the next one ends this process. Yields their numbers."""
     handler = Interrupts(run, say, lambda: os._exit(QUIT))  # no thread is waited for, nothing more is written
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -124,7 +109,7 @@ def heard(run: SignalTarget, say: Callable[[str], None]) -> Iterator[list[int]]:
 
 
 def wait(run: Stoppable, timeout: float | None = None) -> None:
-    """Returns when the run is over; `KeyboardInterrupt` if Ctrl-C ended it, `TimeoutError` if time is over first."""
+    """Returns when the run is over. Raises `KeyboardInterrupt` if Ctrl-C ended it, `TimeoutError` after `timeout`."""
     ctrl_c = _in_python(run)
     with _handled_by(ctrl_c):
         _wait(run, timeout, ctrl_c)
@@ -153,14 +138,14 @@ def _wait(run: Stoppable, timeout: float | None, ctrl_c: Interrupts) -> None:
 
 @contextmanager
 def held_back() -> Iterator[list[int]]:
-    """Ctrl-C waits until a run is under way; gives the signals that came."""
+    """Defers Ctrl-C until a run has started; yields the received signals."""
     came: list[int] = []
     with _handled_by(lambda number, _frame: came.append(number)):
         yield came
 
 
 def stop_now(run: Stoppable) -> None:
-    """As Ctrl-C during `wait`."""
+    """Does what Ctrl-C does during `wait`."""
     ctrl_c = _in_python(run)
     with _handled_by(ctrl_c):
         ctrl_c(signal.SIGINT, None)
@@ -170,23 +155,30 @@ def stop_now(run: Stoppable) -> None:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Only in the main thread, which alone gets signals, and only where Ctrl-C would raise `KeyboardInterrupt`."""
+    """Installs the handler: only in the main thread, and only if Ctrl-C would raise `KeyboardInterrupt`."""
     ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    previous = signal.getsignal(signal.SIGINT)
+    if not ours or previous not in (signal.default_int_handler, startup_interrupts.handler):
         yield
         return
     signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, previous)
 
 
-def stop_before_exit(run: Stoppable) -> Callable[[], None]:
-    """A run that still trains when the interpreter exits is stopped and saved; returns what cancels this."""
-    leave = partial(_leave, run, os.getpid())
-    atexit.register(leave)
-    return lambda: atexit.unregister(leave)
+class ExitStop:
+    """A run that still trains when the interpreter exits is stopped and saved, between `set` and `cancel`."""
+
+    def __init__(self, run: Stoppable) -> None:
+        self._leave = partial(_leave, run, os.getpid())
+
+    def set(self) -> None:
+        atexit.register(self._leave)
+
+    def cancel(self) -> None:
+        atexit.unregister(self._leave)
 
 
 def _leave(run: Stoppable, process: int) -> None:
@@ -208,7 +200,7 @@ def _leave(run: Stoppable, process: int) -> None:
 
 
 def _quit() -> None:
-    """Without waiting for the run's threads, which would crash an interpreter that ends in the usual way."""
+    """Exits without waiting for the run's threads, which would crash an interpreter that exits normally."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
             stream.flush()
@@ -225,7 +217,7 @@ def ending(folder: Path, phase: str, step: int, error: BaseException | None) -> 
 
 
 def resume_hint(folder: Path) -> str:
-    """How to go on with a run that was stopped: on the command line if it came from there."""
+    """How to resume a stopped run: a command if it was started from the command line, else Python code."""
     if (folder / run_folder.CONFIG).is_file():
         return f"gearshift train --resume {folder}"
     return f'trainer.fit(model, train, valid, resume="{folder}")'

@@ -1,4 +1,4 @@
-"""What dead runs of this user left behind on this machine, found and removed; nothing else is touched.
+"""Finds and removes what dead runs of this user left behind on this machine; nothing else is touched.
 
     gs-*, gearshift-control-*     in the folder for temporary files: sockets, and the Ray cluster of one run
     .*.part, .*.old               in a run's checkpoints: half written ones, and ones half replaced
@@ -6,10 +6,10 @@
     .NAME.PID, lease/.*           files that were being written
 
 A temporary folder records which run it belongs to and which process made it (temporary_folders.py). It is stale if
-that process is dead and its session of the run is over. While the run's folder cannot be read (a share that is not
-mounted, say), what processes still use is left alone. Folders of versions without that file are stale if no process of
-this machine names them, in its command line or as the place of a socket. Ray's processes are in the session of the
-process that the mark names, and are ended with it. Knows no torch and no Ray.
+that process is dead and its session of the run is over. While the run's folder cannot be read (for example a share that
+is not mounted), folders that processes still use are left alone. Folders of versions without that file are stale if no
+process of this machine names them in its command line or as the path of a socket. Ray's processes are in the session of
+the process that the mark names, and are ended with it. Knows no torch and no Ray.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gearshift.run.temporary_folders import OwnerMark
 from gearshift.run.watch import seen
 
 PREFIXES = (temporary_folders.SOCKETS, temporary_folders.CONTROL)
-YOUNG_SECONDS = 60.0  # a folder without a mark may be just being made
+YOUNG_SECONDS = 60.0  # a younger folder without a mark may still be under construction
 
 EndSession = Callable[[int | None, Path], None]  # ends all processes of a cluster and removes its folder
 
@@ -48,9 +48,9 @@ class Leftover:
 def find(
     *roots: str | Path, end_session: EndSession, also_unmarked: bool = True, watch: float = 0.0
 ) -> Iterator[Leftover]:
-    """Of runs below `roots`, and of all runs in the folder for temporary files.
+    """The leftovers of runs below `roots`, and of all runs in the folder for temporary files.
 
-    A run that only heartbeats can tell is watched for so many seconds.
+    A run whose state only heartbeats can show is watched for `watch` seconds.
     """
     for root in roots:
         for path in sorted(Path(root).glob(f"*/{run_folder.RUN}")):
@@ -65,7 +65,7 @@ def find(
 
 
 def clear(*roots: str | Path, end_session: EndSession) -> None:
-    """When another run starts. What cannot be removed stays: it is no reason not to start."""
+    """Called when another run starts. What cannot be removed stays, and does not keep the run from starting."""
     with contextlib.suppress(OSError):
         for leftover in find(*roots, end_session=end_session, also_unmarked=False):
             if leftover.remove is not None:
@@ -73,7 +73,7 @@ def clear(*roots: str | Path, end_session: EndSession) -> None:
 
 
 def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
-    """Of one run, if it is over."""
+    """The leftovers of one run, if it is over."""
     checkpoints = folder / run_folder.CHECKPOINTS
     halves = [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]
     unfinished = [*folder.glob(".*.[0-9]*"), *checkpoints.glob(".*.[0-9]*"), *(folder / FOLDER).glob(".*")]
@@ -110,13 +110,13 @@ def _of_dead(place: Path, marked: OwnerMark, end_session: EndSession) -> Leftove
     if marked.leader is not None and process_identity.lives(marked.leader):
         pid = int(marked.leader["pid"])
         return Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
-    if marked.leader is not None:  # its pid may be another's now
+    if marked.leader is not None:  # its pid may have been reused
         return Leftover(place, f"what is left of a Ray cluster {what}", lambda: end_session(None, place))
     return Leftover(place, f"temporary folder {what}", lambda: _remove(place))
 
 
 def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | None:
-    """The run, or this session of it; None if its folder cannot be read. In doubt it is not over."""
+    """Whether the run, or this session of it, is over; None if its folder cannot be read. In doubt, False."""
     try:
         owner = ownership.current(folder)
         record = run_folder.read(folder)
@@ -131,20 +131,20 @@ def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | N
 
 def _is_our_folder(place: Path) -> bool:
     with contextlib.suppress(OSError):
-        found = place.lstat()
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        status = place.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     return False
 
 
 def _is_old(place: Path) -> bool:
-    """And made by us: `mkdtemp` adds eight characters, and lets nobody else in."""
+    """Whether the folder is old and made by us: `mkdtemp` adds eight characters and sets mode 700."""
     made = re.fullmatch(rf"({'|'.join(PREFIXES)})[a-z0-9_]{{8}}", place.name) is not None
-    found = place.lstat()
-    return made and stat.S_IMODE(found.st_mode) == 0o700 and time.time() - found.st_mtime > YOUNG_SECONDS
+    status = place.lstat()
+    return made and stat.S_IMODE(status.st_mode) == 0o700 and time.time() - status.st_mtime > YOUNG_SECONDS
 
 
 def _is_named(place: Path) -> bool:
-    """By a process of this machine, in its command line or as the place of its socket."""
+    """Whether a process of this machine names it, in its command line or as the path of a socket."""
     name = str(place).encode()
     sources = [*Path("/proc").glob("[0-9]*/cmdline"), Path("/proc/net/unix")]
     for source in sources:

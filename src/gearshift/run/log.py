@@ -1,10 +1,10 @@
-"""What happened in a run, kept in its folder.
+"""The history of a run, kept in its folder.
 
-    run.log        every sentence that the run told its user, and who owned it when, with local time and zone
+    run.log        every message to the user, and who owned the run when, with local time and zone
     faults.jsonl   a line per fault: what broke, when, what was done about it; and lines with what it cost
 
-Both only grow, and survive the process that writes them, so totals count the restarts of a coordinator too. What cannot
-be written (a full disk) is no reason to end a training: a line is lost, not the run. Knows no torch.
+Both only grow, and outlive the process that writes them, so totals include the restarts of a coordinator. A line that
+cannot be written (a full disk) is dropped; the training continues. Knows no torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Totals:
-    """Of the newest session of a run: since it was started or resumed."""
+    """Totals of the newest session of a run: since it was started or resumed."""
 
     restarts: dict[str, int]  # by role
     by_member: dict[str, int]  # worker-3: its restarts
@@ -63,21 +63,16 @@ class Totals:
 
 
 class Messages(list[str]):
-    """Sentences for the user, in order; each goes to run.log too, from when the folder is known."""
+    """Sentences for the user, in order; each goes to run.log too."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, sentences: Iterable[str] = ()) -> None:
         super().__init__()
-        self._folder: Path | None = None
-
-    def keep_in(self, folder: Path) -> None:
         self._folder = folder
-        for sentence in self:
-            write(folder, sentence)
+        self.extend(sentences)
 
     def append(self, sentence: str) -> None:
         super().append(sentence)
-        if self._folder is not None:
-            write(self._folder, sentence)
+        write(self._folder, sentence)
 
     def extend(self, sentences: Iterable[str]) -> None:
         for sentence in sentences:
@@ -94,43 +89,43 @@ class Messages(list[str]):
 def write(folder: Path, sentence: str, *, session: str | None = None) -> None:
     """A line of run.log; the lines of a longer text are indented below it.
 
-    By the run's owner; or by another process of its `session`, as the one that started it.
+    Written by the run's owner, or by another process of its `session`, such as the one that started it.
     """
     at = time.strftime("%Y-%m-%d %H:%M:%S %z")
     _append_if_ours(folder, LOG, f"{at}  " + sentence.rstrip().replace("\n", "\n    "), session)
 
 
 def record(folder: Path, fault: Fault, *, session: str | None = None) -> None:
-    """A line of faults.jsonl; by whom as in `write`."""
+    """Adds a line to faults.jsonl; the same processes as in `write` may do so."""
     mine = ownership.held(folder)
     known = session or fault.session or (mine.session if mine else "")
     _append_if_ours(folder, FAULTS, json.dumps({**asdict(fault), "session": known}), session)
 
 
 def faults(folder: Path) -> list[Fault]:
-    """In order, each with all it cost."""
-    found: list[Fault] = []
+    """The faults in order, each with its total cost."""
+    merged: list[Fault] = []
     for line in _lines(folder):
         if line.kind != "cost":
-            found.append(line)
+            merged.append(line)
             continue
-        at = _charged(found, line)
+        at = _charged(merged, line)
         if at is None:  # its fault could not be written
-            found.append(replace(line, kind="lost"))
+            merged.append(replace(line, kind="lost"))
         else:
             seconds, steps = (
-                found[at].seconds_lost + line.seconds_lost,
-                found[at].redone_steps + line.redone_steps,
+                merged[at].seconds_lost + line.seconds_lost,
+                merged[at].redone_steps + line.redone_steps,
             )
-            found[at] = replace(found[at], seconds_lost=seconds, redone_steps=steps)
+            merged[at] = replace(merged[at], seconds_lost=seconds, redone_steps=steps)
         if not line.open:
-            found = [replace(one, open=one.open and one.session != line.session) for one in found]
-    return found
+            merged = [replace(one, open=one.open and one.session != line.session) for one in merged]
+    return merged
 
 
-def _charged(found: list[Fault], cost: Fault) -> int | None:
-    """The place of the fault that this is the cost of."""
-    for at, fault in reversed(list(enumerate(found))):
+def _charged(faults: list[Fault], cost: Fault) -> int | None:
+    """The index of the fault that this cost belongs to."""
+    for at, fault in reversed(list(enumerate(faults))):
         same = (fault.session, fault.role, fault.number) == (cost.session, cost.role, cost.number)
         if same and fault.kind in ("lost", "frozen"):
             return at
@@ -145,13 +140,13 @@ def unrecovered(folder: Path) -> list[Fault]:
 
 
 def seconds_open(folder: Path) -> float:
-    """Since the newest fault that the run has not recovered from. A figure: it trusts the clocks."""
+    """Seconds since the newest fault that the run has not recovered from. Only for reports: it trusts the clocks."""
     known = unrecovered(folder)
     return max(0.0, time.time() - known[-1].time) if known else 0.0
 
 
 def _lines(folder: Path) -> Iterator[Fault]:
-    """Those that are torn or of a later version are left out."""
+    """The lines of faults.jsonl, without those that are torn or from a later version."""
     with contextlib.suppress(OSError), (folder / FAULTS).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError, TypeError):
@@ -159,7 +154,7 @@ def _lines(folder: Path) -> Iterator[Fault]:
 
 
 def totals(folder: Path) -> Totals:
-    """A process restarted each time it started after a start that it did not end in good order."""
+    """The totals. A start counts as a restart if the previous one of that process did not end in good order."""
     owner = ownership.current(folder)
     session = owner.session if owner else ""
     known = [fault for fault in faults(folder) if fault.session == session]
@@ -186,7 +181,7 @@ def totals(folder: Path) -> Totals:
 
 
 def append(path: Path, line: str) -> None:
-    """One line more, in one write. A line cut short by a crash is ended first, so that it spoils no other."""
+    """Appends a line in one write. A line cut short by a crash is terminated first, so that it spoils no other."""
     with path.open("ab+", buffering=0) as file:
         torn = b""
         if file.seek(0, os.SEEK_END) > 0:

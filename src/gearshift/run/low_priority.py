@@ -1,4 +1,4 @@
-"""Work beside the training that must not slow it down: threads that get what the others leave of the cores."""
+"""Background work that must not slow down the training: threads with a low priority."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NICE = 10
 
 
 def in_background(name: str, do: Callable[[], None], *, to_its_end: bool = False) -> threading.Thread:
-    """Begins at once; with `to_its_end` the process does not end before it.
+    """Starts at once; with `to_its_end` the process does not exit before it has finished.
 
-    A training that stops may wait for it, and then it has the cores for itself.
+    A training that stops may wait for it; then it has the cores to itself.
     """
 
     def run() -> None:
-        if sys.platform == "linux":  # elsewhere it would be that of the whole process
+        if sys.platform == "linux":  # elsewhere this would change the priority of the whole process
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         do()

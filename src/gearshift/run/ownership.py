@@ -57,11 +57,11 @@ class Fenced(UserError):
 
 
 def claim(
-    folder: Path, *, session: str | None = None, tell: Callable[[str], None] = lambda sentence: None
+    folder: Path, *, session: str | None = None, notify: Callable[[str], None] = lambda sentence: None
 ) -> OwnershipLease:
     """Makes this process the owner, or raises a `UserError` that says who is.
 
-    A member of the owning `session` takes over at once. `tell` hears why it may take a while.
+    A member of the owning `session` takes over at once. `notify` gets a sentence if the claim has to wait.
     """
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def claim(
         if same and owner is not None and owner.released:
             raise Fenced(f"run {folder.name} has ended: a process of it that restarts has nothing to do")
         if owner is not None and not owner.released and not same:
-            _refuse_if_alive(folder, owner, tell)
+            _refuse_if_alive(folder, owner, notify)
         before = _seconds_until_now(owner) if same and owner is not None else 0.0
         number = 1 if owner is None else owner.fence + 1
         new = session or secrets.token_hex(8)
@@ -89,7 +89,7 @@ def held(folder: Path) -> OwnershipLease | None:
 
 
 def check(folder: Path) -> None:
-    """Before a write: raises `Fenced` if this process owned the run and does not any more."""
+    """Called before a write: raises `Fenced` if this process owned the run and no longer does."""
     lease = held(folder)
     if lease is not None:
         lease.check()
@@ -110,21 +110,21 @@ class OwnershipLease:
         self._place, self._seconds_before = (folder / FOLDER).absolute(), seconds_before
         self._since = time.monotonic()
         self.lost = ""  # the sentence that says who took over
-        self.gap = 0.0  # seconds between the last heartbeat of the owner before and this claim; a figure
+        self.gap = 0.0  # seconds from the previous owner's last heartbeat to this claim; only for reports
         self._heart = HeartbeatThread(self._claim, self._look)
 
     @property
     def seconds(self) -> float:
-        """Wall time of the session, also before this process owned the run."""
+        """Wall time of the session, including the time before this process owned the run."""
         return self._seconds_before + time.monotonic() - self._since
 
     @property
     def seconds_without_owner(self) -> float:
-        """Since the last heartbeat of the owner before, until now."""
+        """Seconds since the previous owner's last heartbeat."""
         return self.gap + time.monotonic() - self._since
 
     def check(self) -> None:
-        """Raises `Fenced` unless this claim is still the highest. A listing, so that no cached name misleads."""
+        """Raises `Fenced` unless this claim is still the highest. It lists the folder to bypass cached names."""
         newest = newest_claim(self._place)
         if newest is not None and not self._is_mine(newest):
             self._lose(newest)
@@ -132,7 +132,7 @@ class OwnershipLease:
             raise Fenced(self.lost)
 
     def regain(self) -> OwnershipLease:
-        """The lease of this process as the owner, also if another one of its session is; else raises `Fenced`."""
+        """Makes this process the owner again if its session still owns the run; else raises `Fenced`."""
         owner = current(self.folder)
         if owner is None or owner.fence == self.fence:
             self.check()
@@ -144,7 +144,7 @@ class OwnershipLease:
         return claim(self.folder, session=self.session)
 
     def release(self) -> None:
-        """Others may claim the run at once. A fenced owner has nothing to release."""
+        """Releases the lease, so that others may claim the run at once. A fenced owner has nothing to release."""
         self._heart.stop()
         with contextlib.suppress(OSError):
             self._claim.rename(self._claim.with_suffix(".released"))
@@ -152,7 +152,7 @@ class OwnershipLease:
             del _held[_key(self.folder)]
 
     def _is_mine(self, newest: Path) -> bool:
-        """A claim of the same number is another's if somebody removed the folder of claims meanwhile."""
+        """Whether the newest claim is ours. The number alone does not prove it: the folder may have been removed."""
         number = number_of(newest)
         return number < self.fence or (
             number == self.fence and read_holder(newest).session in ("", self.session)
@@ -163,8 +163,8 @@ class OwnershipLease:
         return self._place / f"{self.fence}.json"
 
     def _look(self) -> bool:
-        """With each heartbeat; whether to go on. A frozen owner that wakes up learns here what happened."""
-        with contextlib.suppress(OSError):  # the folder cannot be reached: a write will say so
+        """Called with each heartbeat; returns whether to continue. Here a frozen owner notices that it was fenced."""
+        with contextlib.suppress(OSError):  # the folder cannot be reached: the next write will fail
             newest = newest_claim(self._place)
             if newest is not None and number_of(newest) > self.fence:
                 self._lose(newest)
@@ -180,7 +180,7 @@ class OwnershipLease:
 
 
 class HeartbeatThread(threading.Thread):
-    """Changes the mtime of a file every two seconds, as long as `look` says so."""
+    """Updates the mtime of a file every two seconds while `look` returns True."""
 
     def __init__(self, path: Path, look: Callable[[], bool] = lambda: True) -> None:
         super().__init__(name="gearshift-heartbeat", daemon=True)
@@ -189,33 +189,33 @@ class HeartbeatThread(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS) and self._look():
-            with contextlib.suppress(OSError):  # unreachable for now; a write will say so
+            with contextlib.suppress(OSError):  # unreachable for now; a write will fail
                 os.utime(self._path, ns=(time.time_ns(), time.time_ns()))
 
     def stop(self) -> None:
-        """No beat comes after this; a file system that hangs is not waited for."""
+        """Stops the heartbeats. Does not wait for a file system that hangs."""
         self._stopped.set()
         if threading.current_thread() is not self:
             self.join(BEAT_SECONDS)
 
 
 class LeaseKeeper:
-    """A process of a session that is not its owner: while it lives, nobody else takes the run."""
+    """Keeps the lease for a session on behalf of a process that is not the owner, as long as that process lives."""
 
     def __init__(
         self, folder: Path, session: str, name: str, process: Mapping[str, Any] | None = None
     ) -> None:
-        """Without a `process`, this one, which then beats; else one of this machine that is only looked at."""
-        own = process is None
+        """For this process, with heartbeats; or for another `process` of this machine, which is checked by its pid."""
+        is_this_process = process is None
         self.path = (folder / FOLDER).absolute() / f"keep-{name}.json"
-        said = {
+        content = {
             "session": session,
-            "process": process_identity.this_process() if own else process,
-            "beats": own,
+            "process": process_identity.this_process() if is_this_process else process,
+            "beats": is_this_process,
         }
         owner = current(folder)
-        write_whole(self.path, {**said, "fence": owner.fence if owner else 0})
-        self._heart = HeartbeatThread(self.path) if own else None
+        write_whole(self.path, {**content, "fence": owner.fence if owner else 0})
+        self._heart = HeartbeatThread(self.path) if is_this_process else None
 
     def close(self) -> None:
         if self._heart is not None:
@@ -224,18 +224,18 @@ class LeaseKeeper:
 
 
 class HeartbeatWatcher:
-    """Watches heartbeats from outside: how long ago did one of these files change, on this process's own clock?"""
+    """Watches the heartbeats of other processes: the time since one of their files changed, on our monotonic clock."""
 
     def __init__(self) -> None:
         self._beats: dict[Path, int] = {}
         self._changed = time.monotonic()
-        self.heard = False  # since this was made
+        self.heard = False  # whether a heartbeat was seen since this object was created
 
     def look(self, holders: list[Holder]) -> float:
         """Seconds since a change was seen.
 
-        A file that is there when we begin is no sign of life yet. Somebody has just made one that comes later: the time
-        begins anew, but only its next heartbeat tells that he lives.
+        A file that exists when we start is no sign of life. A file that appears later was just made: the time restarts,
+        but only its next heartbeat proves that its process lives.
         """
         began = bool(self._beats)
         for holder in holders:
@@ -252,29 +252,29 @@ class HeartbeatWatcher:
 
 
 def is_alive(folder: Path, owner: Holder) -> bool | None:
-    """Whether the owner or a keeper of its session lives; None if that must be learned from heartbeats."""
+    """Whether the owner or a keeper of its session lives; None if only heartbeats can show it."""
     verdicts = [process_identity.lives(one.process) for one in (owner, *keepers(folder, owner.session))]
     if any(verdicts):
         return True
     return None if None in verdicts else False
 
 
-def _refuse_if_alive(folder: Path, owner: Holder, tell: Callable[[str], None]) -> None:
+def _refuse_if_alive(folder: Path, owner: Holder, notify: Callable[[str], None]) -> None:
     alive = is_alive(folder, owner)
     if alive is None and owner.beats:
-        alive = _beats_on(folder, owner, tell)
+        alive = _beats_on(folder, owner, notify)
     if alive:
         raise UserError(_refusal(folder, owner))
 
 
-def _beats_on(folder: Path, owner: Holder, tell: Callable[[str], None]) -> bool:
-    """Watches for as long as a live owner cannot be silent. Ends early if the lease changes hands."""
-    tell(f"watching for {LAPSE_SECONDS:g} s whether {folder.name} still runs on {owner.host} ...")
+def _beats_on(folder: Path, owner: Holder, notify: Callable[[str], None]) -> bool:
+    """Watches for longer than a live owner can be silent. Ends early if the lease changes hands."""
+    notify(f"watching for {LAPSE_SECONDS:g} s whether {folder.name} still runs on {owner.host} ...")
     pulse = HeartbeatWatcher()
     while True:
         now = current(folder)
         if now is None or now.fence != owner.fence or now.released:
-            return False  # the caller looks again
+            return False  # the caller checks again
         quiet = pulse.look([now, *keepers(folder, owner.session)])
         if pulse.heard:
             return True
@@ -305,5 +305,5 @@ def _refusal(folder: Path, owner: Holder) -> str:
 
 
 def _seconds_until_now(owner: Holder) -> float:
-    """Of the session until now. A figure for the report, not a decision: it may trust the clocks of two machines."""
+    """Seconds of the session until now. It trusts the clocks of two machines, so it is used only for reports."""
     return owner.seconds_before + max(0.0, time.time() - owner.claimed)

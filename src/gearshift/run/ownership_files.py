@@ -1,7 +1,7 @@
-"""The files of a run's lease, and how one is written so that only one process succeeds. The rules are in ownership.py.
+"""The files of a run's lease, written so that only one process succeeds. The rules are in ownership.py.
 
-A claim is a hard link to a file that was written before: it appears whole, and of several who want the same number one
-gets it, also on NFS. Where the file system has no hard links, an exclusive create does the same.
+A claim is a hard link to a file that was written before: it appears whole, and of several claimants of one number
+exactly one succeeds, also on NFS. On a file system without hard links, an exclusive create does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gearshift.errors import naming
 from gearshift.run import process_identity
 
 FOLDER = "lease"
-OLD_LOCK = "run.lock"  # of runs made before there was a lease
+OLD_LOCK = "run.lock"  # of runs from versions without a lease
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Holder:
     session: str
     process: Mapping[str, Any] | None
     beat: int  # mtime in ns, by the clock of its writer
-    beats: bool = True  # False: known by its process alone
+    beats: bool = True  # False: it has no heartbeat, and is judged by its process alone
     fence: int = 0
     released: bool = False
     claimed: float = 0.0  # epoch seconds, by the clock of its writer
@@ -55,8 +55,8 @@ def current(folder: Path) -> Holder | None:
 
 def keepers(folder: Path, session: str) -> list[Holder]:
     """The processes that keep this session's lease while its owner restarts."""
-    found = [read_holder(path) for path in sorted((folder / FOLDER).glob("keep-*.json"))]
-    return [keeper for keeper in found if keeper.session == session]
+    holders = [read_holder(path) for path in sorted((folder / FOLDER).glob("keep-*.json"))]
+    return [keeper for keeper in holders if keeper.session == session]
 
 
 def newest_claim(place: Path) -> Path | None:
@@ -73,28 +73,28 @@ def number_of(path: Path) -> int:
 
 
 def read_holder(path: Path) -> Holder:
-    """A claim that cannot be read, or is not written yet, is of somebody unknown: only its heartbeat counts."""
-    said: dict[str, Any] = {}
+    """A claim that cannot be read, or is not written yet, has an unknown owner: only its heartbeat counts."""
+    content: dict[str, Any] = {}
     beat = 0
     with contextlib.suppress(OSError, ValueError), path.open() as file:  # opening makes NFS ask the server
         beat = os.fstat(file.fileno()).st_mtime_ns
-        said = dict(json.load(file))
-    fence = number_of(path) if _is_claim(path.name) else int(said.get("fence", 0))
+        content = dict(json.load(file))
+    fence = number_of(path) if _is_claim(path.name) else int(content.get("fence", 0))
     return Holder(
         path,
-        str(said.get("session", "")),
-        said.get("process"),
+        str(content.get("session", "")),
+        content.get("process"),
         beat,
-        bool(said.get("beats", True)),
+        bool(content.get("beats", True)),
         fence,
         path.suffix == ".released",
-        float(said.get("claimed", 0.0)),
-        float(said.get("seconds_before", 0.0)),
+        float(content.get("claimed", 0.0)),
+        float(content.get("seconds_before", 0.0)),
     )
 
 
 def _read_old_lock(folder: Path) -> Holder | None:
-    """As run.lock was judged: it holds while its process is seen to live, and has no heartbeat."""
+    """Reads an old run.lock: it is valid while its process lives, and has no heartbeat."""
     path = folder / OLD_LOCK
     with contextlib.suppress(OSError, ValueError):
         return Holder(path, "", dict(json.loads(path.read_text())), 0, beats=False)
@@ -103,23 +103,23 @@ def _read_old_lock(folder: Path) -> Holder | None:
 
 def link_claim(place: Path, number: int, session: str, seconds_before: float) -> bool:
     """Whether this process now has the highest claim."""
-    said = {
+    content = {
         "session": session,
         "process": process_identity.this_process(),
         "claimed": time.time(),
         "seconds_before": seconds_before,
     }
     beside = place / f".{number}.{secrets.token_hex(8)}"
-    write_whole(beside, said)
+    write_whole(beside, content)
     path = place / f"{number}.json"
     try:
-        won = _linked(beside, path, said)
+        won = _linked(beside, path, content)
     finally:
         beside.unlink(missing_ok=True)
     if not won:
         return False
-    # Others may have claimed this number and released it while we slept. In this order: whoever removes the released
-    # claim has made a later one before, and the listing shows it.
+    # Others may have claimed and released this number while we slept. The order matters: a process that removes the
+    # released claim has made a later one before, and the listing shows it.
     released = path.with_suffix(".released").exists()
     newest = newest_claim(place)
     if released or (newest is not None and number_of(newest) > number):
@@ -128,27 +128,27 @@ def link_claim(place: Path, number: int, session: str, seconds_before: float) ->
     return True
 
 
-def _linked(beside: Path, path: Path, said: Mapping[str, Any]) -> bool:
+def _linked(beside: Path, path: Path, content: Mapping[str, Any]) -> bool:
     try:
         os.link(beside, path)
         return True
     except FileExistsError:
         return beside.stat().st_nlink == 2  # NFS may lose the answer and refuse its own retry
-    except OSError:  # no hard links here: of several who create a file exclusively, one succeeds too
+    except OSError:  # no hard links here: an exclusive create also lets exactly one succeed
         try:
             with naming(path), path.open("x") as file:
-                json.dump(said, file)
+                json.dump(content, file)
             return True
         except FileExistsError:
             return False
 
 
-def write_whole(path: Path, said: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes the file whole or not at all."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with naming(path), beside.open("w") as file:
-            json.dump(said, file)
+            json.dump(content, file)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -157,7 +157,7 @@ def write_whole(path: Path, said: Mapping[str, Any]) -> None:
 
 
 def remove_older(place: Path, number: int, session: str) -> None:
-    """Lower claims, and keepers of sessions before this one."""
+    """Removes lower claims, and keepers of earlier sessions."""
     for path in list(place.iterdir()):
         is_claim, keeps = _is_claim(path.name), path.name.startswith("keep-")
         if not (is_claim or keeps) or (holder := read_holder(path)).fence >= number:

@@ -22,13 +22,13 @@ def this_process() -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Of a process of this machine."""
+    """The identity of a process of this machine."""
     start = process_start(pid)
     return {"pid": pid, "process_start": start, "host": platform.node(), "machine": machine()}
 
 
 def machine() -> str:
-    """Equal for two processes exactly if they see each other's pids; empty where that cannot be known."""
+    """Equal for two processes exactly if they see each other's pids; empty if that cannot be determined."""
     return os.environ.get(MACHINE) or _machine()
 
 
@@ -42,12 +42,12 @@ def _machine() -> str:
 
 
 def lives(process: Mapping[str, Any] | None) -> bool | None:
-    """Whether it is there and still the one that wrote its name; None if that cannot be known from here."""
+    """Whether this process is alive, with the same start time; None if that cannot be determined from here."""
     if not process or process.get("process_start") is None:
         return None
     if "machine" in process:
         is_here = process["machine"] == machine() != ""
-    else:  # written by a version that knew host names only
+    else:  # written by a version that recorded host names only
         is_here = process["host"] == platform.node()
     return bool(process_start(process["pid"]) == process["process_start"]) if is_here else None
 

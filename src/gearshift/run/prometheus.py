@@ -37,7 +37,7 @@ COUNTERS = {
     "received_bytes": "Bytes of the messages received.",
     "refused": "Connections and messages refused.",
     "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
-    "unsent": "Messages dropped because a queue was full or nobody was there; they are said again.",
+    "unsent": "Messages dropped because a queue was full or there was no receiver; they are resent.",
     "waited_seconds": "Time in which it had nothing to do but to wait for others.",
     "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
     "batches": "Batches computed.",
@@ -53,7 +53,7 @@ GAUGES = {
     "gradients_waiting": "Gradients that wait for their step.",
     "leases_open": "Batches that workers have.",
     "orders_open": "Orders that not all shards have carried out.",
-    "workers": "Workers that are there.",
+    "workers": "Connected workers.",
     "incarnation": "How many times the parameters were loaded from a snapshot.",
 }
 
@@ -68,9 +68,9 @@ def text(run: str, status: Any, processes: Processes) -> str:
     for key, help_ in (*COUNTERS.items(), *GAUGES.items()):
         kind, name = ("counter", f"{key}_total") if key in COUNTERS else ("gauge", key)
         samples = [
-            f"gearshift_{name}{_labels(run, who)} {_number(own[key])}"
-            for who, own in processes.items()
-            if key in own
+            f"gearshift_{name}{_labels(run, who)} {_number(figures[key])}"
+            for who, figures in processes.items()
+            if key in figures
         ]
         lines += _head(name, kind, help_) + samples if samples else []
     return "\n".join(lines) + "\n"
@@ -87,12 +87,12 @@ def state_text(run: str, state: str) -> str:
 
 def figures_by_role(processes: Processes) -> dict[str, float]:
     """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes; what has a / cannot be summed."""
-    found: dict[str, float] = {}
-    for who, own in processes.items():
-        for key, value in ((key, value) for key, value in own.items() if "/" not in key):
+    totals: dict[str, float] = {}
+    for who, figures in processes.items():
+        for key, value in ((key, value) for key, value in figures.items() if "/" not in key):
             name = f"{who.rpartition('-')[0]}_{key}"
-            found[name] = found.get(name, 0) + value
-    return found
+            totals[name] = totals.get(name, 0) + value
+    return totals
 
 
 def _head(name: str, kind: str, help_: str) -> list[str]:

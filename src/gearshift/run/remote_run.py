@@ -1,19 +1,23 @@
-"""A run of another process, from Python: `gs.attach("runs/last").switch("sync")`."""
+"""A handle to a run of another process on this machine: `gs.attach("runs/last").switch("sync")`."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
-from gearshift.run.control import Status
+from gearshift.run.control import ANSWER_MARGIN, Status
 from gearshift.run.display import History
+from gearshift.run.handle import REQUEST_SECONDS
 from gearshift.run.watch import POLL_SECONDS, Watched
 from gearshift.training.requests import Switch
+
+if TYPE_CHECKING:
+    from gearshift.run.result import Result
 
 
 class RemoteRun(History):
@@ -31,25 +35,38 @@ class RemoteRun(History):
         """The name of its folder."""
         return self.folder.name
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Lines that describe the run, as far as this handle has received them."""
+        return self._watched.header
+
     def status(self) -> Status:
         """Where it stands: step, examples, speed, loss, AUC so far."""
         return control.status_of(control.ask(self.folder, "status"))
 
+    def last_status(self) -> Status:
+        """The last known status: it asks no process and never waits."""
+        return self._watched.status
+
     @property
     def messages(self) -> list[str]:
-        """Sentences that it told its user, all since its start, as far as this handle has heard them."""
+        """The run's messages to its user, all since its start, as far as this handle has received them."""
         self._watched.look()
         return self._watched.messages
 
     @property
     def finished(self) -> bool:
         """Whether it has ended, in whatever way."""
-        return self._watched.ending() is not None
+        return self.ended() is not None
 
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits for the end; returns the run's report, empty if it was stopped. `gs.load(run.folder)` is its model.
+    def ended(self) -> run_folder.RunRecord | None:
+        """How it ended, as its folder says; None while it lives or recovers."""
+        return self._watched.ending()
 
-        Ctrl-C ends the waiting alone: the run belongs to another process and goes on.
+    def wait(self, timeout: float | None = None) -> Result:
+        """Waits for the end; returns the result, with an empty report if the run was stopped.
+
+        Ctrl-C only ends the waiting: the run belongs to another process and continues.
         """
         try:
             ended = self._wait(timeout)
@@ -59,30 +76,47 @@ class RemoteRun(History):
             ) from None
         if ended.state == "failed":
             raise UserError(f"run {self.name} failed: {ended.reason}")
-        if ended.state == "stopped":
-            return {}
-        return dict(json.loads((self.folder / run_folder.REPORT).read_text()))
+        from gearshift.run.result import (
+            result_in,  # it imports torch, which commands that only query a run do not need
+        )
+
+        stopped = ended.state == "stopped"
+        report = {} if stopped else json.loads((self.folder / run_folder.REPORT).read_text())
+        return result_in(self.folder, report)
 
     def _wait(self, timeout: float | None) -> run_folder.RunRecord:
         until = None if timeout is None else time.monotonic() + timeout
-        while (ended := self._watched.ending()) is None:
+        while (ended := self.ended()) is None:
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"run {self.name} is not done after {timeout} s")
             self._watched.look()
             time.sleep(POLL_SECONDS)
         return ended
 
-    def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
-        """As `Run.switch`: returns when the run has changed over."""
-        said = control.ask(self.folder, "switch", strategy=strategy, settings=settings, reason=reason)
-        return Switch(**said)
+    def switch(
+        self, strategy: str, *, reason: str = "", timeout: float = REQUEST_SECONDS, **settings: Any
+    ) -> Switch:
+        """Like `Run.switch`: returns when the run has switched."""
+        done = control.ask(
+            self.folder,
+            "switch",
+            seconds=timeout + ANSWER_MARGIN,
+            strategy=strategy,
+            settings=settings,
+            reason=reason,
+            timeout=timeout,
+        )
+        return Switch(**done)
 
-    def resize(self, workers: int) -> None:
-        """As `Run.resize`: another number of workers; the global batch stays what it was."""
-        control.ask(self.folder, "resize", workers=workers)
+    def resize(self, workers: int, *, timeout: float = REQUEST_SECONDS) -> None:
+        """Like `Run.resize`: changes the number of workers; the global batch stays."""
+        control.ask(self.folder, "resize", seconds=timeout + ANSWER_MARGIN, workers=workers, timeout=timeout)
 
-    def stop(self) -> None:
-        """Asks it to stop after this step; it saves a checkpoint first. A save that is being retried is given up."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """Asks it to stop after this step; it saves a checkpoint first.
+
+        A save that is being retried is given up, with or without `give_up`.
+        """
         control.ask(self.folder, "stop")
 
     def checkpoint(self) -> None:
@@ -92,4 +126,4 @@ class RemoteRun(History):
 
 def attach(run: str | Path = "last", *roots: str | Path) -> RemoteRun:
     """A run by its folder, the beginning of its name, or `last`; looks in `roots` (`runs` if none is given)."""
-    return RemoteRun(run_folder.find(run, *roots).resolve())
+    return RemoteRun(catalog.find(run, *roots).resolve())

@@ -1,7 +1,7 @@
-"""Proves that a log of decisions can be trusted: its events, given to a fresh coordinator, must give its actions again.
+"""Replays a log of decisions: its events, given to a fresh coordinator, must produce the same actions.
 
-A difference means that the log was changed, or that this version of Gearshift decides otherwise than the one that
-wrote it. Knows no tensor and no data; `story` tells the same log in words.
+A difference means that the log was changed, or that this version of Gearshift decides differently from the one that
+wrote it. Knows no tensor and no data; `story` renders the same log in words.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.errors import UserError
-from gearshift.run import event_log
-from gearshift.run import folder as run_folder
+from gearshift.run import catalog, event_log
 from gearshift.run.event_log import Decision, Head, LogPosition, TornLine, action_text
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import (
@@ -30,7 +29,7 @@ from gearshift.sync.registry import make_strategy
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """The first place where other actions come out than were logged."""
+    """The first place where the replayed actions differ from the logged ones."""
 
     place: LogPosition
     logged: list[Action]
@@ -73,7 +72,7 @@ def find(log_or_run: str | Path) -> list[Path]:
     path = Path(log_or_run)
     if path.is_file():
         return [path]
-    folder = path if event_log.files(path) else run_folder.find(log_or_run)
+    folder = path if event_log.files(path) else catalog.find(log_or_run)
     files = event_log.files(folder)
     if not files:
         raise UserError(f"{folder} has no event log (events-000.jsonl); it was made before there were any")
@@ -87,20 +86,22 @@ def replay(log_or_run: str | Path) -> Replayed:
     epochs = events = steps = switches = 0
     torn: list[LogPosition] = []
     difference = None
-    for place, said in event_log.read(files):
-        match said:
+    for place, entry in event_log.read(files):
+        match entry:
             case Head():
-                strategy = make_strategy(said.strategy, said.settings)
+                strategy = make_strategy(entry.strategy, entry.settings)
                 coordinator = Coordinator(
-                    strategy, make_strategy, step=said.step, first_lease=said.first_lease
+                    strategy, make_strategy, step=entry.step, first_lease=entry.first_lease
                 )
-                epochs, version = epochs + 1, said.version
+                epochs, version = epochs + 1, entry.version
             case TornLine():
                 torn.append(place)
             case Decision(event, actions):
                 if coordinator is None:
-                    raise UserError(f"{place}: an event before any head; this is not the beginning of a log")
-                replayed = _handle(coordinator, place, said)
+                    raise UserError(
+                        f"{place}: an event before the log header; the start of the log is missing"
+                    )
+                replayed = _handle(coordinator, place, entry)
                 if list(map(_decision, replayed)) != list(map(_decision, actions)):
                     difference = ReplayDifference(place, actions, replayed, version)
                     break
@@ -124,24 +125,24 @@ def _decision(action: Action) -> Action:
     return action
 
 
-def _handle(coordinator: Coordinator, place: LogPosition, said: Decision) -> list[Action]:
+def _handle(coordinator: Coordinator, place: LogPosition, entry: Decision) -> list[Action]:
     """An event that cannot have happened here (a worker that joins twice, say) means a log that was changed."""
     try:
-        return coordinator.handle(said.event)
+        return coordinator.handle(entry.event)
     except (KeyError, ValueError, TypeError, AssertionError) as error:
-        raise UserError(f"{place}: {said.event} cannot follow what the log said before ({error})") from None
+        raise UserError(f"{place}: {entry.event} cannot follow what the log said before ({error})") from None
 
 
 def story(log_or_run: str | Path) -> Iterator[str]:
     """The log in plain words: a line per epoch, step, discard, loss and switch."""
     counts: dict[int, int] = {}  # examples, by lease
-    for place, said in event_log.read(find(log_or_run)):
-        match said:
+    for place, entry in event_log.read(find(log_or_run)):
+        match entry:
             case Head():
                 counts.clear()
-                settings = " ".join(f"{key}={value}" for key, value in said.settings.items())
-                who = f"{said.strategy}, {counted(said.workers, 'worker')}"
-                yield f"epoch {said.epoch + 1} from step {said.step:,}: {who}, {settings}"
+                settings = " ".join(f"{key}={value}" for key, value in entry.settings.items())
+                who = f"{entry.strategy}, {counted(entry.workers, 'worker')}"
+                yield f"epoch {entry.epoch + 1} from step {entry.step:,}: {who}, {settings}"
             case TornLine():
                 yield f"{place} is cut short"
             case Decision(event, actions):

@@ -27,16 +27,22 @@ def report(
     test: Evaluation | None = None,
     baseline: Evaluation | None = None,
     *,
+    engine: str,
     seconds: float,
+    data_warning: str | None = None,
 ) -> dict[str, Any]:
-    """`steps` were made; the parameters may have gone back to an earlier one that scored best."""
+    """`steps` were made; the parameters may have gone back to an earlier one that scored best.
+
+    `seconds` is wall time, `data_warning` a sentence about how the validation data were cut.
+    """
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
+    automatic = training.active_strategy.automatic
     return {
         "model": type(learner.model).__name__,
         "strategy": training.strategy.name,
-        "automatic": training.automatic and training.automatic.outcomes,
-        "engine": training.engine.name,
+        "automatic": automatic and automatic.outcomes,
+        "engine": engine,
         "workers": training.workers,
         "global_batch": training.plan.batch,
         "examples": progress.examples,
@@ -66,13 +72,13 @@ def report(
         "baselines": _baselines(training, valid, baseline),
         "staleness": spread(progress.staleness),
         "lag": spread(progress.lag),
-        "sync_gap": training.sync_gap(),
+        "sync_gap": training.replicas.sync_gap(training.strategy.batch * training.workers),
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "skipped_lines": lines_lost(training.train.skipped),
         "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
-        "warnings": _warnings(training, valid, test),
+        "warnings": ([data_warning] if data_warning else []) + _warnings(training, valid, test),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -86,17 +92,16 @@ def _warnings(training: Training, valid: Evaluation | None, test: Evaluation | N
     """What is suspicious about the data and the figures, in sentences."""
     before = training.progress.measures
     tasks = [label.task for label in training.learner.schema.labels]
-    found = [training.data_warning] if training.data_warning else []
     one = one_label(Scored("training", before))
-    found += [one] if one else []
+    warnings = [one] if one else []
     for part, evaluation in (("valid", valid), ("test", test)):
         for t, measures in enumerate(evaluation.tasks if evaluation else ()):
             named = tasks[t] if len(tasks) > 1 else ""
             unseen = evaluation.unseen if evaluation and t == 0 else {}
-            found += warnings_of(Scored(part, measures, named, before if t == 0 else None, unseen))
+            warnings += warnings_of(Scored(part, measures, named, before if t == 0 else None, unseen))
     if valid is None:
-        found += too_good(Scored("training", before))
-    return found
+        warnings += too_good(Scored("training", before))
+    return warnings
 
 
 def _injected(training: Training) -> dict[str, Any] | None:
@@ -126,12 +131,12 @@ def spread(counts: dict[str, int]) -> dict[str, float]:
 
 def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | None) -> dict[str, Any]:
     rate = training.progress.measures.mean_label
-    found: dict[str, Any] = {"constant_rate": rate}
+    baselines: dict[str, Any] = {"constant_rate": rate}
     if valid:
-        found["constant_logloss"] = cross_entropy(valid.measures.mean_label, rate)
+        baselines["constant_logloss"] = cross_entropy(valid.measures.mean_label, rate)
     if lr:
-        found["lr"] = lr.measures.as_dict()
-    return found
+        baselines["lr"] = lr.measures.as_dict()
+    return baselines
 
 
 def cross_entropy(truth: float, guess: float) -> float:
@@ -183,8 +188,8 @@ def _scores(f: dict[str, Any]) -> list[str]:
     tasks = [f"{name.ljust(width)}  " if len(names) > 1 else "" for name in names] or [""]
 
     def others(figures: dict[str, Any]) -> list[str]:
-        found = [figures["tasks"][name] for name in names[1:]] if figures.get("tasks") else []
-        return [f"       {task}{_score_text(own)}" for task, own in zip(tasks[1:], found, strict=False)]
+        scores = [figures["tasks"][name] for name in names[1:]] if figures.get("tasks") else []
+        return [f"       {task}{_score_text(score)}" for task, score in zip(tasks[1:], scores, strict=False)]
 
     if f["measured_on"] != "valid":
         return [f"so far {tasks[0]}{_score_text(f)}"]
@@ -198,8 +203,8 @@ def _scores(f: dict[str, Any]) -> list[str]:
 
 
 def _losses(f: dict[str, Any]) -> list[str]:
-    """Whose data did not count: a bias, if they differ from the others'."""
-    said = []
+    """Workers that lost a large share of their examples: a bias, if their data differ from the others'."""
+    lines = []
     why = (
         "they came too late"
         if "too late" in f["discarded_by_reason"]
@@ -209,11 +214,11 @@ def _losses(f: dict[str, Any]) -> list[str]:
     for worker, lost in f["discarded_examples_by_worker"].items():
         share = lost / f["examples_by_worker"][worker]
         if share > LARGE_SHARE:
-            said.append(
+            lines.append(
                 f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: {why}. If its data "
                 f"differ, the model does not know them{help}"
             )
-    return said
+    return lines
 
 
 def _score_text(f: dict[str, Any]) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from gearshift.parameters import checkpoint
 from gearshift.run.display import History
 from gearshift.run.report import closing_lines
-from gearshift.run.trained_model import TrainedModel
+from gearshift.run.trained_model import TrainedModel, load
 from gearshift.tables import html_table, number
 from gearshift.training.learner import Learner
 
@@ -20,7 +23,7 @@ class Result(TrainedModel, History):
     def __init__(
         self,
         learner: Learner | Callable[[], Learner],
-        facts: dict[str, Any],
+        facts: dict[str, Any] | Callable[[], dict[str, Any]],
         folder: Path,
         report: dict[str, Any],
     ) -> None:
@@ -53,12 +56,16 @@ class Result(TrainedModel, History):
         return closing_lines(self.report, self.folder)
 
     def __repr__(self) -> str:
+        if not self.report:  # of a run of other processes that was stopped
+            return f"Result(stopped, folder={self.folder})"
         return (
             f"Result({self.report['model']}: auc={number(self.auc)} on {self._measured_on}, "
             f"examples_per_second={self.examples_per_second:,.0f}, folder={self.folder})"
         )
 
     def _repr_html_(self) -> str:
+        if not self.report:
+            return html_table([{"run": str(self.folder), "state": "stopped"}])
         title = (
             f"{self.report['model']}, {self.report['strategy']}: {self.report['examples']:,} examples, "
             f"{self.examples_per_second:,.0f}/s, {self.folder}"
@@ -80,6 +87,18 @@ class Result(TrainedModel, History):
         return [
             {"on": part, **{name: figures.get(name) for name in names}} for part, figures in parts.items()
         ]
+
+
+def result_in(folder: Path, report: dict[str, Any], model: nn.Module | None = None) -> Result:
+    """Of a run that other processes have trained; `model` is needed if its module is the user's own.
+
+    Its rows may not fit into this machine's memory: they are loaded only when they are needed.
+    """
+
+    def learner() -> Learner:
+        return load(checkpoint.resolve(folder), model).learner
+
+    return Result(learner, lambda: checkpoint.read_facts(checkpoint.resolve(folder)), folder, report)
 
 
 def _figure(value: float | None) -> float:

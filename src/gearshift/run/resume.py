@@ -1,4 +1,4 @@
-"""What a resumed run must have in common with the one that was stopped, and how its measures travel.
+"""What a resumed run must have in common with the stopped one, and how its measures are saved and restored.
 
 Knows progress, plans and checkpoints; starts and writes nothing.
 """
@@ -16,7 +16,7 @@ from gearshift.training.training import Training
 
 
 def plan_facts(training: Training) -> dict[str, str]:
-    """What must be the same for a resumed run to be the run that was stopped, in the user's words."""
+    """What must be the same in a resumed run, in the user's words."""
     plan, server = training.plan, training.learner.server
     parts = [part for store in server.stores for part in store.parts]
     return {
@@ -34,9 +34,9 @@ def plan_facts(training: Training) -> dict[str, str]:
 
 
 def refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
-    saved, asked = checkpoint.facts["plan"], plan_facts(training)
+    saved, here = checkpoint.facts["plan"], plan_facts(training)
     more_epochs_change_nothing = training.plan.schedule == Schedule()
-    for name, value in asked.items():
+    for name, value in here.items():
         if value != saved.get(name, value) and not (name == "epochs" and more_epochs_change_nothing):
             raise UserError(
                 f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "

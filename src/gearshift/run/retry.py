@@ -1,10 +1,10 @@
-"""Trying again, with backoff: one schedule, and two ways to follow it.
+"""Retries with backoff: one schedule, used in two ways.
 
-`retry` is for what may fail for a while: it blocks until the call succeeds, or raises its last error.
+`retry` is for calls that may fail for a while: it blocks until the call succeeds, or raises its last error.
 
-`Retries` is for writes that must not be lost. The last steps of a run are in memory alone until they are saved. If the
-disk is full, read-only or gone, ending the run would throw them away, so the save is retried; the operator is told what
-failed and how to give up. It ends when the write succeeds, when somebody gives up, or when a set time is over. Knows no
+`Retries` is for writes that must not be lost. The last steps of a run are only in memory until they are saved. If the
+disk is full, read-only or gone, ending the run would lose them, so the save is retried, and the user is notified of the
+failure and of how to give up. It ends when the write succeeds, the user gives up, or a time limit passes. Knows no
 checkpoint and no file.
 """
 
@@ -40,7 +40,7 @@ class Attempts:
         self.count, self.began, self.due = 0, 0.0, 0.0
 
     def fail(self) -> bool:
-        """One more has failed; whether there is time for another."""
+        """Counts a failed attempt. Whether there is time for another."""
         now = time.monotonic()
         if not self.count:
             self.began = now
@@ -51,7 +51,7 @@ class Attempts:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next one is due."""
+        """Seconds until the next attempt is due."""
         return max(0.0, self.due - time.monotonic())
 
 
@@ -64,7 +64,7 @@ def retry(
     first: float = 0.25,
     longest: float | None = None,
 ) -> T:
-    """What `do` returns. It is tried again for `seconds`; then, or at an error that will stay, the error is raised."""
+    """The result of `do`, retried for `seconds`. Raises its last error, or at once an error that is not transient."""
     attempts = Attempts(seconds, first, longest)
     while True:
         try:
@@ -77,28 +77,36 @@ def retry(
 
 
 class Retries:
-    def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """It is tried again for so many `seconds`; 0: never. `tell` gets sentences for the user."""
-        self._seconds, self._tell = seconds, tell
-        self.how_to_stop = "stop the run"
-        self.what_is_kept: Callable[[], str] = str  # if it is given up, in a sentence
+    def __init__(
+        self,
+        seconds: float,
+        notify: Callable[[str], None],
+        how_to_stop: str = "stop the run",
+        what_is_kept: Callable[[], str] = str,
+    ) -> None:
+        """Retries for this many `seconds`; 0: never. `notify` gets sentences for the user.
+
+        `what_is_kept` returns a sentence on what remains if retrying is given up.
+        """
+        self._seconds, self._notify = seconds, notify
+        self._how_to_stop, self._what_is_kept = how_to_stop, what_is_kept
         self._given_up = threading.Event()
         self._attempts = Attempts(seconds)
         self._failure = ""
 
     @property
     def active(self) -> bool:
-        """Whether something waits to be tried again."""
+        """Whether a failed write is being retried."""
         return self._attempts.count > 0
 
     def give_up(self) -> None:
-        """From any thread: what could not be written until now is lost."""
+        """Stops retrying; what could not be written is lost. May be called from any thread."""
         self._given_up.set()
 
     def until_done(self, attempt: Callable[[], str | None], stake: str = IN_MEMORY) -> None:
-        """`attempt` says why it failed, or None. Blocks; raises a `UserError` if it is not tried any more.
+        """Blocks until `attempt` returns None; else it returns why it failed. Raises a `UserError` when it gives up.
 
-        `stake` says why it is tried again.
+        `stake` says why it is retried.
         """
         while failure := attempt():
             self.failed(failure, stake)
@@ -107,31 +115,31 @@ class Retries:
         self.succeeded()
 
     def failed(self, failure: str, stake: str = IN_MEMORY) -> None:
-        """An attempt failed: the user is told. Raises a `UserError` if the time is over."""
+        """An attempt failed: the user is notified. Raises a `UserError` if the time is over."""
         if not self.active:
             self._given_up.clear()
         self._failure = failure
-        goes_on = self._attempts.fail()
+        has_time = self._attempts.fail()
         self._raise_if_given_up()
-        if not goes_on:
+        if not has_time:
             tried = f". It was tried for {duration(self._seconds)} (checkpoint.retry_for)" * bool(
                 self._seconds
             )
             raise UserError(f"{failure}{tried}{self._kept()}")
         if self._attempts.count.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
-            self._tell(
+            self._notify(
                 f"{failure}. {stake}, so the save is retried for up to {duration(self._attempts.left)}. To give up: "
-                f"{self.how_to_stop}"
+                f"{self._how_to_stop}"
             )
 
     def due(self) -> bool:
-        """Whether the next attempt may be made, for who does not block. Raises a `UserError` if it was given up."""
+        """Whether the next attempt is due, for callers that do not block. Raises a `UserError` if it was given up."""
         self._raise_if_given_up()
         return not self._attempts.pause
 
     def succeeded(self) -> None:
         if self.active:
-            self._tell(f"saved after {duration(time.monotonic() - self._attempts.began)} of retries")
+            self._notify(f"saved after {duration(time.monotonic() - self._attempts.began)} of retries")
         self._attempts = Attempts(self._seconds)
 
     def _raise_if_given_up(self) -> None:
@@ -139,7 +147,7 @@ class Retries:
             raise UserError(f"{self._failure}. Retrying was stopped on request{self._kept()}")
 
     def _kept(self) -> str:
-        kept = self.what_is_kept()
+        kept = self._what_is_kept()
         return f": {kept}" if kept else ""
 
 

@@ -1,7 +1,7 @@
-"""Saves a run while it trains: takes the cut at once, writes it in the background, keeps what should be kept.
+"""Saves a run while it trains: takes a cut at once, writes it in the background, and prunes old checkpoints.
 
-A checkpoint that cannot be written (a full disk) is reported in one sentence and tried again at the next
-occasion; what was written before stays intact. A process that does not own the run any more writes none.
+A checkpoint that cannot be written (a full disk) is reported in one sentence and retried at the next occasion; earlier
+checkpoints stay intact. A process that no longer owns the run writes none.
 """
 
 from __future__ import annotations
@@ -25,15 +25,23 @@ from gearshift.training.learner import Learner
 
 class Saver:
     def __init__(
-        self, folder: Path, keep: int, tell: Callable[[str], None], saved: Path | None = None
+        self,
+        folder: Path,
+        keep: int,
+        notify: Callable[[str], None],
+        saved: Path | None = None,
+        health: Health | None = None,
     ) -> None:
-        """`tell` gets sentences for the user; `saved` is the checkpoint that a resumed run comes from."""
+        """`notify` gets sentences for the user; `saved` is the checkpoint that a resumed run comes from.
+
+        `health` is notified of saves and failures.
+        """
         self.checkpoints = CheckpointFolder(folder, keep)
-        self.tell = tell
+        self.notify = notify
         self.last = saved
-        self.health = Health()  # hears of what was saved, and what was not
+        self.health = health or Health()
         self.failure: str | None = None  # of the newest attempt
-        self.final = False  # the run has ended: whoever saves tries again, and tells the user
+        self.final = False  # the run has ended: the caller retries a failed save and notifies the user
         self._fault: Exception | None = None
         self._written: list[Path] = []
         self._writing: tuple[int, threading.Thread] | None = None
@@ -69,8 +77,8 @@ class Saver:
             except OSError as error:
                 self.failure = self.sentence(path, error)
                 self.health.save_failed(self.failure)
-                self.tell_of_failure()
-            except Exception as error:  # ours: raised where the run waits
+                self.report_failure()
+            except Exception as error:  # a bug: raised where the run waits
                 self._fault = error
             finally:
                 for snapshot in snapshots:
@@ -79,7 +87,7 @@ class Saver:
         self._writing = step, in_background("gearshift-saver", write, to_its_end=True)
 
     def check(self) -> None:
-        """Raises `ownership.Fenced` if the run is another process's now."""
+        """Raises `ownership.Fenced` if another process owns the run now."""
         ownership.check(self.checkpoints.folder.parent)
 
     def link(self, name: str, path: Path) -> None:
@@ -88,12 +96,12 @@ class Saver:
         self.checkpoints.link(name, path)
 
     def prune(self) -> None:
-        """Removes what need not be kept, if the run is still ours."""
+        """Removes checkpoints that need not be kept, if the run is still ours."""
         self.check()
         self.checkpoints.prune()
 
     def take_over(self, resumed: Path, best_step: int) -> None:
-        """Has the checkpoints that the rest of a run needs here: the one it goes on from, and the best so far."""
+        """Copies the checkpoints that a resumed run needs: the one it continues from, and the best so far."""
         if resumed.parent.resolve() == self.checkpoints.folder.resolve():
             return
         self.check()
@@ -117,22 +125,22 @@ class Saver:
         return self.checkpoints.has(step)
 
     def take_written(self) -> list[Path]:
-        """Checkpoints written since this was last asked."""
+        """The checkpoints written since the last call."""
         written, self._written = self._written, []
         return written
 
-    def tell_of_failure(self) -> None:
+    def report_failure(self) -> None:
         if not self.final:
-            self.tell(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+            self.notify(f"{self.failure}. Training goes on and tries again at the next checkpoint")
 
     def sentence(self, path: Path, error: OSError) -> str:
-        """What failed, where, and what is left."""
+        """The sentence about a failed save: what failed, where, and what is intact."""
         intact = f"{self.last.name} is intact" if self.last else "there is none before it"
         return f"checkpoint {path.name} was not written, {intact}: {why(error, path.parent, self.last)}"
 
 
 def why(error: OSError, folder: Path, like: Path | None = None) -> str:
-    """In words, with the space that is free in `folder`, and what a checkpoint `like` this one takes."""
+    """The error in words, with the free space in `folder` and the size of a checkpoint `like` this one."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         place = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{place}"
@@ -147,7 +155,7 @@ def why(error: OSError, folder: Path, like: Path | None = None) -> str:
 
 
 def failure_of(path: Path, write: Callable[[], object]) -> str | None:
-    """Why this file could not be written; None: it was."""
+    """Why this file could not be written; None if it was."""
     try:
         write()
     except OSError as error:
@@ -156,6 +164,6 @@ def failure_of(path: Path, write: Callable[[], object]) -> str | None:
 
 
 def refuse_vanished(run: Path) -> None:
-    """What was deleted or unmounted is not made anew: nobody would look for a checkpoint there."""
+    """Raises if the folder was deleted or unmounted. It is not created again: checkpoints there would not be found."""
     if not run.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(run))

@@ -1,4 +1,4 @@
-"""What state a run is in now. Everybody who shows or asks a run takes it from here.
+"""The current state of a run. All code that shows or queries a run takes it from here.
 
     starting     a process owns it and prepares the training
     running      it trains or evaluates
@@ -7,11 +7,11 @@
     stopped      it was asked to stop, and saved: it can be resumed
     failed       it ended with an error, or its processes are gone: `reason`
     done         it went to its end
-    unknown      its processes are on another machine; their heartbeat tells (`Watcher`), after a while
+    unknown      its processes are on another machine; watching their heartbeat shows the state (`Watcher`)
     damaged      run.json cannot be read
 
-run.json holds what the owner recorded last; the lease tells whether somebody still stands behind it. Of a run whose
-owner is gone while other processes of its session live, the state is recovering: they restart the owner.
+run.json holds what the owner recorded last; the lease shows whether an owner still exists. If the owner is gone while
+other processes of its session live, the state is recovering: they restart the owner.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = Literal[
 ]
 Ending = Literal["done", "stopped", "failed"]
 LIVE = ("starting", "running", "recovering", "saving")
-OLD_NAMES = {"ended": "done"}  # in run.json of versions before
+OLD_NAMES = {"ended": "done"}  # in run.json of older versions
 GONE = "its process is gone (killed, or the machine restarted)"
 
 
@@ -38,10 +38,10 @@ class RunState:
 
     state: State
     reason: str = ""  # why it stopped or failed, or where it is
-    what: str = ""  # it recovers from
+    what: str = ""  # what it recovers from
     since: float | None = None  # epoch seconds, when this state began
-    answers: bool = False  # its owner is a live process of this machine: it can be asked
-    recorded: State = "unknown"  # by its owner, if only heartbeats can tell whether that still holds
+    answers: bool = False  # its owner is a live process of this machine, which answers requests
+    recorded: State = "unknown"  # by its owner, if only heartbeats can show whether it still holds
 
 
 NOT_KNOWN = RunState("unknown")
@@ -49,9 +49,9 @@ NOT_KNOWN = RunState("unknown")
 
 def standing(folder: Path, recorded: Mapping[str, Any]) -> RunState:
     """`recorded` is the content of run.json."""
-    said: State = OLD_NAMES.get(recorded["state"], recorded["state"])
-    if said not in LIVE:
-        return RunState(said, recorded.get("reason", ""))
+    recorded_state: State = OLD_NAMES.get(recorded["state"], recorded["state"])
+    if recorded_state not in LIVE:
+        return RunState(recorded_state, recorded.get("reason", ""))
     owner = ownership.current(folder)
     if owner is None or not owner.beats:  # a run of a version without heartbeats
         return _by_process_alone(recorded)
@@ -59,13 +59,13 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> RunState:
     lives = process_identity.lives(owner.process)
     alive = not owner.released and ownership.is_alive(folder, owner)
     if lives and alive:
-        return RunState(said, "", what, since, answers=True)
+        return RunState(recorded_state, "", what, since, answers=True)
     if alive is False:
         return RunState("failed", GONE)
     if lives is None and alive:  # the owner is elsewhere, and others of the run are here
-        return RunState(said, f"its coordinator is on {owner.host}", what, since)
+        return RunState(recorded_state, f"its coordinator is on {owner.host}", what, since)
     if lives is None:
-        return RunState("unknown", f"started on {owner.host}", what, since, recorded=said)
+        return RunState("unknown", f"started on {owner.host}", what, since, recorded=recorded_state)
     restarted = f"its owner, process {owner.pid}, died and is being restarted"
     doubt: State = "unknown" if alive else "recovering"
     return RunState("recovering", "", restarted, owner.beat / 1e9, recorded=doubt)
@@ -79,11 +79,11 @@ def _by_process_alone(recorded: Mapping[str, Any]) -> RunState:
 
 
 class Watcher:
-    """Judges a run of other machines by its heartbeats, seen over time on this process's own clock."""
+    """Judges a run on other machines by its heartbeats, watched over time on this process's clock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._pulse = folder, ownership.HeartbeatWatcher()
-        self.quiet = 0.0  # seconds without a heartbeat, when it was looked at last
+        self.quiet = 0.0  # seconds without a heartbeat, at the last check
 
     def look(self, now: RunState) -> RunState:
         """The state with what the heartbeats have shown so far; call it every second or so."""

@@ -42,17 +42,17 @@ def make(prefix: str, run: Path) -> Path:
 def mark(place: str | Path, run: Path, *, leader: int | None = None) -> None:
     """`leader` is the process whose session all processes of a Ray cluster belong to."""
     owner = ownership.current(run)
-    said = {
+    content = {
         "run": str(run.resolve()),
         "session": owner.session if owner else "",
         "process": process_identity.this_process(),
         "leader": None if leader is None else process_identity.identity(leader),
     }
-    run_folder.write_json(Path(place) / MARK, said)
+    run_folder.write_json(Path(place) / MARK, content)
 
 
 def mark_of(place: Path) -> OwnerMark | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads((place / MARK).read_text())
-        return OwnerMark(Path(said["run"]), said["session"], said["process"], said["leader"])
+        content = json.loads((place / MARK).read_text())
+        return OwnerMark(Path(content["run"]), content["session"], content["process"], content["leader"])
     return None

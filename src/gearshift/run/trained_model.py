@@ -27,14 +27,19 @@ from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.training.evaluation import Evaluation, correct_for_sampling, evaluate, predictions
 from gearshift.training.learner import Learner, describe, without_state
+from gearshift.training.worker import Worker
 
 
 class TrainedModel:
     """A model to predict with: what `gs.load` opens and what a run ends with."""
 
-    def __init__(self, learner: Learner | Callable[[], Learner], facts: dict[str, Any]) -> None:
-        """A `learner` to be loaded is loaded when somebody wants something of it."""
-        self._learner, self.facts = learner, facts
+    def __init__(
+        self,
+        learner: Learner | Callable[[], Learner],
+        facts: dict[str, Any] | Callable[[], dict[str, Any]],
+    ) -> None:
+        """`learner` and `facts` may be functions that load them; they are called at the first use."""
+        self._learner, self._facts = learner, facts
         self._watch, self._warned = SkewWatch(), set[str]()
 
     @property
@@ -43,6 +48,13 @@ class TrainedModel:
         if not isinstance(self._learner, Learner):
             self._learner = self._learner()
         return self._learner
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What its checkpoint remembers beside the arrays."""
+        if not isinstance(self._facts, dict):
+            self._facts = self._facts()
+        return self._facts
 
     @property
     def schema(self) -> Schema:
@@ -76,8 +88,8 @@ class TrainedModel:
         A feature column that the data lack is an error; with `missing_columns="as_missing"` such a feature is
         missing in every example.
         """
-        found = [p for _, p in self.predict_batches(data, missing_columns=missing_columns)]
-        scores = np.concatenate(found) if found else np.zeros((0, len(self.schema.labels)), np.float32)
+        batches = [p for _, p in self.predict_batches(data, missing_columns=missing_columns)]
+        scores = np.concatenate(batches) if batches else np.zeros((0, len(self.schema.labels)), np.float32)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_batches(
@@ -119,7 +131,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
     if model is None:
         model = _rebuild(opened.path, facts["model"], schema)
     first_weights.remember(model)
-    learner = Learner(model, schema, rows=RowSettings(RowSGD()), optimizer=SGD(), seed=facts["seed"])
+    learner = Learner(Worker(model, schema), rows=RowSettings(RowSGD()), optimizer=SGD(), seed=facts["seed"])
     learner.restore(opened, trainable=False)
     first_weights.written(model)
     return TrainedModel(learner, facts)

@@ -1,7 +1,7 @@
-"""A run of another process, seen through its control socket: where it stands, and what it tells.
+"""A run of another process, watched through its control socket: its status and messages.
 
-A run on a cluster may be without a coordinator for a while: Ray starts another, which begins a list of messages of its
-own. Knows no torch.
+A run on a cluster may be without a coordinator for a while: Ray starts another, whose list of messages starts empty.
+Knows no torch.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WATCH_SECONDS = (
 def seen(
     records: Sequence[RunRecord], seconds: float | None = None, watchers: dict[Path, Watcher] | None = None
 ) -> list[RunRecord]:
-    """With the states of runs that only heartbeats can tell, as a few of them show; all at once.
+    """The records, with the states of runs that only heartbeats can show; all are watched at once.
 
-    Who looks again and again keeps the `watchers`: they remember the last heartbeat, so that a dead run is known to be
-    dead after a while, however short each look is.
+    A caller that polls keeps the `watchers`: they remember the last heartbeat, so that a dead run is recognized after a
+    while, however short each call is.
     """
     seconds = WATCH_SECONDS if seconds is None else seconds
     watchers = {} if watchers is None else watchers
@@ -42,13 +42,13 @@ def seen(
             watchers.pop(record.folder, None)
         elif record.folder not in watchers:
             watchers[record.folder] = Watcher(record.folder)
-    kept, found, until = dict(watchers), list(records), time.monotonic() + seconds
-    while open_ones := [record for record in found if record.needs_heartbeats]:
-        found = [r.seen_by(kept[r.folder]) if r.needs_heartbeats else r for r in map(_again, found)]
+    kept, watched, until = dict(watchers), list(records), time.monotonic() + seconds
+    while open_ones := [record for record in watched if record.needs_heartbeats]:
+        watched = [r.seen_by(kept[r.folder]) if r.needs_heartbeats else r for r in map(_again, watched)]
         if time.monotonic() >= until or all(kept[record.folder].quiet >= seconds for record in open_ones):
             break
         time.sleep(ownership.BEAT_SECONDS / 8)
-    return [_not_heard(r, kept[r.folder].quiet) if r.needs_heartbeats else r for r in found]
+    return [_not_heard(r, kept[r.folder].quiet) if r.needs_heartbeats else r for r in watched]
 
 
 def _again(record: RunRecord) -> RunRecord:
@@ -56,7 +56,7 @@ def _again(record: RunRecord) -> RunRecord:
 
 
 def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
-    """It may be dead, or just slow: that is not known."""
+    """The record of a run that may be dead, or just slow."""
     why = record.reason or "its owner is gone"
     known = f"no heartbeat for {int(seconds)} s; it counts as failed after {ownership.LAPSE_SECONDS:g} s without one"
     return replace(record, state="unknown", reason=f"{why}; {known}")
@@ -65,7 +65,7 @@ def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
 class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.header: tuple[str, ...] = ()  # what it told before it began
+        self.header: tuple[str, ...] = ()  # the lines shown before its start
         self.messages: list[str] = []  # sentences for the user, in order
         self.status = Status(0, 0, 0, 0.0, 0.0, math.nan, math.nan, None, "starting")
         self._process = 0  # whose messages are counted
@@ -73,13 +73,13 @@ class Watched:
         self._watcher = Watcher(folder)
 
     def look(self) -> None:
-        """Asks the run; one that does not answer just now is asked again the next time."""
+        """Polls the run; if it does not answer now, the next call tries again."""
         with suppress(control.NotLive):
-            said = control.ask(self.folder, "watch", seen=self._seen, process=self._process)
-            fresh = said["messages"]
-            self._seen = len(fresh) + (self._seen if said["process"] == self._process else 0)
-            self._process = said["process"]
-            self.header, self.status = tuple(said["header"]), control.status_of(said["status"])
+            answer = control.ask(self.folder, "watch", seen=self._seen, process=self._process)
+            fresh = answer["messages"]
+            self._seen = len(fresh) + (self._seen if answer["process"] == self._process else 0)
+            self._process = answer["process"]
+            self.header, self.status = tuple(answer["header"]), control.status_of(answer["status"])
             self.messages += fresh
 
     def ending(self) -> run_folder.RunRecord | None:

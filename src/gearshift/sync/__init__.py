@@ -5,7 +5,7 @@
     strategy      the three questions that a strategy answers
     coordinator   takes an event, updates the record, asks the strategy, returns actions
     registry      strategies by name or `module:Class`; the batch sizes that follow from a global batch
-    settings      checks of a strategy's settings
+    checks        checks of a strategy's settings
     automatic     `auto`: predicts the speed of sync and of gba and proposes a switch when it pays
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
     exchange      how replicas exchange weights: five choices, as values
@@ -31,7 +31,7 @@ can be formed (`form`), starts an exchange of replicas if one is due, and gives 
 There is no "wait" action. A worker that asks for work and gets no `Begin` is parked; each later event is a new
 chance.
 
-A strategy is a frozen dataclass of settings. It has no state of its own. All state is in the record, and this is what
+A strategy is a frozen dataclass of settings and has no state. All state is in the record, and this is what
 makes a live switch possible: the next strategy reads the same record.
 
 Leases
@@ -55,11 +55,11 @@ gradient still waits for its step. The invariants:
 4. Late and repeated reports are harmless. A second arrival of a waiting gradient changes nothing. A gradient whose
    lease has ended gets a `Discard` with `ended_before`, which counts nothing. A worker that joins twice has
    restarted, so its leases are reissued. A request from a worker that was given up is ignored until it joins again.
-   (A worker may ask for more work while it holds a lease, so duplicate requests must be filtered earlier: see
+   (A worker may request more work while it holds a lease, so duplicate requests must be filtered earlier: see
    engine/protocol.)
 5. Every discarded gradient has its reason in words, in `Discard` or in its `Part` of a step.
 
-At the end, when the data are exhausted, everything is leased and nothing is in flight (`Work.ending`), whatever waits
+At the end, when the data is exhausted, everything is leased and nothing is in flight (`Work.ending`), whatever waits
 forms a last step, even if it is less than a global batch.
 
 Token and version; lag and staleness
@@ -82,9 +82,9 @@ shards). Here are three workers under gba, where two gradients form a step (t: t
               step 1          step 2
 
 In step 2 both gradients are equally stale: with N workers and M gradients per step, staleness is about (N-1)/M for
-everybody, straggler or not. Only b is late. So gba weights gradients by lag, not by staleness (by default it cuts
-those whose lag exceeds `max_lag`), and everybody else keeps full weight. In sync both measures are 0 for all work
-that was begun under sync, because nobody begins step k+1 before step k is decided.
+every worker, straggler or not. Only b is late. gba therefore weights gradients by lag, not by staleness (by default it
+drops those whose lag exceeds `max_lag`), and all other gradients keep full weight. In sync both measures are 0 for all
+work that was begun under sync, because no worker begins step k+1 before step k is decided.
 
 A switch
 --------
@@ -92,29 +92,29 @@ A switch
 and changes no parameter or optimizer state. Work in flight and gradients waiting are *adopted*:
 
 - Leases that exist at the switch are known by their numbers (`adopted_before`). Their tokens are raised to the
-  current step, so no work is late because of a schedule that nobody follows any more.
+  current step, so no work is late because of an obsolete schedule.
 - Each worker's count of delivered gradients restarts at 0, so no worker is behind because of the past.
-- Ranges not yet leased are cut by the new batch size. A range that is a single lease stays whole.
-- Each strategy says what adopted work means to it. sync fills its first rounds with it, while early workers wait.
+- Ranges not yet leased are split by the new batch size. A range that is a single lease stays whole.
+- Each strategy defines how it treats adopted work. sync fills its first rounds with it, while early workers wait.
   backup_workers never treats it as too late. gba counts its lag from the switch.
 
-A step is `global_batch` examples, however they were cut, so leases of the old and of the new size can share one.
+A step is `global_batch` examples, however they were split, so it can combine leases of the old and the new size.
 
 `auto` runs beside the coordinator. Its proposal enters as a `SwitchRequested`, like a user's.
 
 Replicas
 --------
 Under easgd, bmuf, model_averaging and k_step_adam a worker makes the dense step itself, on its own replica, before it
-reports. Each gradient is then a step of one part. It accounts for the lease, and its dense part moves nothing on the
-servers. Where all replicas must meet in the training loop, the coordinator returns `Exchange` once nothing is in
-flight, and nobody begins until `ExchangeDone`. Exchanges in the background, or between one trainer and the centre,
-are not decisions and do not appear here.
+reports. Each gradient is then a step with one part. The step accounts for the lease; its dense part changes nothing on
+the servers. If all replicas must synchronise in the training loop, the coordinator returns `Exchange` once nothing is
+in flight, and no worker begins until `ExchangeDone`. Exchanges in the background, or between one trainer and the
+centre, are not decisions and do not appear here.
 
 Replay
 ------
-Time enters only as `at` in events (and as `seconds`, which `auto` alone reads). So the actions are a function of the
-starting point (strategy, settings, step, first lease number) and of the events in order. An engine logs each event
-with its actions; `gearshift replay` feeds the events to a new coordinator and compares the actions. A difference
-means that the log was changed, or that this version decides differently. State kept inside a strategy would break
-both replay and switching.
+Time enters only as `at` in events (and as `seconds`, which only `auto` reads). The actions are therefore a function of
+the starting point (strategy, settings, step, first lease number) and of the events in order. An engine logs each event
+with its actions; `gearshift replay` feeds the events to a new coordinator and compares the actions. A difference means
+that the log was changed, or that this version decides differently. State kept inside a strategy would break both replay
+and switching.
 """

@@ -1,11 +1,11 @@
-"""async: every gradient is a step of its own, on arrival, however stale it is. Nobody waits."""
+"""async: every gradient is applied as a separate step on arrival, however stale it is. No worker waits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gearshift.sync.settings import at_least
+from gearshift.sync.checks import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, whole
 from gearshift.sync.work import Flight, Work
 

@@ -1,17 +1,17 @@
-"""auto: watches how long workers take, predicts what sync and gba would do, and proposes to change when it pays.
+"""auto: measures how long workers take, predicts the speed of sync and gba, and proposes a switch when it pays off.
 
-From each worker's last batches (`window` of them) two rates are predicted. sync: a global batch per slowest batch of
-a round, averaged over the window, so that rare bursts count as often as they come. gba: the sum of the workers' own
-rates, without the batches that take so long that their gradients would come too late to count.
+Two rates are predicted from the last `window` batches of each worker. sync: one global batch per slowest batch of a
+round, averaged over the window, so rare bursts count in proportion. gba: the sum of the workers' rates, without
+batches that take so long that their gradients would be too late to count.
 
-When to change is the question of whether to rent or to buy. Staying in sync loses `gain - 1` steps of gba per step;
-the run moves once it has lost what `patience` steps at a gain of exactly `margin` lose. So a worker five times slower
-is answered after a few steps, which are long ones, and a small gain must hold for `patience` of them. Back to sync
-it goes when the gain has been below half of `margin` for `patience` steps, which are short: no speed is lost by
-waiting there. Between the two thresholds it stays what it is, so it does not flutter.
+The decision is a rent-or-buy problem. Staying in sync loses `gain - 1` steps of gba per step. The run switches once it
+has lost as much as `patience` steps at a gain of exactly `margin` would lose. A worker that is five times slower
+therefore triggers a switch after a few (long) steps, whereas a small gain must persist for `patience` steps. The run
+returns to sync when the gain has been below half of `margin` for `patience` steps; these are short, so waiting costs
+nothing. Between the two thresholds nothing changes, which prevents flapping.
 
-Every proposal carries its numbers; what came of it is looked up `window` steps later. Pure: it sees events and
-actions, and time only in their `at`.
+Every proposal carries its figures; its effect is measured `window` steps later. This module is pure: it sees events
+and actions, and time only in their `at`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from statistics import mean, median
 from typing import Any
 
 from gearshift.errors import UserError
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count, Number
 from gearshift.sync.messages import (
     Action,
     Apply,
@@ -40,26 +42,28 @@ SYNC, FAST = "sync", "gba"
 class Auto:
     """The settings of `strategy: auto`."""
 
-    margin: float = 0.2
-    patience: int = 8
-    window: int = 16
-    max_lag: float = 4.0  # of gba: a worker further behind adds nothing
+    margin: Number = setting(0.2, "The predicted gain that makes it change: 0.2 is 20 %.", above=0)
+    patience: Count = setting(
+        8, "Steps for which a gain of margin must hold; a larger one, fewer.", at_least=1
+    )
+    window: Count = setting(16, "Batches of each worker it looks at.", at_least=2)
+    max_lag: Number = setting(4.0, "That of gba: a worker further behind adds nothing.", at_least=0)
 
     def __post_init__(self) -> None:
         if self.margin <= 0 or self.patience < 1 or self.window < 2:
             raise UserError(
-                "auto: margin is more than 0, patience at least 1 step, window at least 2 batches"
+                "auto: margin must be above 0, patience at least 1 step and window at least 2 batches"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Examples per second of each, from the same batches."""
+    """The predicted examples per second of both strategies, from the same batches."""
 
     sync: float
     gba: float
     slowest: int  # the worker that holds sync back most
-    factor: float  # how many times the median worker's time it takes
+    factor: float  # its time divided by the median worker's time
 
     @property
     def gain(self) -> float:
@@ -68,25 +72,25 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Change to `strategy`, because."""
+    """A proposal to switch to `strategy`, with its reason."""
 
     strategy: str
     reason: str
-    predicted: float  # times as fast
+    predicted: float  # speed-up factor
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of the audit trail."""
+    """One entry of the audit trail."""
 
     at: float  # the engine's seconds
-    step: int  # the last one before it
+    step: int  # the last step before the change
     before: str
     strategy: str
     reason: str
-    predicted: float  # times as fast
-    realised: float | None = None  # the same, measured; None if the end or another change came too soon
+    predicted: float  # speed-up factor
+    realised: float | None = None  # measured speed-up; None if the run ended or changed again too soon
 
     def outcome(self) -> str:
         return (
@@ -98,21 +102,21 @@ class Change:
 class Automatic:
     def __init__(self, settings: Auto, global_batch: int) -> None:
         self.settings, self.global_batch = settings, global_batch
-        self.changes: list[Change] = []  # all that were proposed
-        self.outcomes: list[str] = []  # what came of each, in words
-        self._told = 0
-        self._begun: dict[int, tuple[int, int, float]] = {}  # worker, examples, when; by lease
-        self._paces: dict[int, deque[float]] = {}  # seconds per example of the last batches, by worker
-        self._applied: deque[float] = deque(maxlen=settings.window + 1)  # when steps were applied
+        self.changes: list[Change] = []  # all proposals
+        self.outcomes: list[str] = []  # the effect of each, as a sentence
+        self._reported = 0
+        self._begun: dict[int, tuple[int, int, float]] = {}  # worker, examples and time, by lease
+        self._paces: dict[int, deque[float]] = {}  # seconds per example in the last batches, by worker
+        self._applied: deque[float] = deque(maxlen=settings.window + 1)  # times at which steps were applied
         self._step = 0
-        self._held = 0  # steps in a row that spoke for a change
-        self._lost = 0.0  # by not changing meanwhile, in units of what a step at a gain of `margin` loses
+        self._held = 0  # consecutive steps in favour of a change
+        self._lost = 0.0  # loss by not changing, in units of the loss of a step at a gain of `margin`
         self._since = 0  # steps since the last change
-        self._rate_before: float | None = None  # of a change whose gain is not known yet
+        self._rate_before: float | None = None  # before a change whose gain is not known yet
 
     def observe(self, event: Event, actions: list[Action], current: str) -> Proposal | None:
-        """After every event; a proposal if it is time to change from `current`."""
-        if self._applied and event.at < self._applied[-1]:  # another epoch, whose clock begins anew
+        """Call this after every event. Returns a proposal if the run should change from `current`."""
+        if self._applied and event.at < self._applied[-1]:  # a new epoch; its clock restarts
             self._applied.clear()
             self._begun.clear()
             self._rate_before = None
@@ -135,12 +139,12 @@ class Automatic:
         return self._decide(current) if stepped else None
 
     def new_outcomes(self) -> list[str]:
-        """Those since this was last asked."""
-        new, self._told = self.outcomes[self._told :], len(self.outcomes)
+        """The outcomes since the last call."""
+        new, self._reported = self.outcomes[self._reported :], len(self.outcomes)
         return new
 
     def predict(self) -> Prediction | None:
-        """None while some worker is not known well enough."""
+        """None until enough batches of every worker are known."""
         paces = self._paces
         if len(paces) < 2 or min(map(len, paces.values())) < 2:
             return None
@@ -154,11 +158,9 @@ class Automatic:
         )
 
     def _counted(self, usual: dict[int, float]) -> float:
-        """Examples per second under gba that are not too late: all but those more than max_lag steps behind."""
+        """Examples per second under gba that are not too late, that is at most max_lag steps behind."""
         paces, rate = self._paces, sum(1 / pace for pace in usual.values())
-        longest = (
-            (1 + self.settings.max_lag) * len(paces) / rate
-        )  # seconds per example, of a lease in a round
+        longest = (1 + self.settings.max_lag) * len(paces) / rate  # seconds per example of a lease in a round
         return sum(mean(one <= longest for one in paces[w]) / pace for w, pace in usual.items())
 
     def _decide(self, current: str) -> Proposal | None:
@@ -194,13 +196,13 @@ class Automatic:
         return Proposal(wanted, reason, to / now, settings)
 
     def _rate(self, steps: int) -> float | None:
-        """Examples per second of the last so many steps; None if that is not known."""
+        """Examples per second over the last `steps` steps; None if unknown."""
         steps = min(steps, len(self._applied) - 1)
         seconds = self._applied[-1] - self._applied[-1 - steps]
         return steps * self.global_batch / seconds if seconds > 0 else None
 
     def _judge(self) -> None:
-        """What the last change brought, once there are enough steps after it."""
+        """Measure the effect of the last change, once enough steps have followed."""
         before = self._rate_before
         if before is None or self._since < self.settings.window:
             return

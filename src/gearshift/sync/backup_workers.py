@@ -1,9 +1,9 @@
 """backup_workers (Hop-BW): a synchronous step that does not wait for its last few gradients.
 
-Each round gives out a global batch and `backups` leases more; the first global batch that arrives is the step, and
-what comes later is discarded. What was begun before a switch to this strategy is never late: it counts as given out
-in whatever round is open, so that it does not push out work begun for that round. With N workers and b backups the
-global batch is (N - b) local ones.
+Each round issues a global batch plus `backups` extra leases. The first global batch that arrives forms the step, and
+later gradients are discarded. Work begun before a switch to this strategy is never late: it counts as issued in the
+current round, so it does not displace work begun for that round. With N workers and b backups the global batch is
+(N - b) local batches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gearshift.sync.settings import at_least
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count
+from gearshift.sync.checks import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
 from gearshift.sync.work import Flight, Work
 
@@ -20,7 +22,7 @@ from gearshift.sync.work import Flight, Work
 class BackupWorkers:
     global_batch: int
     batch: int
-    backups: int = 1
+    backups: Count = setting(1, "How many of the last gradients are not waited for.", at_least=1)
     name: ClassVar[str] = "backup_workers"
 
     def __post_init__(self) -> None:
@@ -37,7 +39,7 @@ class BackupWorkers:
         return None if worker is None else Start(worker, work.step)
 
     def _fresh(self, work: Work) -> int | None:
-        """A parked worker with no gradient in this round: another of its own would only make it late for the next."""
+        """A parked worker with no gradient in this round. A second lease would only make it late for the next round."""
         delivered = {flight.worker for flight in work.waiting.values()}
         return next((worker for worker in work.parked if worker not in delivered), None)
 

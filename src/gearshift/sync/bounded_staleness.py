@@ -1,8 +1,8 @@
-"""bounded_staleness (Hop-BS): every gradient is a step of its own, but no worker runs ahead of the slowest.
+"""bounded_staleness (Hop-BS): every gradient is a separate step, but no worker runs far ahead of the slowest.
 
-A worker may begin if it has delivered at most `bound` gradients more than the slowest worker of the run, counted
-from the switch to this strategy. One that joins starts at the slowest count; one that is lost no longer holds the
-others back. Of those that may begin, the one furthest behind is first.
+A worker may begin if it has delivered at most `bound` gradients more than the slowest worker of the run, counted from
+the switch to this strategy. A new worker starts at the slowest count; a lost worker no longer holds the others back.
+Of the workers that may begin, the one furthest behind is first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gearshift.sync.settings import at_least
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count
+from gearshift.sync.checks import at_least
 from gearshift.sync.strategy import Start, Step, earliest, whole
 from gearshift.sync.work import Flight, Work
 
@@ -19,7 +21,7 @@ from gearshift.sync.work import Flight, Work
 class BoundedStaleness:
     global_batch: int
     batch: int
-    bound: int = 2
+    bound: Count = setting(2, "Batches a worker may be ahead of the slowest.", at_least=0)
     name: ClassVar[str] = "bounded_staleness"
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""buffered_async: nobody waits, and a step is any global batch of gradients, in the order of arrival, at full weight.
+"""buffered_async: no worker waits, and a step is any global batch of gradients, in arrival order, at full weight.
 
-The GBA paper calls it BSP. It is what gba does without its rule for lag.
+The GBA paper calls it BSP. It is gba without the rule for lag.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gearshift.sync.settings import at_least
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count
+from gearshift.sync.checks import at_least
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
 from gearshift.sync.work import Flight, Work
 
@@ -17,7 +19,9 @@ from gearshift.sync.work import Flight, Work
 class BufferedAsync:
     global_batch: int
     batch: int
-    gradients_per_step: int | None = None  # a global batch of them if None
+    gradients_per_step: Count | None = setting(
+        None, "Gradients of a step; a global batch if not set.", at_least=1
+    )
     name: ClassVar[str] = "buffered_async"
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Drives one strategy over one epoch's work: an event in, the actions that follow from it out, in order.
+"""Drives one strategy over the work of one epoch: an event in, the resulting actions out, in order.
 
-It keeps the books (`Work`) and lets the strategy decide; it holds no clock and no tensor, so the same events give
-the same actions in a thread, in a simulator and from a log. A switch changes who decides and nothing else: leases
-in flight and gradients waiting stay where they are. What is told twice is done once.
+It keeps the record (`Work`) and lets the strategy decide. It has no clock and no tensors, so the same events give the
+same actions in a thread, in a simulator and from a log. A switch replaces the strategy and nothing else: leases in
+flight and waiting gradients stay. Repeated events have no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Coordinator:
         self.work.supply.next_number = first_lease
 
     def handle(self, event: Event) -> list[Action]:
-        """Everything that follows from this event, in the order in which it is to be done."""
+        """All actions that follow from this event, in the order of execution."""
         actions = list(self._take(event))
         self.work.at = event.at
         actions.extend(self._steps())
@@ -57,13 +57,13 @@ class Coordinator:
         work = self.work
         match event:
             case WorkerJoined(worker):
-                if worker in work.pace.counts:  # it has begun anew and knows nothing of what it did or asked
+                if worker in work.pace.counts:  # it has restarted and forgotten its leases and requests
                     yield from self._reissue(worker, "its worker joined again")
                     work.unpark(worker)
                 else:
                     work.join(worker)
             case WorkRequested(worker):
-                if worker in work.pace.counts:  # one that was given up must join again
+                if worker in work.pace.counts:  # a worker that was given up must join again
                     work.park(worker)
             case GradientArrived(worker, lease, version=version):
                 yield from self._arrived(worker, lease, version)
@@ -82,7 +82,7 @@ class Coordinator:
                 self.strategy = self._make(strategy, settings)
                 work.switch(self.strategy.batch, event.at)
             case ExchangeDone(number):
-                work.merged(number, event.at)
+                work.merges.end(number, event.at)
             case _:
                 assert_never(event)
 
@@ -92,7 +92,7 @@ class Coordinator:
     def _arrived(self, worker: int, lease: int, version: int) -> Iterator[Action]:
         work = self.work
         if not self._holds(worker, lease):
-            if lease not in work.waiting:  # the same one again changes nothing
+            if lease not in work.waiting:  # a repeated gradient has no effect
                 yield Discard(lease, "its lease had ended before it came", ended_before=True)
             return
         late = self.strategy.refuse(work, work.flying[lease])
@@ -103,7 +103,7 @@ class Coordinator:
             work.advance(worker)
 
     def _discard(self, worker: int, lease: int, reason: str) -> Discard:
-        """It counts as delivered: a worker whose gradients are no good must not hold back the others for ever."""
+        """The gradient counts as delivered, so that a worker with unusable gradients does not hold others back."""
         self.work.land(lease)
         self.work.advance(worker)
         return Discard(lease, reason)
@@ -117,25 +117,27 @@ class Coordinator:
         work = self.work
         while step := self.strategy.form(work):
             if not step.parts or not all(part.weight >= 0 for part in step.parts):
-                raise ValueError("a step needs at least one gradient, and no weight is below 0 or NaN")
+                raise ValueError("a step needs at least one gradient, and no weight may be negative or NaN")
             work.take_waiting(tuple(p.lease for p in step.parts))
             work.step += 1
             yield Apply(work.step, step.parts, step.over_kept)
 
     def _exchange(self) -> Iterator[Action]:
         strategy, work = self.strategy, self.work
-        if isinstance(strategy, Replicated) and not work.merging and strategy.merge_due(work):
-            yield Exchange(work.merge())
+        if isinstance(strategy, Replicated) and not work.merges.under_way and strategy.merge_due(work):
+            yield Exchange(work.merges.begin())
 
     def _starts(self) -> Iterator[Action]:
         work = self.work
-        while not work.merging and work.parked and work.supply and (start := self.strategy.start(work)):
+        while (
+            not work.merges.under_way and work.parked and work.supply and (start := self.strategy.start(work))
+        ):
             flight = work.begin(start.worker, start.token)
             yield Begin(start.worker, flight.lease, start.token, flight.version)
 
 
 def state(coordinator: Coordinator) -> dict[str, Any]:
-    """Everything a coordinator knows, JSON-able: to print, to compare, to put into a log."""
+    """The complete state of a coordinator as JSON values: to print, compare or log."""
     work = coordinator.work
 
     def flights(of: dict[int, Any]) -> list[dict[str, Any]]:
@@ -156,9 +158,9 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "supply": [*map(lease_state, work.supply.returned), *map(list, work.supply.ranges)],
         "next_lease": work.supply.next_number,
         "adopted_before": work.adopted_before,
-        "merges": work.merges,
-        "merged_at": work.merged_at,
-        "merging": work.merging,
+        "merges": work.merges.count,
+        "merged_at": work.merges.at,
+        "merging": work.merges.under_way,
     }
 
 

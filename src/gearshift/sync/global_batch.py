@@ -1,13 +1,13 @@
-"""gba (Global Batch gradients Aggregation, Alibaba 2022): nobody waits, and a step is still one global batch.
+"""gba (Global Batch gradients Aggregation, Alibaba 2022): no worker waits, and a step is still one global batch.
 
-Work is begun at once and carries a token: the step it is scheduled for. A step is formed by the first global batch
-of gradients that arrive, each weighted by its lag, the steps it is behind its schedule. Because the global batch is
-that of synchronous training, rate and optimizer state stay as they are when a run switches between the two.
+Work begins at once and carries a token: the step that it is scheduled for. The first global batch of gradients that
+arrive form a step, each weighted by its lag, the number of steps that it is behind its schedule. The global batch is
+the same as in synchronous training, so learning rate and optimizer state stay valid when a run switches.
 
-- token = steps applied + (examples waiting and in flight) // global batch. Without losses it is the paper's
-  counter, each value issued once per gradient of a step; after a loss, a switch, a join or a short flush it is
-  still right, where a counter would be shifted for ever.
-- lag is not staleness: lag is about 0 on average and catches stragglers; staleness (steps applied since the pull)
+- token = steps applied + (examples waiting and in flight) // global batch. Without losses it equals the counter of the
+  paper, with each value issued once per gradient of a step. After a loss, a switch, a join or a short flush it is
+  still correct, whereas a counter would stay shifted.
+- Lag is not staleness: lag is about 0 on average and identifies stragglers; staleness (steps applied since the pull)
   is about (N-1)/M. A negative lag is ahead of schedule and has weight 1.
 - Work begun before a switch to gba is on schedule at the switch: its lag counts from there.
 - A gradient of weight 0 fills its place in the step, counts in the divisor (unless `divisor: kept`) and is discarded.
@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from gearshift.errors import UserError
-from gearshift.sync.settings import at_least, one_of
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Number
+from gearshift.sync.checks import at_least, one_of
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part
 from gearshift.sync.work import Flight, Work
 
@@ -29,9 +31,17 @@ from gearshift.sync.work import Flight, Work
 class GlobalBatch:
     global_batch: int
     batch: int
-    max_lag: float | None = None  # None: max(4, ceil(2 N / M))
-    decay: Literal["cut", "exponential", "inverse"] = "cut"
-    divisor: Literal["all", "kept"] = "all"
+    max_lag: Number | None = setting(
+        None,
+        "Steps behind schedule up to which a gradient counts in full; max(4, 2 N / M) if not set.",
+        at_least=0,
+    )
+    decay: Literal["cut", "exponential", "inverse"] = setting(
+        "cut", "What becomes of later ones: dropped (cut), or counted less and less."
+    )
+    divisor: Literal["all", "kept"] = setting(
+        "all", "Whether dropped examples shrink the step (all) or not (kept)."
+    )
     name: ClassVar[str] = "gba"
 
     def __post_init__(self) -> None:
@@ -68,7 +78,7 @@ class GlobalBatch:
         return max(4, math.ceil(2 * work.workers * self.batch / self.global_batch))
 
     def weight(self, lag: int, limit: float) -> float:
-        """1 on schedule or ahead; late: 1 up to the limit and then 0, or falling with lag/limit."""
+        """1 if on schedule or early. If late: 1 up to the limit and then 0, or decreasing with lag/limit."""
         if lag <= 0:
             return 1.0
         if self.decay == "cut":

@@ -1,8 +1,8 @@
-"""What passes between the world and a strategy: events in, actions out, both plain values.
+"""The messages between an engine and a strategy: events in, actions out, all plain values.
 
-An event says what happened, with `at`, the engine's seconds; an action says what is to be done, and actions are
-carried out in the order given. A gradient is named by its lease: the servers keep it, nothing here sees it.
-Fields hold only what JSON can hold, so that a log of events can be replayed.
+An event describes what happened, with `at` in the engine's seconds. An action describes what to do; actions are
+carried out in the given order. A gradient is identified by its lease: the servers keep it, and nothing here sees it.
+All fields are JSON values, so a log of events can be replayed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range of examples that one worker works on. It ends exactly once: applied, discarded or reissued."""
+    """A range of examples for one worker. It ends exactly once: applied, discarded or reissued."""
 
-    number: int  # never used twice
+    number: int  # never reused
     first: int
     count: int
-    attempt: int = 0  # how often the range was given out before
+    attempt: int = 0  # how often the range was issued before
 
 
 # ---- events ----
@@ -32,7 +32,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequested:
-    """The worker has nothing to do. A worker whose request gets no `Begin` is parked until it does."""
+    """The worker is idle. A worker that gets no `Begin` is parked until it does."""
 
     worker: int
     at: float = 0.0
@@ -40,18 +40,18 @@ class WorkRequested:
 
 @dataclass(frozen=True, slots=True)
 class GradientArrived:
-    """The gradient of this lease is with the servers, all of it."""
+    """The complete gradient of this lease is on the servers."""
 
     worker: int
     lease: int
     at: float = 0.0
-    seconds: float = 0.0  # that the worker took, by its own clock; 0 if it did not say
-    version: int = 0  # the oldest step that its pull may have seen, if newer than the one it had to see
+    seconds: float = 0.0  # computing time by the worker's clock; 0 if unknown
+    version: int = 0  # the oldest step that its pull may have seen, if newer than required
 
 
 @dataclass(frozen=True, slots=True)
 class GradientRefused:
-    """The gradient of this lease cannot be used (it is not finite, say)."""
+    """The gradient of this lease cannot be used, for example because it is not finite."""
 
     worker: int
     lease: int
@@ -61,7 +61,7 @@ class GradientRefused:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """It died, left or was given up; whatever it had begun is given to others."""
+    """The worker died, left or was given up. Its leases are reissued."""
 
     worker: int
     reason: str
@@ -72,7 +72,7 @@ class WorkerLost:
 class Supplied:
     """The examples [first, first + count) may be leased, `batch` at a time; no lease crosses the end of a range.
 
-    A switch to another batch holds for what is still to be cut. A range of one lease is never cut again.
+    A switch to another batch size applies to examples not yet leased. A range of one lease is never split again.
     """
 
     first: int
@@ -83,14 +83,14 @@ class Supplied:
 
 @dataclass(frozen=True, slots=True)
 class DataExhausted:
-    """Nothing will be supplied after this."""
+    """No more examples will be supplied."""
 
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchRequested:
-    """From here on another strategy decides, over the same work in flight. Its settings name both batch sizes."""
+    """From here on another strategy decides, with the same work in flight. Its settings contain both batch sizes."""
 
     strategy: str
     settings: dict[str, Any]
@@ -100,7 +100,7 @@ class SwitchRequested:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDone:
-    """All replicas that are there have met, as `Exchange` asked; workers may go on."""
+    """All present replicas have carried out the `Exchange`; workers may continue."""
 
     number: int
     at: float = 0.0
@@ -128,13 +128,13 @@ class Begin:
 
     worker: int
     lease: Lease
-    token: int  # the step this work was scheduled for
+    token: int  # the step that this work is scheduled for
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One gradient's share in a step; weight 0 has a reason and counts as discarded."""
+    """The share of one gradient in a step. Weight 0 needs a reason and counts as discarded."""
 
     lease: int
     weight: float = 1.0
@@ -145,7 +145,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Step number `step`: sum of weight times gradient, over the examples of all parts, or of the kept ones."""
+    """Step number `step`: the weighted sum of gradients, divided by the examples of all parts or of the kept ones."""
 
     step: int
     parts: tuple[Part, ...]
@@ -154,16 +154,16 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """The gradient of `lease` forms no step, and its examples count as discarded (unless they ended before)."""
+    """The gradient of `lease` is in no step, and its examples count as discarded, unless the lease had ended before."""
 
     lease: int
     reason: str
-    ended_before: bool = False  # the lease had ended already: the gradient is dropped and nothing is counted
+    ended_before: bool = False  # the lease had already ended: the gradient is dropped and not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Reissue:
-    """`lease` ended without a gradient; its examples wait for another worker."""
+    """`lease` ended without a gradient. Its examples wait for another worker."""
 
     lease: int
     reason: str
@@ -171,7 +171,7 @@ class Reissue:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """All replicas meet now, in the training loop; nobody begins until `ExchangeDone` comes."""
+    """All replicas synchronise now, in the training loop. No worker starts another batch until `ExchangeDone`."""
 
     number: int  # since the last switch, from 1
 

@@ -1,8 +1,8 @@
-"""The strategies by name, and how a global batch is cut among workers.
+"""Strategies by name, and the division of a global batch among workers.
 
-`make_strategy` is the only door: a strategy of this package goes by its name, any other by where it is,
-`module:Class`. The user gives `global_batch`; the rest follows, and a cut that does not divide is answered with the
-nearest that does.
+`make_strategy` is the only entry point. A strategy of this package has a name; any other is identified by its
+location, `module:Class`. The user sets `global_batch` and the rest follows. If the division is uneven, the error
+suggests the nearest valid sizes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ STRATEGIES: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 REPLICATED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, Replicated))
-IN_ROUNDS = ("sync", "backup_workers")  # a round has as many leases for each worker, so the batch must divide
+IN_ROUNDS = ("sync", "backup_workers")  # equally many leases per worker in a round, so the batch must divide
 
 
 # ---- by name ----
 
 
 def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
-    """A strategy from its name and settings, checked."""
+    """Create a strategy from its name and settings, with checks."""
     kind = check_names(name, settings)
     for key, field in {field.name: field for field in fields(kind)}.items():
         if key not in settings and field.default is MISSING and field.default_factory is MISSING:
@@ -47,19 +47,19 @@ def make_strategy(name: str, settings: dict[str, Any]) -> Strategy:
         strategy: Strategy = kind(**settings)
     except UserError:
         raise
-    except (TypeError, ValueError) as error:  # as somebody's own class may say it
+    except (TypeError, ValueError) as error:  # raised by a user's class
         raise UserError(f"strategy {name}: {error}") from error
     return strategy
 
 
 def check_names(name: str, settings: Iterable[str]) -> type[Any]:
-    """The strategy of this name, if there is one and it has these settings."""
+    """The strategy class with this name. Raises UserError if it does not exist or lacks one of the settings."""
     kind = _find(name)
     known = [field.name for field in fields(kind)]
     for key in settings:
         if key not in known:
-            own = [k for k in known if k not in ("global_batch", "batch")]
-            raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(own) or 'none'}")
+            shown = [k for k in known if k not in ("global_batch", "batch")]
+            raise UserError(f"strategy {name} has no setting `{key}`: it has {', '.join(shown) or 'none'}")
     return kind
 
 
@@ -76,11 +76,11 @@ def _find(name: str) -> type[Any]:
 
 
 def not_a_name(given: object) -> UserError:
-    """For who gives a class, an object or a mapping where the name is wanted."""
+    """The error for a class, an object or a mapping where a name is expected."""
     kind = given if isinstance(given, type) else type(given)
-    own = f"{kind.__module__}:{kind.__qualname__}" if is_dataclass(kind) else "module:Class"
+    location = f"{kind.__module__}:{kind.__qualname__}" if is_dataclass(kind) else "module:Class"
     return UserError(
-        f'the strategy is {given!r}; write its name, "gba" or "{own}", and settings beside it: '
+        f'the strategy is {given!r}; write its name, "gba" or "{location}", and settings beside it: '
         'Trainer(strategy={"name": "gba", "max_lag": 2}), run.switch("gba", max_lag=2)'
     )
 
@@ -93,25 +93,25 @@ def _load(path: str) -> type[Any]:
         )
     try:
         kind = getattr(import_module(module), attribute, None)
-    except Exception as error:  # whatever somebody's file does when it is read
+    except Exception as error:  # the user's file may raise anything on import
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(
                 f"strategy `{path}`: there is no module `{module}`; is its folder on PYTHONPATH?"
             ) from error
-        said = f"{type(error).__name__}: {error}"
-        raise UserError(f"strategy `{path}`: importing `{module}` failed: {said}") from error
-    wanted = ("name", "start", "form", "refuse")
-    if not (isinstance(kind, type) and is_dataclass(kind) and all(hasattr(kind, w) for w in wanted)):
+        cause = f"{type(error).__name__}: {error}"
+        raise UserError(f"strategy `{path}`: importing `{module}` failed: {cause}") from error
+    required = ("name", "start", "form", "refuse")
+    if not (isinstance(kind, type) and is_dataclass(kind) and all(hasattr(kind, w) for w in required)):
         raise UserError(
-            f"strategy `{path}`: module `{module}` has no dataclass `{attribute}` with {', '.join(wanted)}"
+            f"strategy `{path}`: module `{module}` has no dataclass `{attribute}` with {', '.join(required)}"
         )
     return kind
 
 
 def shared_replicas_need_threads(name: str) -> str:
     return (
-        f"strategy {name} with workers_per_replica above 1 shares memory among workers, and on Ray each is a process "
-        "of its own: leave it out, or use engine: threads"
+        f"strategy {name} with workers_per_replica above 1 shares memory among workers, but on Ray each worker is a "
+        "separate process: remove the setting, or use engine: threads"
     )
 
 
@@ -138,21 +138,21 @@ def resolve(
     batch: int | None = None,
     micro_batches: int = 1,
 ) -> Strategy:
-    """A strategy for a run's global batch and workers; `batch` and `global_batch` may be among the settings."""
-    if name == "auto":  # it begins as sync
+    """The strategy for a run's global batch and workers. `settings` may include `batch` and `global_batch`."""
+    if name == "auto":  # it starts as sync
         make_auto(settings)
         return resolve("sync", {}, global_batch, workers, batch, micro_batches)
-    own = {"global_batch": global_batch, **settings}
-    if "batch" not in own:
-        backups = int(own.get("backups", 1)) if name == "backup_workers" else 0
-        own["batch"] = local_batch(
-            name, own["global_batch"], workers, backups=backups, batch=batch, micro_batches=micro_batches
+    resolved = {"global_batch": global_batch, **settings}
+    if "batch" not in resolved:
+        backups = int(resolved.get("backups", 1)) if name == "backup_workers" else 0
+        resolved["batch"] = local_batch(
+            name, resolved["global_batch"], workers, backups=backups, batch=batch, micro_batches=micro_batches
         )
-    return make_strategy(name, own)
+    return make_strategy(name, resolved)
 
 
 def gradients_per_step(strategy: Strategy) -> int:
-    """Of workers that are all there; a strategy of one's own is taken to form steps of a global batch."""
+    """With all workers present. A custom strategy is assumed to form steps of a global batch."""
     if isinstance(strategy, Async | BoundedStaleness):
         return 1
     examples = strategy.examples if isinstance(strategy, BufferedAsync) else strategy.global_batch
@@ -168,15 +168,15 @@ def local_batch(
     batch: int | None = None,
     micro_batches: int = 1,
 ) -> int:
-    """The examples of one lease, decided before a run: `batch` if given, else what cuts the global batch best.
+    """The number of examples per lease, fixed before a run: `batch` if given, else the best divisor.
 
-    `micro_batches` cuts a worker's share into so many leases, each with a gradient of its own. In sync and
-    backup_workers every worker of a round has the same share. The others need only leases that make up a global batch,
-    at least one for each worker. A live switch keeps the leases it has: a round may be uneven.
+    `micro_batches` divides a worker's share into that many leases, each with a separate gradient. In sync and
+    backup_workers every worker of a round has the same share. Other strategies only need leases that add up to a
+    global batch, at least one per worker. A live switch keeps existing leases, so a round may be uneven.
     """
     in_round = workers - backups
     if in_round < 1:
-        raise UserError(f"backups={backups} leave none of {workers} workers to wait for; take fewer")
+        raise UserError(f"backups={backups} leaves none of {workers} workers to wait for; use fewer backups")
     share = in_round if name in IN_ROUNDS else 1
     pieces = in_round * micro_batches
     if batch is None and micro_batches > 1:
@@ -191,7 +191,7 @@ def local_batch(
 
 
 def _near_share(global_batch: int, workers: int) -> int:
-    """The largest divisor up to one worker's share; where all are less than half of it, the share, rounded up."""
+    """The largest divisor up to one worker's share. If all are below half of it, the share itself, rounded up."""
     share = global_batch / workers
     for lease in range(int(share), int(share / 2), -1):
         if global_batch % lease == 0:
@@ -204,7 +204,7 @@ def _does_not_divide(global_batch: int, share: int, backups: int, batch: int | N
     lower, upper = global_batch // unit * unit, -(-global_batch // unit) * unit
     if share == 1:
         wrong = f"global_batch {global_batch} is not a multiple of batch {batch}"
-        options = [_sizes(lower, upper), "leave batch out"]
+        options = [_sizes(lower, upper), "remove batch"]
     elif batch is None:
         wrong = f"global_batch {global_batch} does not divide among {share} workers"
         size = lower or upper

@@ -1,10 +1,10 @@
-"""easgd, bmuf, model_averaging, k_step_adam: each trainer steps a dense replica of its own, and replicas meet.
+"""easgd, bmuf, model_averaging, k_step_adam: each trainer updates its own dense replica, and replicas synchronise.
 
-A worker begins at once and each gradient is a step of its own, which the worker has made on its replica before it
-reports: rows in the shared store, dense weights in its own. What differs is how replicas meet, and that is five values
-(`exchange.py`). Trainers that exchange with a centre, or in the background, wait for nobody. Where all meet in the
-training loop (the mean of all, every k steps or T seconds), a worker that has made its steps is held until all have;
-then `merge_due` says so, and nobody begins before it is done.
+A worker begins at once, and each gradient is a separate step, which the worker has already made when it reports: rows
+in the shared store, dense weights in its replica. The strategies differ in how replicas synchronise, which five
+values describe (`exchange.py`). Trainers that exchange with a centre, or in the background, wait for nobody. If all
+replicas synchronise in the training loop (the mean of all, every k steps or T seconds), a worker that has made its
+steps is held until all have. `merge_due` is then true, and no worker begins before the exchange is done.
 """
 
 from __future__ import annotations
@@ -14,14 +14,33 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from gearshift.errors import UserError
-from gearshift.sync.exchange import Choices, EverySeconds, EverySteps, Merge, Trigger, exchange_of, trigger_of
-from gearshift.sync.settings import at_least, one_of, within
+from gearshift.settings.declaration import Meaning, setting
+from gearshift.settings.units import Count, Number, Seconds
+from gearshift.sync.checks import at_least, one_of, within
+from gearshift.sync.exchange import (
+    Choices,
+    EverySeconds,
+    EverySteps,
+    Exchange,
+    Merge,
+    Trigger,
+    exchange_of,
+    trigger_of,
+)
 from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parked, whole
 from gearshift.sync.work import Flight, Work
 
+EXCHANGE = Meaning("background, or in the training loop: {every: 5} batches of each worker, {every: 2s}.")
+ELASTICITY = Meaning("How far an exchange draws a replica (and easgd's centre) along.", at_least=0, at_most=1)
+MERGE = Meaning("How what comes back enters a replica: drawn to it, moved by the difference, or replaced.")
+PAUSE = Meaning("Between two exchanges in the background.")
+WORKERS_PER_REPLICA = Meaning(
+    "How many workers step the same dense replica, without locks (Hogwild).", at_least=1
+)
+
 
 class Replicated(ABC):
-    """What the four have in common: the questions of a strategy, answered from the choices."""
+    """Base of the four strategies: answers the three questions from the choices."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -41,7 +60,7 @@ class Replicated(ABC):
         trigger = choices.trigger
         if isinstance(trigger, EverySteps):
             behind = min(work.parked_at)
-            if behind >= trigger.boundary(work.merges):
+            if behind >= trigger.boundary(work.merges.count):
                 return None  # it has made its steps; the others have not
             return Start(next(iter(work.parked_at[behind])), work.step)
         return None if _time_is_up(trigger, work) else Start(first_parked(work), work.step)
@@ -53,13 +72,13 @@ class Replicated(ABC):
         return None
 
     def merge_due(self, work: Work) -> bool:
-        """Whether all have made their steps and nobody computes: replicas meet now."""
+        """Whether all workers have made their steps and none computes, so replicas synchronise now."""
         choices = self.choices
         if not choices.in_rounds or not work.workers or work.flying:
             return False
         trigger = choices.trigger
         if isinstance(trigger, EverySteps):
-            return work.pace.slowest >= trigger.boundary(work.merges)
+            return work.pace.slowest >= trigger.boundary(work.merges.count)
         return _time_is_up(trigger, work)
 
     def _check(self) -> None:
@@ -70,27 +89,29 @@ class Replicated(ABC):
 
 
 def choices_of(strategy: Strategy) -> Choices | None:
-    """None of a gradient strategy: its workers have no replicas."""
+    """The replica settings of a strategy, or None for a gradient strategy, which has no replicas."""
     return strategy.choices if isinstance(strategy, Replicated) else None
 
 
 def _time_is_up(trigger: Trigger, work: Work) -> bool:
     assert isinstance(trigger, EverySeconds), "who meets in the background meets no one in the training loop"
-    return work.at - work.merged_at >= trigger.seconds
+    return work.at - work.merges.at >= trigger.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Easgd(Replicated):
-    """Elastic averaging (Zhang, Choromanska and LeCun 2015; in the shadow: ShadowSync, Meta 2020)."""
+    """Elastic averaging (Zhang, Choromanska and LeCun 2015; in the background: ShadowSync, Meta 2020)."""
 
     global_batch: int
     batch: int
-    exchange: Any = "background"
-    elasticity: float = 0.5
-    merge: Literal["elastic", "delta"] = "elastic"
-    order: Literal["sequential", "simultaneous"] = "sequential"
-    pause: float = 0.0
-    workers_per_replica: int = 1
+    exchange: Exchange = setting("background", EXCHANGE)
+    elasticity: Number = setting(0.5, ELASTICITY)
+    merge: Literal["elastic", "delta"] = setting("elastic", MERGE)
+    order: Literal["sequential", "simultaneous"] = setting(
+        "sequential", "A replica is drawn to the centre after or before that was moved."
+    )
+    pause: Seconds = setting(0.0, PAUSE)
+    workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
     name: ClassVar[str] = "easgd"
 
     def __post_init__(self) -> None:
@@ -114,7 +135,7 @@ class Easgd(Replicated):
 
 
 class Averaged(Replicated):
-    """What those have in common that meet in a mean of all."""
+    """Base of the strategies that use the mean of all replicas."""
 
     __slots__ = ()
     merge: Merge | None
@@ -129,7 +150,7 @@ class Averaged(Replicated):
             one_of(("elastic", "delta", "overwrite"), merge=self.merge)
         if self.merge == "overwrite" and self.exchange == "background":
             raise UserError(
-                "merge is 'overwrite' with exchange: background: what is trained during an exchange would be lost; "
+                "merge is 'overwrite' with exchange: background, which would lose all training during an exchange; "
                 "use elastic or delta"
             )
 
@@ -148,15 +169,15 @@ class Averaged(Replicated):
 
 @dataclass(frozen=True, slots=True)
 class ModelAveraging(Averaged):
-    """The mean of all replicas; every k steps with `overwrite` it is local SGD."""
+    """The mean of all replicas. Every k steps with `overwrite`, it is local SGD."""
 
     global_batch: int
     batch: int
-    exchange: Any = "background"
-    merge: Merge | None = None  # None: elastic in the background, else overwrite
-    elasticity: float = 0.5
-    pause: float = 0.0
-    workers_per_replica: int = 1
+    exchange: Exchange = setting("background", EXCHANGE)
+    merge: Merge | None = setting(None, MERGE)  # None: elastic in the background, else overwrite
+    elasticity: Number = setting(0.5, ELASTICITY)
+    pause: Seconds = setting(0.0, PAUSE)
+    workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
     name: ClassVar[str] = "model_averaging"
 
     def __post_init__(self) -> None:
@@ -169,21 +190,21 @@ class ModelAveraging(Averaged):
 
 @dataclass(frozen=True, slots=True)
 class Bmuf(Averaged):
-    """Blockwise model-update filtering (Chen and Huo 2016): momentum on what the mean has moved.
+    """Blockwise model-update filtering (Chen and Huo 2016): momentum on the movement of the mean.
 
-    Every k steps with `overwrite`, nesterov, momentum .9 and outer_rate .7 it is DiLoCo; without nesterov, SlowMo.
+    Every k steps with `overwrite`, nesterov, momentum .9 and outer_rate .7, it is DiLoCo; without nesterov, SlowMo.
     """
 
     global_batch: int
     batch: int
-    exchange: Any = "background"
-    momentum: float = 0.5
-    outer_rate: float = 1.0
-    nesterov: bool = False
-    merge: Merge | None = None  # None: elastic in the background, else overwrite
-    elasticity: float = 0.5
-    pause: float = 0.0
-    workers_per_replica: int = 1
+    exchange: Exchange = setting("background", EXCHANGE)
+    momentum: Number = setting(0.5, "Share of the global step before that is kept.", at_least=0, below=1)
+    outer_rate: Number = setting(1.0, "Of what the mean has moved, how much is taken.", above=0)
+    nesterov: bool = setting(False, "Replicas are drawn to where momentum leads.")
+    merge: Merge | None = setting(None, MERGE)  # None: elastic in the background, else overwrite
+    elasticity: Number = setting(0.5, ELASTICITY)
+    pause: Seconds = setting(0.0, PAUSE)
+    workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
     name: ClassVar[str] = "bmuf"
 
     def __post_init__(self) -> None:
@@ -198,14 +219,18 @@ class Bmuf(Averaged):
 
 @dataclass(frozen=True, slots=True)
 class KStepAdam(Replicated):
-    """Local Adam, merged every k steps (Baidu 2022): dense only, rows go to the servers on every batch."""
+    """Local Adam, merged every k steps (Baidu 2022). Only dense weights; rows go to the servers with every batch."""
 
     global_batch: int
     batch: int
-    exchange: Any = 10
-    mode: Literal["frozen_v", "params", "params_m_v"] = "frozen_v"
-    warmup_steps: int | None = None  # None: max(20, k) steps, each of them merged
-    workers_per_replica: int = 1
+    exchange: Exchange = setting(10, "How often replicas meet: {every: 10} batches.")
+    mode: Literal["frozen_v", "params", "params_m_v"] = setting(
+        "frozen_v", "What a merge averages: weights and Adam's denominator, weights, or all."
+    )
+    warmup_steps: Count | None = setting(
+        None, "Batches that are merged one by one at first; max(20, k) if not set.", at_least=0
+    )
+    workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
     name: ClassVar[str] = "k_step_adam"
 
     def __post_init__(self) -> None:
@@ -213,13 +238,13 @@ class KStepAdam(Replicated):
         one_of(("frozen_v", "params", "params_m_v"), mode=self.mode)
         if not isinstance(self.exchange, dict) or not isinstance(self.exchange["every"], int):
             raise UserError(
-                "k_step_adam merges every k batches: exchange is {every: 10}, not a time or background"
+                "k_step_adam merges every k batches: exchange must be {every: 10}, not a time or background"
             )
         if self.warmup_steps is not None:
             at_least(0, warmup_steps=self.warmup_steps)
         if self.workers_per_replica > 1 and self.mode == "frozen_v":
             raise UserError(
-                "workers_per_replica above 1 needs k_step_adam's mode: params; frozen_v makes half steps"
+                "workers_per_replica above 1 needs mode: params of k_step_adam, because frozen_v makes half steps"
             )
 
     @property

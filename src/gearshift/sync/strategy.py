@@ -1,10 +1,10 @@
-"""What a gradient strategy is: three questions about the work under way, answered without doing anything.
+"""The interface of a gradient strategy: three questions about the work in progress, answered without side effects.
 
-`start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do gradients that
-wait make the next step, and with what weight each? `refuse`: is a gradient that arrives too late for any step?
-A strategy is a frozen dataclass of its settings; what changes lies in `Work`, which the next strategy takes over
-as it is. `global_batch` examples make a step, however they are cut: so a step can be formed from leases of
-several sizes, in the middle of a switch too.
+`start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do the waiting gradients
+form the next step, and with which weights? `refuse`: is an arriving gradient too late for any step? A strategy is a
+frozen dataclass of its settings. All state is in `Work`, which the next strategy takes over unchanged.
+`global_batch` examples form a step, however they are divided, so a step can combine leases of several sizes, also
+during a switch.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def first_parked(work: Work) -> int:
 
 
 def full(work: Work, examples: int) -> bool:
-    """Whether enough waits for a step; at the end of the data, whatever waits is enough."""
+    """Whether enough examples wait for a step. At the end of the data, any number is enough."""
     return work.waiting_examples >= examples or (work.ending and bool(work.waiting))
 
 
 def earliest(work: Work, examples: int) -> tuple[Flight, ...]:
-    """The gradients that arrived first, until they are `examples`."""
+    """The gradients that arrived first, until they have `examples` examples."""
     taken, total = 0, 0
     for flight in work.waiting.values():
         taken, total = taken + 1, total + flight.lease.count
@@ -72,6 +72,6 @@ def part(work: Work, flight: Flight, weight: float = 1.0, reason: str = "") -> P
 
 
 def whole(work: Work, flights: Iterable[Flight]) -> Step:
-    """A step of these, all at weight 1, in the order of their examples: the sum does not depend on who was first."""
+    """A step of these gradients at weight 1, in the order of their examples: the sum does not depend on arrival."""
     in_order = sorted(flights, key=lambda flight: flight.lease.first)
     return Step(tuple(part(work, flight) for flight in in_order))

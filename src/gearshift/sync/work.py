@@ -1,8 +1,8 @@
-"""The work under way, which every gradient strategy reads and none owns: so another strategy can take over at any time.
+"""The record of work in progress. Strategies read it and none owns it, so another strategy can take over at any time.
 
-Who has asked and not begun (parked), which leases are being computed (flying), which gradients have arrived and
-are in no step yet (waiting), and how many steps are applied. `Work` keeps the books and decides nothing; every
-change but a switch costs the same however many workers there are.
+It lists the workers that wait for work (parked), the leases being computed (flying), the gradients that have arrived
+but are in no step yet (waiting), and the number of applied steps. `Work` only keeps records and decides nothing. Every
+operation except a switch takes constant time, however many workers there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gearshift.sync.messages import Lease
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A lease in a worker's hands."""
+    """A lease that a worker is computing."""
 
     lease: Lease
     worker: int
@@ -24,7 +24,7 @@ class Flight:
 
 
 class Supply:
-    """Examples that nobody has begun, cut into leases: returned ones first, then the rest in order."""
+    """Examples that no worker has begun, divided into leases: returned leases first, then the rest in order."""
 
     def __init__(self) -> None:
         self.returned: deque[Lease] = deque()
@@ -35,7 +35,7 @@ class Supply:
         return bool(self.returned or self.ranges)
 
     def add(self, first: int, count: int, batch: int) -> None:
-        assert batch > 0, "leases of no examples would never end"
+        assert batch > 0, "leases without examples would never end"
         if count > 0:
             self.ranges.append((first, count, batch))
 
@@ -43,7 +43,7 @@ class Supply:
         self.returned.append(lease)
 
     def recut(self, batch: int) -> None:
-        """Ranges that are still to be cut are cut like this from now on; one that makes a single lease stays whole."""
+        """Use this batch size for the remaining ranges. A range that is a single lease stays whole."""
         self.ranges = deque(
             (first, count, batch if count > old else old) for first, count, old in self.ranges
         )
@@ -61,7 +61,7 @@ class Supply:
 
 
 class Pace:
-    """How many gradients each worker has delivered since the last switch, and the fewest of all."""
+    """The number of gradients that each worker has delivered since the last switch, and the minimum."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Pace:
         self._workers_at: Counter[int] = Counter()
 
     def join(self, worker: int) -> None:
-        """A newcomer starts at the fewest: it holds nobody back more than the slowest does."""
+        """A new worker starts at the minimum, so it holds others back no more than the slowest does."""
         self.counts[worker] = self.slowest
         self._workers_at[self.slowest] += 1
 
@@ -85,7 +85,7 @@ class Pace:
         self._find_slowest()
 
     def restart(self) -> None:
-        """All are level again: what was delivered so far holds nobody back."""
+        """Reset all counts: past deliveries no longer hold anyone back."""
         self.slowest = 0
         self.counts = dict.fromkeys(self.counts, 0)
         self._workers_at = Counter(self.counts.values())
@@ -100,26 +100,43 @@ class Pace:
             self.slowest += 1
 
 
+class Merges:
+    """Exchanges of all replicas in the training loop, since the last switch."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        self.count = 0
+        self.at = at  # seconds, of the last one or of the switch
+        self.under_way = False  # while it is True no worker begins
+
+    def begin(self) -> int:
+        """A meeting of replicas begins. Returns its number."""
+        self.under_way = True
+        return self.count + 1
+
+    def end(self, number: int, at: float) -> None:
+        """The meeting of this number has ended. A repeated report, or one of an earlier strategy, changes nothing."""
+        if self.under_way and number == self.count + 1:
+            self.count, self.at, self.under_way = number, at, False
+
+
 class Work:
     def __init__(self, step: int = 0) -> None:
         self.step = step  # steps applied
         self.supply = Supply()
         self.exhausted = False
         self.pace = Pace()
-        # An OrderedDict finds its first at once; a dict that is emptied from the front walks over what was deleted.
-        self.parked: dict[int, None] = OrderedDict()  # in the order of asking
+        # OrderedDict pops its first item in constant time; a dict walks over deleted entries.
+        self.parked: dict[int, None] = OrderedDict()  # in the order of their requests
         self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
         self.flying: dict[int, Flight] = {}  # by lease
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
-        self.waiting: dict[int, Flight] = {}  # by lease, in the order of arrival
+        self.waiting: dict[int, Flight] = {}  # by lease, in arrival order
         self.flying_examples = 0
-        self.flying_adopted = 0  # examples of these, begun under an earlier strategy
-        self.flying_for: Counter[int] = Counter()  # examples of the others, by token
+        self.flying_adopted = 0  # flying examples begun under an earlier strategy
+        self.flying_for: Counter[int] = Counter()  # other flying examples, by token
         self.waiting_examples = 0
         self.at = 0.0  # seconds, of the last event
-        self.merges = 0  # exchanges in the training loop since the last switch
-        self.merged_at = 0.0
-        self.merging = False  # one is under way: nobody begins
+        self.merges = Merges()
         self.adopted_before = 0  # leases with lower numbers were begun under an earlier strategy
 
     @property
@@ -128,7 +145,7 @@ class Work:
 
     @property
     def ending(self) -> bool:
-        """Nothing will arrive any more: what waits is all there is."""
+        """No more gradients will arrive: the waiting ones are all there is."""
         return self.exhausted and not self.supply and not self.flying
 
     @property
@@ -136,13 +153,13 @@ class Work:
         return self.ending and not self.waiting
 
     def adopted(self, flight: Flight) -> bool:
-        """Whether it was begun under an earlier strategy."""
+        """Whether the lease began under an earlier strategy."""
         return flight.lease.number < self.adopted_before
 
     def switch(self, batch: int, at: float = 0.0) -> None:
-        """Another strategy takes over. What is under way goes on, and nobody is behind or late from before."""
+        """Another strategy takes over. Work in progress continues, and no worker is behind or late from before."""
         self.adopted_before = self.supply.next_number
-        self.merges, self.merged_at, self.merging = 0, at, False
+        self.merges = Merges(at)
         self.flying_adopted = self.flying_examples
         self.flying_for.clear()
         for under_way in (self.flying, self.waiting):
@@ -151,16 +168,6 @@ class Work:
         self.pace.restart()
         self.parked_at = {0: OrderedDict(self.parked)} if self.parked else {}
         self.supply.recut(batch)
-
-    def merge(self) -> int:
-        """Replicas meet; the number of this time."""
-        self.merging = True
-        return self.merges + 1
-
-    def merged(self, number: int, at: float) -> None:
-        """They have met. What was told before, or belongs to an earlier strategy, changes nothing."""
-        if self.merging and number == self.merges + 1:
-            self.merges, self.merged_at, self.merging = number, at, False
 
     def join(self, worker: int) -> None:
         self.pace.join(worker)
@@ -180,7 +187,7 @@ class Work:
         return flight
 
     def unpark(self, worker: int) -> None:
-        """It no longer asks, if it did."""
+        """The worker no longer waits for work, if it did."""
         if worker in self.parked:
             del self.parked[worker]
             self._unqueue(worker)
@@ -195,7 +202,7 @@ class Work:
             del self.parked_at[count]
 
     def advance(self, worker: int) -> None:
-        """It has ended one more lease. One that has asked for its next already keeps its place."""
+        """The worker has ended one more lease. If it already waits for work, it keeps its place."""
         if worker in self.parked:
             self._unqueue(worker)
         self.pace.advance(worker)
@@ -203,7 +210,7 @@ class Work:
             self._queue(worker)
 
     def arrive(self, lease: int, version: int = 0) -> Flight:
-        """The gradient is here: it waits to form a step. It may have seen a newer version than it had to."""
+        """The gradient has arrived and waits for a step. It may have seen a newer version than required."""
         flight = self.land(lease)
         if version > flight.version:
             flight = replace(flight, version=version)
@@ -212,7 +219,7 @@ class Work:
         return flight
 
     def land(self, lease: int) -> Flight:
-        """Takes a flight off the books, whatever becomes of it."""
+        """Remove a flight from the record, whatever happens to it."""
         flight = self.flying.pop(lease)
         self.flights_of[flight.worker].discard(lease)
         self.flying_examples -= flight.lease.count
@@ -229,11 +236,11 @@ class Work:
             self.waiting_examples -= self.waiting.pop(lease).lease.count
 
     def drop_flights(self, worker: int) -> tuple[Flight, ...]:
-        """Its flights come back, in order."""
+        """Remove the worker's flights and return them in order."""
         return tuple(self.land(lease) for lease in sorted(self.flights_of[worker]))
 
     def leave(self, worker: int) -> None:
-        """The worker is gone, and its flights were dropped."""
+        """Remove a worker whose flights were dropped."""
         self.unpark(worker)
         del self.flights_of[worker]
         self.pace.leave(worker)

@@ -1,53 +1,57 @@
-"""Training from Python: `Trainer(...).start(model, train, valid)` gives a `Run`, `.wait()` a `Result`.
+"""Training from Python: `Trainer(...).start(model, train, valid)` returns a `Run`, whose `.wait()` returns a `Result`.
 
-A run trains in a thread of its own, writes its folder (config, metrics, checkpoints, report) and can be watched
-and stopped meanwhile. `Trainer` only holds settings; the same one can start many runs.
+A run trains in a background thread, writes its folder (config, metrics, checkpoints, report) and can be watched and
+stopped meanwhile. `Trainer` only holds settings; one trainer can start many runs.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import nn
 
 from gearshift import models
-from gearshift.cluster_model.cluster import ClusterModel
-from gearshift.data.dataset import Dataset, fitted
+from gearshift.cluster_model.injected_delay import Pacer
+from gearshift.data.dataset import Dataset, fitted, has_examples
 from gearshift.data.schema import Schema
-from gearshift.data.skew import differences
 from gearshift.data.value_forms import observed_forms
-from gearshift.embedding.memory import PARTITIONS
-from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer
+from gearshift.embedding.store import RowAdagrad
 from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError, warn
 from gearshift.models import first_weights
-from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.models.losses import prepared as prepared_loss
 from gearshift.optim.first_order import Adam, DenseOptimizer
-from gearshift.optim.schedule import Schedule
-from gearshift.optim.variance_reduced import with_lr
 from gearshift.parameters.checkpoint import Checkpoint, resolve
-from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust
+from gearshift.parameters.server import RowSettings
+from gearshift.run import catalog, interrupts, leftovers
 from gearshift.run import folder as run_folder
-from gearshift.run import interrupts, leftovers
-from gearshift.run.local_run import Callback, CheckpointPolicy, Run
+from gearshift.run.callbacks import Callback
+from gearshift.run.checkpoint_policy import CheckpointPolicy
+from gearshift.run.local_run import Run
+from gearshift.run.prepared_run import PreparedRun
 from gearshift.run.result import Result
+from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import not_a_name
-from gearshift.trainer.checks import check_optimizer, check_rows, grown, growth
+from gearshift.trainer.earlier_run import last_checkpoint, remarks_on
+from gearshift.trainer.object_recipe import ObjectRecipe
+from gearshift.trainer.removed_keywords import refuse
+from gearshift.trainer.settings import OptimizerSettings, TrainingSettings, WorkerSettings
 from gearshift.training.learner import Learner, is_of_rows
-from gearshift.training.plan import EarlyStopping, Plan, Plateau
-from gearshift.training.timing import Every
+from gearshift.training.plan import Plan, StrategyPlan
+from gearshift.training.step_settings import StepSettings
 from gearshift.training.training import Training
+from gearshift.training.worker import Worker
 
 if TYPE_CHECKING:
-    from gearshift.engine.ray.launch import LaunchedRun
+    from gearshift.engine.ray.launched_run import LaunchedRun
 
 
 class Trainer:
@@ -55,135 +59,59 @@ class Trainer:
 
     `fit` trains to the end; `start` trains in the background, to be watched, switched and stopped.
 
-    What is trained
-
-        global_batch      examples of a step, over all workers
-        batch             examples that a worker takes at a time; its share of the global batch if left out
-        micro_batches     into how many a worker's share is cut, instead of `batch`
-        epochs            passes over the data
-        seed              decides all first weights, the order of the data and dropout: same seed, same run
-        shuffle           None: a log with a time column is read once in its order, anything else is shuffled
-        loss              see `gs.losses`; binary cross-entropy by default
-        bad_batches       how many batches may be left out because their loss or gradient is not finite
-
-    How workers synchronise
-
-        workers           threads, or processes with `cluster`
-        shards            parts that the embedding rows are divided into
-        strategy          "sync", "gba", "async", "auto", ...; settings as {"name": "gba", "max_lag": 4}
-        cluster           gs.ClusterSettings(): workers and shards become processes on Ray
-        inject            slowness on purpose, for experiments
-        threads           of each worker; torch's number if left out
-
-    Optimizers
-
-        optimizer         of the dense weights: gs.Adam(lr=1e-3), or gearshift.optim.build("lamb", lr=1e-3)
-        embeddings        of embedding rows: gs.RowAdagrad(lr=0.05)
-        linear            of the width-1 part of rows (LR, FM, Wide & Deep); as `embeddings` if left out
-        row_init          new rows are uniform in [-row_init, row_init]
-        row_clip          gs.CowClip(): clips the gradient of each row
-        embedding_reduce  "mean" of a row's gradient over all examples of the step, "touched": over those that have
-                          the id, or "sum"
-        row_trust         whether variance-reduced optimizers scale rows too
-        clip_norm         the largest length of the dense gradient
-        schedule          gs.Schedule(warmup=0.05, decay="cosine")
-        batch_rule, base_batch   scale the rates from the batch they were tuned for: "linear", "square_root", "cowclip"
-
-    Evaluation and checkpoints
-
-        eval_every        gs.Every(share=0.1), gs.Every(steps=500); at the end of each epoch in any case
-        best              "auc" or "logloss": by what evaluations are compared; None: nothing is chosen by them
-        early_stopping    gs.EarlyStopping(patience=2)
-        plateau           gs.Plateau(factor=0.1, patience=1)
-        baseline          trains a logistic regression beside the model, for comparison
-        checkpoint        gs.CheckpointPolicy(gs.Every(seconds=600), keep=3, path="runs")
-        callbacks         objects of classes derived from gs.Callback
-        name              of the run's folder
+        global_batch   examples of a step, over all workers
+        epochs         passes over the data
+        seed           determines all first weights, the order of the data and dropout: same seed, same run
+        workers        how many, or gs.WorkerSettings(count=4, shards=2)
+        strategy       how workers synchronise: "sync", "gba", "async", "auto", ...; settings as
+                       {"name": "gba", "max_lag": 4}
+        optimizer      of the dense weights: gs.Adam(lr=1e-3), or gearshift.optim.build("lamb", lr=1e-3); with
+                       settings of embedding rows and rates: gs.OptimizerSettings(rows=gs.RowAdagrad(lr=0.1))
+        training       gs.TrainingSettings(): batches of a worker, order of the data, loss, evaluations
+        cluster        gs.ClusterSettings(): workers and shards become processes on Ray
+        checkpoint     gs.CheckpointPolicy(gs.Every(seconds=600), keep=3, path="runs")
     """
 
     def __init__(
         self,
         *,
         global_batch: int = 4096,
-        workers: int = 1,
-        shards: int = 1,
-        strategy: str | Mapping[str, Any] = "sync",
-        batch: int | None = None,
-        micro_batches: int = 1,
-        inject: ClusterModel | None = None,
-        embedding_reduce: EmbeddingReduce = "mean",
-        row_trust: RowTrust = "dense_only",
         epochs: int = 1,
         seed: int = 1,
-        optimizer: DenseOptimizer | None = None,
-        embeddings: RowOptimizer | None = None,
-        linear: RowOptimizer | None = None,
-        row_init: float = 0.01,
-        row_clip: CowClip | None = None,
-        batch_rule: str = "constant",
-        base_batch: int | None = None,
-        clip_norm: float | None = None,
-        schedule: Schedule | None = None,
-        loss: Loss = binary_cross_entropy,
-        shuffle: bool | None = None,
-        eval_every: Every | None = None,
-        best: Literal["auc", "logloss"] | None = "auc",
-        early_stopping: EarlyStopping | None = None,
-        plateau: Plateau | None = None,
-        bad_batches: int = 0,
-        baseline: bool = False,
-        checkpoint: CheckpointPolicy | None = None,
-        callbacks: Sequence[Callback] = (),
-        threads: int | None = None,
+        workers: int | WorkerSettings = 1,
+        strategy: str | Mapping[str, Any] = "sync",
+        optimizer: DenseOptimizer | OptimizerSettings | None = None,
+        training: TrainingSettings | None = None,
         cluster: ClusterSettings | None = None,
-        name: str = "run",
+        checkpoint: CheckpointPolicy | None = None,
+        **removed: Never,
     ) -> None:
+        refuse(removed, KEYWORDS)
         if not isinstance(strategy, str | Mapping):
             raise not_a_name(strategy)
-        rates = growth(batch_rule, base_batch, global_batch)
-        schedule, optimizer = schedule or Schedule(), optimizer or Adam()
-        check_optimizer(optimizer)
-        chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
+        _check_value("training", training, TrainingSettings)
+        _check_value("cluster", cluster, ClusterSettings)
+        _check_value("checkpoint", checkpoint, CheckpointPolicy)
+        self.workers = workers if isinstance(workers, WorkerSettings) else WorkerSettings(workers)
+        self.training = training or TrainingSettings()
+        self.cluster, self.checkpoint = cluster, checkpoint or CheckpointPolicy()
+        chosen = optimizer or OptimizerSettings()
+        if not isinstance(chosen, OptimizerSettings):
+            chosen = OptimizerSettings(chosen)
+        self.optimizer = chosen.scaled_to(global_batch)
+        self.loss = prepared_loss(self.training.loss)
+        self.threads = self.workers.threads or torch.get_num_threads()
         self.plan = Plan(
             batch=global_batch,
-            workers=workers,
-            strategy=chosen.pop("name", "sync"),
-            switches=tuple(chosen.pop("switch", ())),
-            strategy_settings=chosen,
-            local_batch=batch,
-            micro_batches=micro_batches,
-            injected=inject,
+            workers=self.workers.count,
+            strategy=_strategy_plan(strategy, self.training),
             epochs=epochs,
             seed=seed,
-            shuffle=bool(shuffle),
-            schedule=replace(schedule, warmup=max(schedule.warmup, rates.warmup)),
-            eval_every=eval_every,
-            best=best or "auc",
-            keep_best=best is not None and (epochs > 1 or early_stopping is not None),
-            early_stopping=early_stopping,
-            plateau=plateau,
-            bad_batches=bad_batches,
+            shuffle=bool(self.training.shuffle),
+            schedule=self.optimizer.schedule,
+            evaluation=self.training.evaluation,
+            bad_batches=self.training.bad_batches,
         )
-        self.optimizer = (
-            optimizer if rates.dense_lr == 1 else with_lr(optimizer, optimizer.lr * rates.dense_lr)
-        )
-        check_rows(self.optimizer, row_trust, row_clip, embedding_reduce)
-        self.embedding_reduce: EmbeddingReduce = embedding_reduce
-        self.row_trust: RowTrust = row_trust
-        self.rows = RowSettings(
-            grown(embeddings or RowAdagrad(), rates), linear and grown(linear, rates), row_init, row_clip
-        )
-        self.clip_norm, self.loss, self.baseline, self.shuffle = (
-            clip_norm,
-            prepared_loss(loss),
-            baseline,
-            shuffle,
-        )
-        self.checkpoint, self.callbacks, self.name = checkpoint or CheckpointPolicy(), tuple(callbacks), name
-        self.threads = threads or torch.get_num_threads()
-        if not 1 <= shards <= PARTITIONS:
-            raise UserError(f"shards={shards}: parameters lie on 1 to {PARTITIONS} shards")
-        self.shards, self.cluster = shards, cluster
 
     def fit(
         self,
@@ -195,13 +123,23 @@ class Trainer:
         resume: str | Path | None = None,
         init_from: str | Path | None = None,
         warm_start: bool = False,
+        callbacks: Sequence[Callback] = (),
+        name: str = "run",
     ) -> Result:
         """Trains to the end: `start` and `wait`, with the same arguments.
 
         Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` says how to resume it.
         """
         run = self.start(
-            model, train, valid, test=test, resume=resume, init_from=init_from, warm_start=warm_start
+            model,
+            train,
+            valid,
+            test=test,
+            resume=resume,
+            init_from=init_from,
+            warm_start=warm_start,
+            callbacks=callbacks,
+            name=name,
         )
         return run.wait()
 
@@ -215,55 +153,56 @@ class Trainer:
         resume: str | Path | None = None,
         init_from: str | Path | None = None,
         warm_start: bool = False,
+        callbacks: Sequence[Callback] = (),
+        name: str = "run",
     ) -> Run | LaunchedRun:
         """Starts training in the background and returns at once.
 
-        A run begins with the weights that you gave the module, also if an earlier run has trained it since; a model of
-        `gs.models` that you did not change begins with those that the trainer's `seed` draws. `warm_start=True` takes
-        the module's weights as they are now. For a module of your own, pass a function that makes it, such as
+        A run begins with the weights that you gave the module, even if an earlier run has trained it since; a model of
+        `gs.models` that you did not change begins with weights drawn with the trainer's `seed`. `warm_start=True` uses
+        the module's current weights. For a module of your own, pass a function that creates it, such as
         `lambda: MyNet(schema)`: it is called under the seed, so that the same seed gives the same run.
 
-        `resume` is a run that was stopped: it goes on where it was saved. An earlier checkpoint of a run
-        (`RUN@step-600`, `RUN@best` or its path) goes on in a new run, and the old one stays as it is.
-        `init_from` is a run, a checkpoint or a saved model whose embedding rows are a better beginning than
-        random ones.
+        `resume` is a stopped run, which continues where it was saved. An earlier checkpoint of a run (`RUN@step-600`,
+        `RUN@best` or its path) continues in a new run, and the old one stays unchanged. `init_from` is a run, a
+        checkpoint or a saved model whose embedding rows replace random first values. `callbacks` are objects of classes
+        derived from `gs.Callback`; `name` names the run's folder.
         """
-        saved = None if resume is None else run_folder.resume_from(resume, self.checkpoint.path, "runs")
+        saved = None if resume is None else catalog.resume_from(resume, self.checkpoint.path, "runs")
         model = first_weights.begin(model, self.plan.seed, warm_start=warm_start)
+        recipe = ObjectRecipe(self, model, train, valid, test, init_from, tuple(callbacks))
         try:
-            return self._start(model, train, valid, test, saved, init_from)
+            if self.cluster is None:
+                return self._start(recipe, saved, name)
+            launched = self._launch(recipe, saved, self.cluster, name)
         except BaseException:
             first_weights.written(model)
             raise
+        first_weights.written(model)  # other processes train copies of it
+        return launched
 
-    def _start(
-        self,
-        model: nn.Module,
-        train: Dataset,
-        valid: Dataset | None,
-        test: Dataset | None,
-        saved: Path | None,
-        init_from: str | Path | None,
-    ) -> Run | LaunchedRun:
-        if self.cluster is not None:
-            launched = self._launch(
-                ObjectRecipe(self, model, train, valid, test, init_from), saved, self.cluster
-            )
-            first_weights.written(model)  # other processes train copies of it
-            return launched
-        run = self.prepare(model, train, valid, test, resume=saved, init_from=init_from)
-        for sentence in run.messages:
+    def _start(self, recipe: ObjectRecipe, saved: Path | None, name: str) -> Run:
+        prepared = self.prepare(
+            recipe.model,
+            recipe.train,
+            recipe.valid,
+            recipe.test,
+            resume=saved,
+            init_from=recipe.init_from,
+            callbacks=recipe.callbacks,
+        )
+        for sentence in prepared.messages:
             warn(sentence)
-        folder = self._open_folder(saved)
+        folder = self._open_folder(saved, name)
         with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
-            run.start(folder, warns=True)
+            run = prepared.start(folder, LocalEngine(), warns=True)
         if came:
             interrupts.stop_now(run)
         return run
 
-    def _open_folder(self, saved: Path | None) -> Path:
+    def _open_folder(self, saved: Path | None, name: str) -> Path:
         leftovers.clear(self.checkpoint.path, end_session=end_session)
-        return run_folder.open_folder(saved, self.checkpoint.path, self.name, private=self.checkpoint.private)
+        return run_folder.open_folder(saved, self.checkpoint.path, name, private=self.checkpoint.private)
 
     def prepare(
         self,
@@ -277,164 +216,144 @@ class Trainer:
         schema: Schema | None = None,
         rows_elsewhere: bool = False,
         remarks: Sequence[str] = (),
-    ) -> Run:
-        """All of `start` but the start: nothing is written yet. `resume` is a run's folder or a checkpoint.
+        callbacks: Sequence[Callback] = (),
+    ) -> PreparedRun:
+        """Prepares a run without starting it; writes nothing. `resume` is a run's folder or a checkpoint.
 
-        `schema` is what another process has learned from the data; with `rows_elsewhere` others hold the rows.
-        `remarks` were found when the data were opened: the run tells them, as those that are found here.
+        `schema` was fitted by another process; with `rows_elsewhere` other processes hold the rows. `remarks` are
+        messages from opening the data: the run passes them on to the user, with those that are added here.
         """
-        told = list(remarks)
+        messages = list(remarks)
         try:
-            return self._prepare(model, train, valid, test, resume, init_from, schema, rows_elsewhere, told)
+            is_first = schema is None  # no other process has read the data
+            saved = None
+            if resume is not None:
+                needed = (lambda file: not is_of_rows(file)) if rows_elsewhere else (lambda file: True)
+                saved = Checkpoint.open(last_checkpoint(resume), needed)
+                schema = Schema.from_dict(saved.facts["schema"])
+            train = fitted(train, None, messages.append) if schema is None else train.with_schema(schema)
+            valid = None if valid is None else valid.with_schema(train.schema)
+            test = None if test is None else test.with_schema(train.schema)
+            self._check_data(train, valid, test)
+            known = train.schema
+            if is_first and saved is None:
+                known = replace(known, forms=observed_forms(train.examples))
+            training = self._training(model, known, train, valid, saved, shared_memory=not rows_elsewhere)
+            run = PreparedRun(training, self.checkpoint, callbacks, test)
+            if is_first:
+                parts = [train if saved is not None else None, valid, test]
+                messages += remarks_on(known, parts, init_from)
+            for sentence in dict.fromkeys(messages):
+                run.notify(sentence)
+            if saved is not None:
+                run.restore(saved)
+            elif init_from is not None:
+                training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
+            return run
         except BaseException:
-            for sentence in told:  # there is no run to tell them, and they may be the reason
+            for sentence in messages:  # there is no run to pass them on, and they may explain the error
                 warn(sentence)
             raise
 
-    def _prepare(
-        self,
-        model: nn.Module,
-        train: Dataset,
-        valid: Dataset | None,
-        test: Dataset | None,
-        resume: Path | None,
-        init_from: str | Path | None,
-        schema: Schema | None,
-        rows_elsewhere: bool,
-        told: list[str],
-    ) -> Run:
-        is_first = schema is None  # no other process has looked at the data
-        saved = None
-        if resume is not None:
-            saved = Checkpoint.open(_last_of(resume), lambda file: not (rows_elsewhere and is_of_rows(file)))
-        if saved is not None:
-            schema = Schema.from_dict(saved.facts["schema"])
-        train = fitted(train, None, told.append) if schema is None else train.with_schema(schema)
-        valid = None if valid is None else valid.with_schema(train.schema)
-        test = None if test is None else test.with_schema(train.schema)
-        if valid is None and (self.plan.early_stopping or self.plan.plateau):
+    def in_cluster_process(self) -> Trainer:
+        """The trainer for a process of a cluster: with its number of threads, and without a baseline."""
+        other = copy.copy(self)
+        other.training = replace(self.training, baseline=False)
+        other.threads = torch.get_num_threads()
+        return other
+
+    def _check_data(self, train: Dataset, valid: Dataset | None, test: Dataset | None) -> None:
+        chosen = self.plan.evaluation
+        if valid is None and (chosen.early_stopping or chosen.plateau):
             raise UserError("early stopping and plateau decay need validation data: give `valid`")
         for dataset, purpose in ((train, "train"), (valid, "validate"), (test, "test")):
-            if dataset is not None and not dataset.has_examples():
+            if dataset is not None and not has_examples(dataset):
                 raise UserError(f"there is nothing to {purpose} on: {dataset.describe()} has no examples")
-        baseline = self._baseline(train) if self.baseline else None
-        shuffle = self.shuffle
-        if shuffle is None:
-            shuffle = (
-                self._shuffled(train) if saved is None else saved.facts["plan"]["train.shuffle"] == "True"
-            )
-        plan = replace(self.plan, shuffle=shuffle)
-        known = train.schema
-        if is_first and saved is None:
-            known = replace(known, forms=observed_forms(train.examples))
-        training = Training(plan, self._learner(model, known), LocalEngine(), train, valid, baseline)
-        run = Run(training, self.checkpoint, self.callbacks, test)
-        if is_first:
-            parts = [train if saved is not None else None, valid, test]
-            told += _remarks(known, parts, init_from)
-        for sentence in dict.fromkeys(told):
-            run.tell(sentence)
-        if saved is not None:
-            run.restore(saved)
-        elif init_from is not None:
-            training.learner.warm_start(Checkpoint.open(resolve(Path(init_from))))
-        return run
 
-    def _launch(self, recipe: ObjectRecipe, saved: Path | None, cluster: ClusterSettings) -> LaunchedRun:
+    def _training(
+        self,
+        model: nn.Module,
+        schema: Schema,
+        train: Dataset,
+        valid: Dataset | None,
+        saved: Checkpoint | None,
+        *,
+        shared_memory: bool,
+    ) -> Training:
+        baseline = self._baseline(train) if self.training.baseline else None
+        shuffle, total = self.training.shuffle, None
+        if saved is None and shuffle is None:
+            shuffle = self._shuffled(train)
+        elif saved is not None:
+            shuffle = saved.facts["plan"]["train.shuffle"] == "True" if shuffle is None else shuffle
+            if saved.facts["plan"]["epochs"] == str(self.plan.epochs):
+                total = saved.facts["total"]
+        return Training(
+            replace(self.plan, shuffle=bool(shuffle)),
+            self._learner(model, schema),
+            train,
+            valid,
+            baseline=baseline,
+            pacer=Pacer(self.workers.inject) if self.workers.inject else None,
+            total=total,
+            shared_memory=shared_memory,
+        )
+
+    def _launch(
+        self, recipe: ObjectRecipe, saved: Path | None, cluster: ClusterSettings, name: str
+    ) -> LaunchedRun:
         from gearshift.engine.ray import launch
 
-        folder = self._open_folder(saved)
+        folder = self._open_folder(saved, name)
         with run_folder.failed_unless_started(folder):
             return launch.start(
                 recipe,
                 cluster,
                 folder=folder,
                 workers=self.plan.workers,
-                shards=self.shards,
+                shards=self.workers.shards,
                 origin=None if saved in (None, folder) else saved,
                 model=recipe.model,
                 private=self.checkpoint.private,
+                warns=True,
             )
 
     def _shuffled(self, train: Dataset) -> bool:
-        """By default a log with a time is read once in its order; anything else is shuffled."""
+        """Whether to shuffle. By default a log with a time that is read once is not shuffled; anything else is."""
         return self.plan.epochs > 1 or train.schema.time is None
 
     def _learner(self, model: nn.Module, schema: Schema) -> Learner:
         return Learner(
-            model,
-            schema,
-            rows=self.rows,
-            optimizer=self.optimizer,
-            max_norm=self.clip_norm,
-            embedding_reduce=self.embedding_reduce,
-            row_trust=self.row_trust,
-            loss=self.loss,
+            Worker(model, schema, loss=self.loss, threads=self.threads),
+            rows=self.optimizer.row_settings,
+            optimizer=self.optimizer.dense,
+            max_norm=self.optimizer.clip_norm,
             seed=self.plan.seed,
-            threads=self.threads,
-            shards=self.shards,
+            shards=self.workers.shards,
         )
 
     def _baseline(self, train: Dataset) -> Learner:
-        """Logistic regression beside the model, so that a reader knows what the deep part brings."""
+        """A logistic regression, which shows what the deep part of the model contributes."""
         return Learner(
-            models.LR(train.schema),
-            train.schema,
+            Worker(models.LR(train.schema), train.schema, threads=self.threads),
             rows=RowSettings(RowAdagrad(lr=0.1)),
             optimizer=Adam(lr=1e-2),
             seed=self.plan.seed,
-            threads=self.threads,
             prefix="baseline-",
         )
 
 
-def _remarks(known: Schema, parts: Sequence[Dataset | None], init_from: str | Path | None) -> list[str]:
-    """Columns of other data, or of the run to start from, that the model would read differently than its own."""
-    found = [sentence for part in parts if part is not None for sentence in part.remarks(known).values()]
-    if init_from is not None:
-        before = Schema.from_dict(Checkpoint.open(resolve(Path(init_from))).facts["schema"])
-        found += differences(before.forms, known.forms, "the training data").values()
-    return found
+KEYWORDS = tuple(
+    name for name in inspect.signature(Trainer.__init__).parameters if name not in ("self", "removed")
+)
 
 
-@dataclass(frozen=True)
-class ObjectRecipe:
-    """How the processes of a cluster build a run that was started from Python (`process_context.Recipe`)."""
-
-    trainer: Trainer
-    model: nn.Module
-    train: Dataset
-    valid: Dataset | None
-    test: Dataset | None
-    init_from: str | Path | None
-
-    def build(self, schema: Schema | None, resume: Path | None) -> Run:
-        init_from = self.init_from if schema is None and resume is None else None
-        trainer = copy.copy(self.trainer)
-        trainer.baseline = False  # the coordinator reads no training data
-        trainer.threads = torch.get_num_threads()  # of this process
-        return trainer.prepare(
-            self.model,
-            self.train,
-            self.valid,
-            self.test,
-            resume=resume,
-            init_from=init_from,
-            schema=schema,
-            rows_elsewhere=True,
-        )
-
-    def header(self, run: Run, folder: Path) -> tuple[str, ...]:
-        return ()
+def _check_value(keyword: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise UserError(f"Trainer({keyword}=...) is {value!r}: write {keyword}=gs.{kind.__name__}(...)")
 
 
-def _last_of(resume: Path) -> Path:
-    """The checkpoint to go on from: the last of a run's folder, or the one that is named."""
-    if not (resume / run_folder.RUN).is_file():
-        return resume
-    last = resume / run_folder.CHECKPOINTS / run_folder.LAST
-    if not last.exists():
-        raise UserError(
-            f"run {resume} saved no checkpoint before it ended; start it again with gearshift train CONFIG"
-        )
-    return last.resolve()
+def _strategy_plan(strategy: str | Mapping[str, Any], settings: TrainingSettings) -> StrategyPlan:
+    chosen: dict[str, Any] = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
+    name, switches = chosen.pop("name", "sync"), tuple(chosen.pop("switch", ()))
+    return StrategyPlan(name, chosen, switches, StepSettings(**values_of(settings, StepSettings)))

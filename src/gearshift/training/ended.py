@@ -1,4 +1,4 @@
-"""A lease at its end, and what is measured of its batch."""
+"""A lease that has ended, and the measurements of its batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift.data.batch import Batch, Floats
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import LocalPush
 from gearshift.sync.messages import Lease, Part
 
 R = TypeVar("R")
@@ -17,17 +17,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Ended(Generic[R]):
-    """A lease at its end: applied, or discarded for a reason. Its staleness and lag are known if it formed a step."""
+    """A lease that was applied, or discarded for a reason. `part` has its staleness and lag if it formed a step."""
 
     worker: int
     lease: Lease
-    report: R | None  # None if the worker had no gradient to give
+    report: R | None  # None if the worker produced no gradient
     part: Part
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasures:
-    """What the coordinator's host counts of a batch: it has no batch of its own to look at."""
+    """What the coordinator's host needs for its measures; it does not have the batch itself."""
 
     loss: float  # summed
     examples: float  # the sum of their weights
@@ -37,7 +37,7 @@ class BatchMeasures:
     times_B: NDArray[np.int64] | None = None  # epoch seconds
 
 
-def measured_of(batch: Batch, push: Push) -> BatchMeasures:
+def measured_of(batch: Batch, push: LocalPush) -> BatchMeasures:
     return BatchMeasures(
         push.loss, push.examples, batch.labels_BT, push.probabilities_BT, batch.weights_B, batch.times_B
     )

@@ -1,4 +1,4 @@
-"""The interfaces around a training: the engine that runs its workers, and the observer that hears what happens."""
+"""The interfaces around a training: the engine that runs its workers, and the observer that is notified of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Event
-from gearshift.sync.strategy import Strategy
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.requests import Switch
 from gearshift.training.timing import Moment
@@ -19,34 +18,37 @@ Log = Callable[[Event, list[Action]], None]
 
 
 class NotFinite(UserError):
-    """A loss or gradient that is no number ended the run: most often the rates are too high."""
+    """A loss or gradient that is not finite ended the run; most often the learning rates are too high."""
 
 
 class Observer(Protocol):
-    def began(self) -> None:
-        """An epoch starts, where `step`, `strategy` and `progress` say."""
+    """Follows a training: the run that owns it, or an experiment."""
 
-    def stepped(self, before: Moment) -> bool:
-        """After every step, with the moment before it; False asks the loop to stop here."""
+    def began(self, first_lease: int) -> None:
+        """An epoch starts with the current `step`, `strategy` and `progress`; its leases count from `first_lease`."""
+
+    def happened(self, event: Event, actions: list[Action]) -> None:
+        """Called with every event, in order, and the actions that the strategy decided on."""
+
+    def stepped(self, before: Moment, ready_to_save: Callable[[], bool]) -> bool:
+        """Called after every step with the moment before it. Returning False stops the loop here.
+
+        Parameters and `progress` can be saved only if `ready_to_save` returns True; otherwise try again after the next
+        step.
+        """
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None: ...
 
     def switched(self, switch: Switch) -> None: ...
 
-    def tell(self, sentence: str) -> None:
-        """Something the user should know."""
+    def notify(self, sentence: str) -> None:
+        """Passes on a sentence that the user should see."""
 
 
 class Engine(Protocol):
-    """Who runs the passes over the data."""
+    """Runs the workers of a training."""
 
     name: str
 
     def run(self, training: Training, observer: Observer) -> bool:
-        """From where `progress` stands to the end; False if the observer said stop."""
-
-    def refresh(self) -> None:
-        """The learner is about to be evaluated: it must hold the parameters of this step."""
-
-    def check_replicas(self, strategy: Strategy) -> None:
-        """Refuses a strategy whose replicas this engine cannot have."""
+        """Runs from the current `progress` to the end. Returns False if the observer stopped it."""

@@ -1,4 +1,4 @@
-"""What every engine's host does between two steps: measure time, evaluate, switch and resize on request."""
+"""The training loop that all engines share: between steps it measures time, evaluates, switches and resizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gearshift.sync.messages import Action, Event
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer
@@ -15,11 +16,9 @@ from gearshift.training.requests import ResizeRequest, SwitchRequest
 if TYPE_CHECKING:
     from gearshift.training.training import Training
 
-NOT_FINITE = "not finite"  # why a gradient is refused
-
 
 class EpochHost(ABC):
-    """What every engine's host does between two steps."""
+    """The host of one training's epochs. Engines subclass it with what they do differently."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
@@ -27,90 +26,119 @@ class EpochHost(ABC):
         self.mark = time.perf_counter()
         self._evaluation_due = False
 
-    # What the engine tells
+    # Called by the engine
 
     def rate(self, examples: int) -> float:
-        return self.training.rate(examples)
+        return self.training.rates.of_step(examples)
+
+    def observe(self, event: Event, actions: list[Action]) -> None:
+        self.observer.happened(event, actions)
+        self.training.requests.observe(event, actions)
 
     def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.eval_every
+        training, progress, every = self.training, self.training.progress, self.training.plan.evaluation.every
         self._tick()
-        training.open_work = self._position  # for a checkpoint of this step, if one is taken
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             self._evaluation_due = True
         self._evaluate_if_due()
-        training.ask_planned_switch()
-        if training.automatic is not None:
-            for sentence in training.automatic.new_outcomes():
-                self.observer.tell(sentence)
-        go_on = self.observer.stepped(self.before) and not training.out_of_patience()
-        if not go_on:
-            training.note_position()  # for the last checkpoint, which is taken when the engine has ended
-        training.open_work = None
+        training.requests.request_planned_switch(progress, training.total)
+        if (automatic := training.active_strategy.automatic) is not None:
+            for sentence in automatic.new_outcomes():
+                self.observer.notify(sentence)
+        wanted = self.observer.stepped(self.before, self._ready_to_save)
+        proceed = wanted and not training.validation.out_of_patience
+        if not proceed:
+            self.note_position()  # for the last checkpoint, which is taken when the engine has ended
         self.mark, self.before = time.perf_counter(), training.moment
-        return go_on
+        return proceed
+
+    def end_epoch(self) -> bool:
+        """Called when all data have been processed. Returns whether another epoch follows."""
+        self.training.progress.begin_next_epoch()
+        self.training.replicas.begin_without_velocity()
+        self._evaluate()
+        return self.training.has_next_epoch
+
+    def _account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
+        for sentence in self.training.accounts.count(leases, self.training.step):
+            self.observer.notify(sentence)
 
     def _evaluate_if_due(self) -> None:
-        if self._evaluation_due and self.training.settle():
+        if self._evaluation_due and self._ready_to_save():
             self._evaluation_due = False
-            self.training.evaluate(self.observer)
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        if self.training.validation.is_due(self.training.step):
+            self._refresh()
+            self.training.validation.evaluate(self.training.learner, self.observer)
+
+    def _ready_to_save(self) -> bool:
+        """Whether the learner holds the state to save. If so, `progress` has been updated with the open leases."""
+        if not self._settle():
+            return False
+        self.note_position()
+        return True
+
+    def note_position(self) -> None:
+        """Updates `progress` with the open leases. This takes time, and only a checkpoint needs it."""
+        self.training.progress.position, self.training.progress.open = self._position()
 
     def _tick(self) -> None:
         now = time.perf_counter()
         self.training.progress.seconds += now - self.mark
         self.mark = now
 
-    def _account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
-        for ended in leases:
-            if ended.part.reason.startswith(NOT_FINITE):
-                self.observer.tell(self.training.bad_batch(ended))
-        self.training.account(leases)
-        if sentence := self.training.count_plain(leases):
-            self.observer.tell(sentence)
-
-    # What others ask
+    # Requests from other threads
 
     def handle_requests(self) -> None:
-        while not self.training.requests.empty():
-            request = self.training.requests.get()
-            request.carry_out(self)
+        pending = self.training.requests.pending
+        while not pending.empty():
+            pending.get().carry_out(self)
 
     def resize(self, request: ResizeRequest) -> None:
-        training = self.training
-        strategy = request.strategy_after(training)
-        before, training.workers = training.workers, request.workers
+        active = self.training.active_strategy
+        strategy = request.strategy_after(active)
+        before, active.workers = active.workers, request.workers
         self._resize(request.workers)
-        said = "1 worker" if request.workers == 1 else f"{request.workers} workers"
-        if strategy.batch != training.strategy.batch:
-            self._switch(training.strategy_name, strategy, f"{said} instead of {before}")
-            training.strategy = strategy
-        self.observer.tell(
-            f"{said} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into {strategy.batch:,}"
+        workers = "1 worker" if request.workers == 1 else f"{request.workers} workers"
+        if strategy.batch != active.strategy.batch:
+            self._switch(active.name, strategy, f"{workers} instead of {before}")
+            active.strategy = strategy
+        self.observer.notify(
+            f"{workers} instead of {before}; the global batch stays {strategy.global_batch:,}, cut into "
+            f"{strategy.batch:,}"
         )
         request.answered.set()
 
     def switch(self, request: SwitchRequest) -> None:
-        training = self.training
-        if request.by == "auto" and training.automatic is not request.automatic:
-            return  # somebody was faster, and knows better
-        request.strategy = request.strategy_after(training)
-        before, adopted = training.strategy.name, self._under_way()
-        self._switch(request.name, request.strategy, request.reason)
-        training.take(request)
+        training, active = self.training, self.training.active_strategy
+        if request.by == "auto" and active.automatic is not request.automatic:
+            return  # a user's or planned switch has ended `auto` in the meantime
+        request.strategy = request.strategy_after(active)
+        before = active.strategy.name
+        adopted = self._switch(request.name, request.strategy, request.reason)
+        active.take(request)
+        training.progress.switched += request.by == "plan"
         self.observer.switched(request.answer(before, training.step, adopted))
 
-    # What engines differ in
+    # Implemented by each engine
 
     @abstractmethod
     def _position(self) -> tuple[int, list[list[int]]]:
-        """The first example that nobody has begun, and the ranges before it that have not ended."""
+        """The first example that is not leased yet, and the ranges before it whose leases are still open."""
 
     @abstractmethod
-    def _under_way(self) -> int:
-        """Leases in flight or waiting."""
+    def _settle(self) -> bool:
+        """Brings the result of the replicas into the learner. False: not possible yet, try after the next step."""
 
     @abstractmethod
-    def _switch(self, name: str, strategy: Strategy, reason: str) -> None: ...
+    def _refresh(self) -> None:
+        """Gives the learner the parameters of this step; called before an evaluation."""
+
+    @abstractmethod
+    def _switch(self, name: str, strategy: Strategy, reason: str) -> int:
+        """Switches and returns how many leases, in flight or waiting, the new strategy takes over."""
 
     @abstractmethod
     def _resize(self, workers: int) -> None: ...

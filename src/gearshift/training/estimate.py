@@ -1,4 +1,4 @@
-"""What a run will need, before it starts: embedding rows, memory, time; from a look at the first examples.
+"""Estimates the embedding rows, memory and time that a run will need, from a sample of the first examples.
 
 Distinct ids grow with the number of examples n about as n^b (Heaps' law); b comes from the sample's two halves.
 """
@@ -22,7 +22,7 @@ from gearshift.training.learner import Learner
 from gearshift.training.training import Training
 from gearshift.training.worker import Worker
 
-SAMPLE = 65_536  # examples looked at
+SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
 FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
 
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def estimate(training: Training, memory: int | None = None) -> Estimate:
-    """Looks at the first examples; trains nothing and creates no row."""
+    """Reads the first examples; trains nothing and creates no row."""
     sample = _sample(training)
     total = training.total // training.plan.epochs
     rows, row_bytes = 0, 0
@@ -84,15 +84,15 @@ def expected_rows(learner: Learner, sample: list[Batch], store: int, total: int)
 
 
 def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
-    """The time of a step on a copy of the network, rows only looked at."""
+    """The time of a step on a copy of the network; rows are read but not created."""
     worker = Worker(
         copy.deepcopy(learner.model), learner.schema, loss=learner.worker.loss, threads=learner.worker.threads
     )
     times = []
     for batch in sample:
         started = time.perf_counter()
-        found = learner.find(batch)
-        worker.compute(found, learner.server.peek(found, worker.buffers))
+        indexed = learner.find(batch)
+        worker.compute(indexed, learner.server.peek(indexed, worker.buffers))
         times.append(time.perf_counter() - started)
     return min(times, default=0.0)  # the first ones warm up
 
@@ -109,7 +109,7 @@ def size_text(size: int) -> str:
 
 
 def available_memory() -> int:
-    """What this machine, or the container we are in, has for us."""
+    """The memory of this machine, or the limit of its container if that is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():

@@ -1,4 +1,4 @@
-"""Measures a model on data: whole, and by slice. Creates no row and changes nothing."""
+"""Measures a model on a data set, as a whole and by slice. Creates no row and changes nothing."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Evaluation(Scores):
 
 def figures_of(measured: Measured) -> dict[str, Any]:
     """Plain values for JSON, None where a figure is not defined."""
-    found = measured.grouped
+    grouped = measured.grouped
     return {
         **measured.measures.as_dict(),
-        "grouped_auc": found.auc if found is not None and math.isfinite(found.auc) else None,
-        "grouped_auc_groups": None if found is None else [found.counted, found.groups],
-        "grouped_auc_one_in": None if found is None else found.one_in,
+        "grouped_auc": grouped.auc if grouped is not None and math.isfinite(grouped.auc) else None,
+        "grouped_auc_groups": None if grouped is None else [grouped.counted, grouped.groups],
+        "grouped_auc_one_in": None if grouped is None else grouped.one_in,
         "calibration_table": [row.as_dict() for row in measured.measures.calibration_table],
     }
 
@@ -63,28 +63,28 @@ def collect(
     predicted: Iterable[tuple[Batch, Floats]], tasks: int, keys: Callable[[Batch], Any] | None = None
 ) -> list[Collected]:
     """The predictions of each task; `keys` gives the slice of each example of a batch."""
-    found = [Collected() for _ in range(tasks)]
+    by_task = [Collected() for _ in range(tasks)]
     for batch, probabilities_BT in predicted:
         slices = None if keys is None else keys(batch)
-        for t, collected in enumerate(found):
+        for t, collected in enumerate(by_task):
             scores_B = probabilities_BT[:, t]
             collected.update(batch.labels_BT[:, t], scores_B, batch.weights_B, batch.groups_B, slices)
-    return found
+    return by_task
 
 
 def evaluate(learner: Learner, dataset: Dataset) -> Evaluation:
     unseen = UnseenIds(learner, dataset, BATCH)
     predicted = unseen.watch(predictions(learner, dataset))
-    found = [c.whole() for c in collect(predicted, len(dataset.schema.labels))]
-    tasks = tuple(measured.measures for measured in found)
-    grouped = tuple(measured.grouped for measured in found)
+    results = [c.whole() for c in collect(predicted, len(dataset.schema.labels))]
+    tasks = tuple(measured.measures for measured in results)
+    grouped = tuple(measured.grouped for measured in results)
     first, names = grouped[0], tuple(label.task for label in dataset.schema.labels)
     auc = None if first is None else first.auc
     return Evaluation(tasks[0], tasks, auc, tasks[0].mean_label, grouped, names, unseen.shares)
 
 
 def correct_for_sampling(probabilities: Floats, negatives_kept: float) -> Floats:
-    """For the full log, from a model of one that kept this share of the negatives (He et al. 2014, section 6.3)."""
+    """Probabilities for the full log, from a model trained on this share of its negatives (He et al. 2014, 6.3)."""
     if negatives_kept == 1.0:
         return probabilities
     kept = probabilities * np.float32(negatives_kept)

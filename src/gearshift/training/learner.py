@@ -1,6 +1,6 @@
-"""A model in training: a worker that computes, a server that keeps and moves the parameters.
+"""A model in training: a worker that computes gradients, and a server that holds and updates the parameters.
 
-Knows how one step is made and what of it belongs into a checkpoint; knows no data set, no epoch and no schedule.
+Knows how one step is made and what a checkpoint contains; knows no data set, no epoch and no schedule.
 """
 
 from __future__ import annotations
@@ -17,28 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from gearshift.data.batch import Batch, Floats
-from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import IndexedBatch, find
 from gearshift.embedding.store import RowBlock, RowFTRL, RowPart, RowStore, StoreSnapshot
 from gearshift.errors import UserError
-from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.push import Push
-from gearshift.parameters.server import EmbeddingReduce, RowSettings, RowTrust, Server, make_stores
+from gearshift.parameters.server import RowSettings, Server, make_stores
 from gearshift.parameters.shard import ShardLayout
 from gearshift.training.worker import Worker, compute_lease
 
 
 def is_of_rows(file: str) -> bool:
-    """Whether a checkpoint's file holds rows, rather than what every process needs."""
+    """Whether a checkpoint's file holds embedding rows. All other files are needed by every process."""
     return re.match(r"(baseline-)?rows\d+-", file) is not None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a learner puts into a checkpoint: files of arrays, and a cut of each store."""
+    """What a learner saves in a checkpoint: files of arrays, and a cut of each store."""
 
     arrays: dict[str, Arrays]
     rows: dict[str, StoreSnapshot]
@@ -49,64 +47,62 @@ class Snapshot:
 
 
 class Learner:
+    """`worker` computes; the parameters, their optimizers and the rows are in `server`."""
+
     def __init__(
         self,
-        model: nn.Module,
-        schema: Schema,
+        worker: Worker,
         *,
         rows: RowSettings,
         optimizer: DenseOptimizer,
         max_norm: float | None = None,
-        embedding_reduce: EmbeddingReduce = "mean",
-        row_trust: RowTrust = "dense_only",
-        loss: Loss = binary_cross_entropy,
         seed: int = 1,
-        threads: int = 1,
         shards: int = 1,
         prefix: str = "",
     ) -> None:
-        self.model, self.schema, self.prefix, self.seed = model, schema, prefix, seed << 32
-        self.worker = Worker(model, schema, loss=loss, threads=threads)
-        self._new_stores = partial(make_stores, self.worker.groups, self.worker.needs, rows, seed, shards)
-        dense = self.worker.dense
+        """`max_norm` clips the norm of the dense gradient; `prefix` starts the names of this learner's files."""
+        self.worker, self.model, self.schema = worker, worker.model, worker.schema
+        self.prefix, self.seed = prefix, seed << 32
+        self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards)
+        dense = worker.dense
         self.server = Server(
-            self.worker.dense.flat,
+            dense.flat,
             self._new_stores(),
             optimizer,
             max_norm=max_norm,
-            embedding_reduce=embedding_reduce,
-            row_trust=row_trust,
+            embedding_reduce=rows.reduce,
+            row_trust=rows.trust,
             layout=Layout.of(dense.names, dense.shapes, dense.offsets),
-            threads=threads,
+            buffers=dict(self.model.named_buffers()),
+            threads=worker.threads,
         )
-        self.server.buffers = dict(model.named_buffers())
         self.layout = ShardLayout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
 
     def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
 
-    def step(self, found: IndexedBatch, *, lr_scale: float = 1.0) -> Push:
-        """Pull, compute, apply. The push comes back for its loss and its predictions."""
-        push = self.compute(found, self.server.step)
+    def step(self, indexed: IndexedBatch, *, lr_scale: float = 1.0) -> Push:
+        """Pulls, computes and applies. Returns the push, which has the loss and the predictions."""
+        push = self.compute(indexed, self.server.step)
         self.server.apply(push, lr_scale=lr_scale)
         return push
 
-    def compute(self, found: IndexedBatch, draw: int) -> Push:
-        """Pull and compute on the server's own parameters; `draw` fixes what dropout drops."""
+    def compute(self, indexed: IndexedBatch, draw: int) -> Push:
+        """Pulls, and computes directly on the server's parameters; `draw` seeds dropout."""
         before = {name: values.clone() for name, values in self.server.buffers.items()}
-        rows = self.server.pull(found, self.worker.buffers)
+        rows = self.server.pull(indexed, self.worker.buffers)
         try:
-            return compute_lease(self.worker, found, rows, self.seed + draw)
+            return compute_lease(self.worker, indexed, rows, self.seed + draw)
         except FloatingPointError:
-            for name, values in before.items():  # the forward pass has moved running statistics
+            for name, values in before.items():  # the forward pass has changed the running statistics
                 self.server.buffers[name].copy_(values)
             raise
 
     def replica(self, threads: int = 1) -> Replica:
         return Replica(self, threads)
 
-    def predict(self, found: IndexedBatch) -> Floats:
-        return self.worker.predict(found, self.server.peek(found, self.worker.buffers))
+    def predict(self, indexed: IndexedBatch) -> Floats:
+        return self.worker.predict(indexed, self.server.peek(indexed, self.worker.buffers))
 
     @property
     def rows(self) -> int:
@@ -117,7 +113,7 @@ class Learner:
         return sum(store.memory_bytes() for store in self.server.stores)
 
     def snapshot(self) -> Snapshot:
-        """Everything as of now; rows are a cut, so training may go on while they are written."""
+        """The current state. Rows are a copy-on-write cut, so training can continue while they are written."""
         arrays: dict[str, Arrays] = {
             f"{self.prefix}dense": {name: t.numpy() for name, t in self.worker.dense.state().items()},
             f"{self.prefix}optimizer": {
@@ -134,9 +130,9 @@ class Learner:
         trainable: bool = True,
         keep: Callable[[RowBlock], RowBlock] = lambda block: block,
     ) -> None:
-        """Takes a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept.
+        """Loads a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept.
 
-        Of the rows, those that `keep` leaves.
+        `keep` filters each block of rows.
         """
         self._check_same(checkpoint, trainable)
         dense = checkpoint.arrays(f"{self.prefix}dense")
@@ -153,7 +149,7 @@ class Learner:
 
     def _check_same(self, checkpoint: Checkpoint, trainable: bool) -> None:
         if self.prefix:
-            return  # a baseline is what we made it
+            return  # a baseline has no settings of its own
         saved, here = checkpoint.facts["model"]["text"], describe(self.model)
         if saved != here:
             raise UserError(
@@ -161,7 +157,7 @@ class Learner:
                 f"Warm-start the embeddings only: --init-from {checkpoint.path}"
             )
         if trainable and checkpoint.facts["settings"] != self.settings:
-            theirs, ours = _apart(checkpoint.facts["settings"].split("; "), self.settings.split("; "))
+            theirs, ours = _differences(checkpoint.facts["settings"].split("; "), self.settings.split("; "))
             raise UserError(
                 f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config asks "
                 f"{', '.join(ours)}. Resume with the optimizers of the run, or start anew with --init-from"
@@ -169,7 +165,7 @@ class Learner:
 
     @property
     def settings(self) -> str:
-        """What must be the same for training to go on from a checkpoint: the optimizers and their state."""
+        """The optimizers and their settings, which must be the same when training resumes from a checkpoint."""
         parts = [f"{p.name}[{p.width}] {p.optimizer}" for s in self.server.stores for p in s.parts]
         return "; ".join([f"dense {self.server.optimizer}", *parts])
 
@@ -179,7 +175,7 @@ class Learner:
         return [[(part.name, part.width) for part in store.parts] for store in self.server.stores]
 
     def warm_start(self, checkpoint: Checkpoint) -> int:
-        """Takes the rows of another model, each part where name and width agree; all else is as born."""
+        """Loads the rows of another model: each part whose name and width match. All else keeps its first values."""
         if any(isinstance(part.optimizer, RowFTRL) for store in self.server.stores for part in store.parts):
             raise UserError(
                 "rows moved by ftrl follow from its state and cannot start from other rows; use adagrad"
@@ -201,42 +197,42 @@ class Learner:
 
 
 class Replica:
-    """A worker beside others: a copy of the model, brought up to date at every pull, or living in a replica."""
+    """One of several workers: a copy of the model that is updated at every pull, or that uses a dense replica."""
 
     def __init__(self, learner: Learner, threads: int) -> None:
         self.server, self.seed = learner.server, learner.seed
         model, loss = copy.deepcopy(
             (learner.model, learner.worker.loss)
-        )  # together: a loss may be the model's own
+        )  # together, because the loss may be part of the model
         self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
-        self._own = self.worker.dense.flat
+        self._private_flat = self.worker.dense.flat
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
 
-    def compute(self, found: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
-        """On the server's parameters as of now, or on those that `flat` has while it computes."""
-        self.worker.dense.live_in(self._own if flat is None else flat)
+    def compute(self, indexed: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
+        """Computes on a copy of the server's current parameters, or directly on `flat`."""
+        self.worker.dense.live_in(self._private_flat if flat is None else flat)
         with torch.no_grad(), self.server.dense_lock:
             if flat is None:
                 self.worker.dense.copy_from(self.server.flat)
             for name, values in self.buffers.items():
                 values.copy_(self.server.buffers[name])
                 self._pulled[name].copy_(values)
-        rows = self.server.pull(found, self.worker.buffers)
-        push = compute_lease(self.worker, found, rows, self.seed + draw)
+        rows = self.server.pull(indexed, self.worker.buffers)
+        push = compute_lease(self.worker, indexed, rows, self.seed + draw)
         return replace(
             push, buffer_changes={n: values - self._pulled[n] for n, values in self.buffers.items()}
         )
 
 
 def _widths(stores: list[list[Any]]) -> str:
-    """In words: embedding rows of width 16."""
+    """For messages: `embedding rows of width 16`."""
     widths = sorted({width for parts in stores for name, width in parts if name == "embedding"})
     return f"embedding rows of width {' and '.join(map(str, widths))}" if widths else "no embedding rows"
 
 
 def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:
-    """(our columns, their columns) of each part that both have; none unless the embeddings agree."""
+    """(our columns, their columns) of each part that both have; empty unless the embeddings match."""
     places, begin = {}, 0
     for name, width in theirs:
         places[name, width] = slice(begin, begin + width)
@@ -274,7 +270,7 @@ def describe(model: nn.Module) -> str:
 
 
 def _first_state(store: RowStore) -> Floats:
-    """[1, S]: the optimizer state that every row is born with."""
+    """[1, S]: the optimizer state of a new row."""
     store.pull(np.zeros(1, np.int64))
     return next(store.blocks()).state_US
 
@@ -283,9 +279,9 @@ def without_state(block: RowBlock) -> RowBlock:
     return replace(block, state_US=np.zeros((len(block.ids_U), 0), np.float32))
 
 
-def _apart(had: Sequence[str], asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What differs of settings such as `dense Adam(lr=0.1, ...)`: of the same rule the values alone."""
-    theirs, ours = [x for x in had if x not in asked], [x for x in asked if x not in had]
+def _differences(saved: Sequence[str], here: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The settings that differ, such as `dense Adam(lr=0.1, ...)`; only the values if the optimizer is the same."""
+    theirs, ours = [x for x in saved if x not in here], [x for x in here if x not in saved]
     rules = [[re.sub(r"=[^,()]+", "", text) for text in texts] for texts in (theirs, ours)]
     if rules[0] != rules[1]:
         return theirs, ours

@@ -1,4 +1,4 @@
-"""What a training is to do and when: values, checked when they are made."""
+"""The plan of a training: what to do and when. Values are checked when they are created."""
 
 from __future__ import annotations
 
@@ -6,37 +6,74 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal
 
-from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.errors import UserError
 from gearshift.optim.schedule import Schedule
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count, Share
+from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, When
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stops when the validation measure (`Trainer(best=...)`) has not improved for `patience` evaluations.
+    """Stops when the validation measure (`EvaluationSettings.best`) has not improved for `patience` evaluations.
 
     The run ends with the parameters of its best evaluation. It needs `valid`.
     """
 
-    patience: int = 2  # evaluations
+    patience: Count = setting(2, "Validations without improvement before the run ends.", at_least=1)
 
 
 @dataclass(frozen=True)
 class Plateau:
     """Multiplies all learning rates by `factor` after every `patience` evaluations without improvement."""
 
-    factor: float = 0.1
-    patience: int = 1
+    factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
+    patience: Count = setting(1, "Validations without improvement before that.", at_least=1)
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """When the model is evaluated on the validation data, and what follows from it.
+
+    `every` is in addition to the end of each epoch: `gs.Every(share=0.1)`, `gs.Every(steps=500)`. `best` is the measure
+    by which evaluations are compared; with None nothing is chosen by them.
+    """
+
+    every: Every | None = None
+    best: Literal["auc", "logloss"] | None = "auc"
+    early_stopping: EarlyStopping | None = None
+    plateau: Plateau | None = None
+
+    def __post_init__(self) -> None:
+        if self.best not in ("auc", "logloss", None):
+            raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
 
 
 @dataclass(frozen=True)
 class PlannedSwitch:
-    """Change to `strategy` once the run is there."""
+    """Change to `strategy` when the run reaches this point."""
 
     at: When
     strategy: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StrategyPlan:
+    """The strategy that a run begins with, the planned switches, and the batches that workers take."""
+
+    name: str = "sync"
+    settings: dict[str, Any] = field(default_factory=dict)
+    switches: tuple[PlannedSwitch, ...] = ()
+    steps: StepSettings = field(default_factory=StepSettings)
+
+    def __post_init__(self) -> None:
+        batch, micro_batches = self.steps.batch, self.steps.micro_batches
+        check_whole(micro_batches=micro_batches)
+        check_positive(micro_batches=micro_batches)
+        if batch is not None and micro_batches > 1:
+            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
 
 
 @dataclass(frozen=True)
@@ -45,38 +82,34 @@ class Plan:
 
     batch: int = 4096  # the global batch: examples of a step
     workers: int = 1
-    strategy: str = "sync"
-    strategy_settings: dict[str, Any] = field(default_factory=dict)
-    local_batch: int | None = None  # examples a worker takes at a time; None: its share of the global batch,
-    micro_batches: int = 1  # cut into so many
-    switches: tuple[PlannedSwitch, ...] = ()
-    injected: ClusterModel | None = None  # slowness on purpose
+    strategy: StrategyPlan = field(default_factory=StrategyPlan)
     epochs: int = 1
     seed: int = 1
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
-    eval_every: Every | None = None
-    best: Literal["auc", "logloss"] = "auc"  # the measure by which evaluations are compared
-    keep_best: bool = False  # end with the parameters of the best evaluation, not with the last ones
-    early_stopping: EarlyStopping | None = None
-    plateau: Plateau | None = None
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
 
     def __post_init__(self) -> None:
-        if self.best not in ("auc", "logloss"):
-            raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
         check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
-        check_whole(micro_batches=self.micro_batches)
-        for name in ("batch", "epochs", "workers", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: at least 1")
+        check_positive(batch=self.batch, epochs=self.epochs, workers=self.workers)
         if self.bad_batches < 0:
             raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
-        if self.local_batch is not None and self.micro_batches > 1:
-            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
+
+    @property
+    def keep_best(self) -> bool:
+        """Whether the run ends with the parameters of its best evaluation, not with the last ones."""
+        chosen = self.evaluation
+        return chosen.best is not None and (self.epochs > 1 or chosen.early_stopping is not None)
 
 
 def check_whole(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Integral) or isinstance(number, bool):
             raise UserError(f"{name}={number!r}: a whole number")
+
+
+def check_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"{name}={number}: at least 1")

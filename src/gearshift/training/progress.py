@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from gearshift.metrics import Measures, Slices
 
@@ -12,8 +13,10 @@ class Progress:
     """Where the run stands."""
 
     epoch: int = 0
-    position: int = 0  # the first example of this epoch that nobody has begun
-    open: list[list[int]] = field(default_factory=list)  # (first, count) begun before it and not ended
+    position: int = 0  # the first example of this epoch that is not leased yet
+    open: list[list[int]] = field(
+        default_factory=list
+    )  # (first, count) of earlier leases that have not ended
     examples: int = 0  # applied or discarded
     switched: int = 0  # planned switches that were made
     applied: int = 0  # leases that formed steps
@@ -23,10 +26,10 @@ class Progress:
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
     exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
-    plain_steps: int = 0  # in which an optimizer that reduces variance had too few gradients for it
+    plain_steps: int = 0  # steps in which a vr_* optimizer had too few gradients to reduce variance
     seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
     loss: float = 0.0  # mean of the last step
-    rate_factor: float = 1.0  # what plateaus have left of the learning rates
+    rate_factor: float = 1.0  # by which plateaus have reduced the learning rates
     best: float | None = None
     best_step: int = 0
     without_gain: int = 0  # evaluations since the best
@@ -34,6 +37,13 @@ class Progress:
     evaluated_step: int = -1  # of the last evaluation
     measures: Measures = field(default_factory=Measures)
     days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        """Takes the values of a checkpoint, in place because the parts of a training share it. Measures start empty."""
+        vars(self).update(vars(Progress(**facts)))
+
+    def begin_next_epoch(self) -> None:
+        self.epoch, self.position, self.open = self.epoch + 1, 0, []
 
 
 def add_to(counts: dict[str, int], key: object, amount: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a live training, from any thread: another strategy, another number of workers.
+"""Requests to a live training, from any thread: another strategy, or another number of workers.
 
 A request waits in a queue. The thread that drives the training carries it out between two steps and answers it.
 """
@@ -16,8 +16,8 @@ from gearshift.sync.automatic import Automatic
 from gearshift.sync.strategy import Strategy
 
 if TYPE_CHECKING:
+    from gearshift.training.active_strategy import ActiveStrategy
     from gearshift.training.epoch_host import EpochHost
-    from gearshift.training.training import Training
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Switch:
     strategy: str
     before: str
     step: int  # the last step of the old strategy
-    seconds: float  # from the request to the first moment under the new one
+    seconds: float  # from the request until the new strategy was in force
     adopted: int  # leases in flight or waiting that the new strategy took over
     discarded: int = 0
     reason: str = ""
@@ -35,24 +35,24 @@ class Switch:
 
 @dataclass
 class SwitchRequest:
-    """A switch on its way to the run's own thread, which alone carries it out."""
+    """A pending switch. Only the thread that drives the training carries it out."""
 
     name: str  # by which the strategy is made: `gba`, or `module:Class`
-    settings: dict[str, Any]  # as asked
+    settings: dict[str, Any]  # as requested
     strategy: Strategy
-    automatic: Automatic | None  # who decides from then on, if nobody else
+    automatic: Automatic | None  # proposes further switches if the request was for `auto`
     by: Literal["user", "plan", "auto"]
     reason: str
     at: float = field(default_factory=time.monotonic)
     answered: threading.Event = field(default_factory=threading.Event)
     switch: Switch | None = None
 
-    def strategy_after(self, training: Training) -> Strategy:
-        """The strategy that decides once this is carried out: with batches of the size that workers have by then."""
-        batch = training.strategy.batch
+    def strategy_after(self, active: ActiveStrategy) -> Strategy:
+        """The strategy once this is carried out, with the batch size that the workers have at that time."""
+        batch = active.strategy.batch
         if "batch" not in self.settings and batch != self.strategy.batch:
-            with suppress(UserError):  # as it was asked, it fits
-                return training.make(self.name, {**self.settings, "batch": batch})
+            with suppress(UserError):  # then the strategy as requested is used, which is known to fit
+                return active.make(self.name, {**self.settings, "batch": batch})
         return self.strategy
 
     def carry_out(self, run: EpochHost) -> None:
@@ -67,16 +67,16 @@ class SwitchRequest:
 
 @dataclass
 class ResizeRequest:
-    """Another number of workers, on its way to the run's own thread."""
+    """A pending change of the number of workers. Only the thread that drives the training carries it out."""
 
     workers: int
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def strategy_after(self, training: Training) -> Strategy:
-        """The strategy that decides once this is carried out: the same, with the global batch cut for so many."""
-        with suppress(UserError):  # it fitted the strategy of when it was asked
-            return training.recut(self.workers)
-        return training.strategy
+    def strategy_after(self, active: ActiveStrategy) -> Strategy:
+        """The strategy once this is carried out: the same, with the global batch divided among the new workers."""
+        with suppress(UserError):  # it was checked against the strategy in force at the time of the request
+            return active.recut(self.workers)
+        return active.strategy
 
     def carry_out(self, run: EpochHost) -> None:
         run.resize(self)

@@ -1,8 +1,8 @@
 """One step of one worker: a batch and its pulled rows in, gradients out.
 
-Gradients are of the *sum* of the loss, with the number of examples beside them, so that whoever applies them
-decides what is averaged with what. A worker has no thread, no network and no clock, applies nothing, and
-touches no store: rows reach it as arrays.
+Gradients are of the *sum* of the loss and come with the number of examples, so that the server that applies them
+decides how to average. A worker has no thread, no network and no clock, applies nothing, and touches no store: it gets
+its rows as arrays.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def stream_of(epoch: int, first: int) -> int:
     return EPOCH_STRIDE * epoch + first
 
 
-def compute_lease(worker: Worker, found: IndexedBatch, rows: tuple[Floats, ...], seed: int) -> Push:
+def compute_lease(worker: Worker, indexed: IndexedBatch, rows: tuple[Floats, ...], seed: int) -> Push:
     """The gradient of one lease, on the dense parameters that `worker` holds and the rows that were pulled.
 
     Every engine computes a lease here, so that the same lease on the same parameters gives the same push everywhere.
     `seed` decides what dropout drops. Raises `NotFinitePush` if the loss or a gradient is not finite.
     """
     seed_dropout(worker.model, seed)
-    push = worker.compute(found, rows)
+    push = worker.compute(indexed, rows)
     refuse_non_finite(push)
     return push
 
@@ -53,7 +53,7 @@ class NotFinitePush(FloatingPointError):
 
 
 def refuse_non_finite(push: Push) -> None:
-    """Raises before anything is applied; a sum finds a NaN or infinity at the price of one pass."""
+    """Raises before anything is applied. A sum detects NaN and infinity in a single pass."""
     if not math.isfinite(push.loss):
         raise NotFinitePush(f"loss became {'NaN' if math.isnan(push.loss) else 'infinite'}", push)
     if not math.isfinite(float(push.dense.sum())):
@@ -73,25 +73,27 @@ class Worker:
         self.groups = field_groups(schema, self.needs.dim)
         self.dense = DenseParameters(model)
         self.buffers = Buffers()
-        model.train()  # every part of it; `compute` and `predict` look at the whole alone
+        model.train()  # sets every submodule; `compute` and `predict` only check the flag of the whole model
 
-    def finds_like(self, other: Worker) -> bool:
-        """Whether both lay out a batch's ids in the same way, so that what one found serves the other."""
+    def indexes_like(self, other: Worker) -> bool:
+        """Whether both index a batch's ids in the same way, so that they can share an `IndexedBatch`."""
         return [(g.singles, g.ragged) for g in self.groups] == [(g.singles, g.ragged) for g in other.groups]
 
-    def compute(self, found: IndexedBatch, rows: tuple[Floats, ...]) -> Push:
-        batch = found.batch
-        if not self.model.training:  # said anew on every small batch, it costs 4 % of a step
+    def compute(self, indexed: IndexedBatch, rows: tuple[Floats, ...]) -> Push:
+        batch = indexed.batch
+        if not self.model.training:  # calling train() for every small batch would cost 4 % of a step
             self.model.train()
         self.dense.zero_grad()
-        leaves = self._leaves(found, rows, requires_grad=True)
+        leaves = self._leaves(indexed, rows, requires_grad=True)
         labels_BT = torch.from_numpy(batch.labels_BT)
         logits_BT = self._logits(batch, leaves)
         weights_B = None if batch.weights_B is None else torch.from_numpy(batch.weights_B)
         loss = summed(self.loss, logits_BT, labels_BT, weights_B)
         loss.backward()  # type: ignore[no-untyped-call]
         return Push(
-            tuple(self._row_push(i, *part) for i, part in enumerate(zip(found.indices, leaves, strict=True))),
+            tuple(
+                self._row_push(i, *part) for i, part in enumerate(zip(indexed.indices, leaves, strict=True))
+            ),
             self.dense.grad,
             float(len(batch) if batch.weights_B is None else batch.weights_B.sum()),
             float(loss.detach()),
@@ -99,11 +101,11 @@ class Worker:
         )
 
     @torch.no_grad()
-    def predict(self, found: IndexedBatch, rows: tuple[Floats, ...]) -> Floats:
+    def predict(self, indexed: IndexedBatch, rows: tuple[Floats, ...]) -> Floats:
         """Probabilities [B, T]; dropout off, running statistics used, nothing changed."""
         if self.model.training:
             self.model.eval()
-        logits_BT = self._logits(found.batch, self._leaves(found, rows, requires_grad=False))
+        logits_BT = self._logits(indexed.batch, self._leaves(indexed, rows, requires_grad=False))
         return torch.sigmoid(logits_BT).numpy()
 
     def _logits(self, batch: Batch, leaves: tuple[Leaves, ...]) -> Tensor:
@@ -118,10 +120,10 @@ class Worker:
         return logits.view(len(batch), -1) if logits.dim() == 2 else logits.unsqueeze(1)
 
     def _leaves(
-        self, found: IndexedBatch, rows: tuple[Floats, ...], *, requires_grad: bool
+        self, indexed: IndexedBatch, rows: tuple[Floats, ...], *, requires_grad: bool
     ) -> tuple[Leaves, ...]:
         leaves = []
-        for i, (group, index, rows_UW) in enumerate(zip(self.groups, found.indices, rows, strict=True)):
+        for i, (group, index, rows_UW) in enumerate(zip(self.groups, indexed.indices, rows, strict=True)):
             wide = group.dim if self.needs.embedding else 0
             embedding_ND = self._expand(f"{i} embedding", index, rows_UW, 0, wide) if wide else None
             linear_N = None

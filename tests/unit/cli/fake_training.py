@@ -1,4 +1,4 @@
-"""A training run without training: what `gearshift.config.build.start` gives, as far as the commands use it.
+"""A fake run without training: the part of `gearshift.config.build.start` that the commands use.
 
 Steps of 10 ms in a thread of its own; keeps its run folder like the real one.
 """
@@ -86,7 +86,7 @@ class Run:
 
 
 def module(**settings: Any) -> types.ModuleType:
-    """A stand-in for `gearshift.config.build`; `calls` has what `start` was asked."""
+    """A stand-in for `gearshift.config.build`; `calls` records the arguments of `start`."""
     stand_in: Any = types.ModuleType("gearshift.config.build")
     stand_in.calls = []
 

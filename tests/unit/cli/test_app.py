@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gearshift.cli import app as cli
+from gearshift.run import startup_interrupts
 
 COMMANDS = [
     "demo",
@@ -66,9 +67,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--help"]) == 0
-    asked = capsys.readouterr()
+    captured = capsys.readouterr()
     assert cli.run([]) == 0
-    assert capsys.readouterr() == asked
+    assert capsys.readouterr() == captured
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,43 @@ def test_only_an_import_may_make_another_error_of_ctrl_c(
         raise RuntimeError("the disk of the run is gone")
 
     monkeypatch.setattr(cli, "app", command)
-    monkeypatch.setattr(cli, "_interrupts", [2])
+    monkeypatch.setattr(startup_interrupts, "_received", [2])
     assert cli.run(["train"]) == code
     assert ("the disk of the run is gone" in capsys.readouterr().err) is not while_importing
+
+
+INTERRUPTED = """
+import os, signal, sys
+import gearshift.config.build as build
+import gearshift.cli.app as app
+
+def interrupted(*arguments, **settings):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+    except BaseException:  # as some libraries write around an optional import
+        pass
+    return original(*arguments, **settings)
+
+original, {place} = {place}, interrupted
+sys.argv = ["gearshift", "train", "clicks.yaml"]
+app.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "run_begins"), [("build.build", False), ("build.run_folder.write_config", True)]
+)
+def test_ctrl_c_during_the_start_is_not_lost(tmp_path: Path, place: str, run_begins: bool) -> None:
+    (tmp_path / "clicks.yaml").write_text(
+        "data: {synthetic: {examples: 20k}}\ntrain: {global_batch: 64, epochs: 1000}\n"
+    )
+    code = INTERRUPTED.format(place=place)
+    if run_begins:  # the signal is held back there, and nothing is raised
+        code = code.replace("        while True:\n            pass\n", "")
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 130, ended.stderr
+    assert (tmp_path / "runs").exists() is run_begins
+    assert ("was stopped and saved at step" in ended.stdout) is run_begins

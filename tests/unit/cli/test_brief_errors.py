@@ -1,4 +1,4 @@
-"""What went wrong in one line, for lists and reports; the rest is in the run's log."""
+"""One-line errors for lists and reports; the details are in the run's log."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def raised(do: object) -> BaseException:
 def test_an_error_is_one_line_with_its_place() -> None:
     assert brief(UserError("a sentence.\nAnd one more")) == "a sentence. And one more"
     assert brief(KeyError()) == "KeyError"
-    said = brief(raised(lambda: torch.zeros(2, 3) @ torch.zeros(2, 3)))
-    assert said.startswith("RuntimeError: mat1 and mat2") and "test_brief_errors.py:" in said
-    assert "\n" not in said and said.endswith("in <lambda>)")
+    message = brief(raised(lambda: torch.zeros(2, 3) @ torch.zeros(2, 3)))
+    assert message.startswith("RuntimeError: mat1 and mat2") and "test_brief_errors.py:" in message
+    assert "\n" not in message and message.endswith("in <lambda>)")
     assert len(brief(raised(lambda: int("x" * 10_000)))) < MOST_LETTERS + 100
 
 

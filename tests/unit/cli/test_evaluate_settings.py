@@ -1,4 +1,4 @@
-"""What `evaluate` and `predict` advise about labels, lines and numbers, they take."""
+"""`evaluate` and `predict` accept the settings that their advice about labels, lines and numbers names."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         measured("last", "data.group=user")
     assert str(error.value) == (
-        "data.group=user: evaluate takes data.csv, data.bad_lines, data.format and data.label, which say how the data "
-        "are read; all else is as it was in training"
+        "data.group=user: evaluate takes data.csv, data.bad_lines, data.format and data.label, which define how the "
+        "data is read; everything else is as in training"
     )
     for setting in ("data.bad_lines={skip: 1}", "data.label=click"):
         with pytest.raises(UserError, match=r"predict takes data\.csv and data\.format, which"):
@@ -72,8 +72,8 @@ def test_numbers_are_read_with_the_marks_of_training_unless_others_are_stated(
     with pytest.raises(UserError) as error:
         scores("c.csv")
     assert str(error.value) == (
-        "c.csv line 2: feature `price` is '7.212'; expected a finite number. If '.' separates thousands, say so: "
-        "data.csv={thousands: '.'}. If it is the decimal mark: data.csv={decimal: '.'}. If not: fix the line, or "
+        "c.csv line 2: feature `price` is '7.212'; expected a finite number. If '.' separates thousands, set "
+        "data.csv={thousands: '.'}. If it is the decimal mark, set data.csv={decimal: '.'}. If not: fix the line, or "
         "remove it: each example gets a score"
     )
     assert scores("c.csv", "data.csv={decimal: '.'}") == known

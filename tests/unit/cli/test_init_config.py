@@ -1,4 +1,4 @@
-"""What `init` writes is read back as the schema that was guessed, and says why beside each guess."""
+"""The config that `init` writes gives the inferred schema, with a reason for each guess."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.cli.init_config import Extent, written
+from gearshift.cli.init_config import Extent, recommended_global_batch, written
 from gearshift.config import load_config
-from gearshift.data.readers.sniff import CsvFormat
+from gearshift.config.few_steps import FEW_STEPS, SMALL_BATCH
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.schema import (
     Bag,
     Bucketized,
@@ -121,7 +122,7 @@ def test_the_model_fits_the_features(tmp_path: Path, features: tuple[Feature, ..
     assert config_of(tmp_path, Inferred(Schema(features))).model.name == model
 
 
-@pytest.mark.parametrize(("examples", "batch"), [(1000, 256), (200_000, 1024), (10**7, 4096)])
+@pytest.mark.parametrize(("examples", "batch"), [(1000, 32), (20_000, 256), (200_000, 1024), (10**7, 4096)])
 def test_small_logs_get_small_batches(tmp_path: Path, examples: int, batch: int) -> None:
     config = config_of(tmp_path, Inferred(Schema((Categorical("a"),))), extent=Extent(examples))
     assert config.train.global_batch == batch
@@ -150,3 +151,10 @@ def test_any_text_of_a_file_survives(
     config = config_of(tmp_path_factory.mktemp("init"), found, name, Extent(1000))
     assert config.schema() == schema
     assert config.name == name
+
+
+def test_the_batch_leaves_steps_enough_that_train_does_not_complain() -> None:
+    for examples in (1_000, 1_800, 3_000, 10_000, 14_300, 49_999, 60_000, 2_000_000):
+        batch = recommended_global_batch(examples)
+        assert 0.9 * examples / batch >= FEW_STEPS or batch == SMALL_BATCH
+    assert [recommended_global_batch(n) for n in (300, 20_000, 500_000, 10**7)] == [32, 256, 1024, 4096]

@@ -1,4 +1,4 @@
-"""What `init` advises, `init` takes: settings of how the data are read."""
+"""`init` accepts the settings for reading data that its advice names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path, *settings: str) -> Path:
 def test_settings_are_taken_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(run(tmp_path))
     assert (config.data.csv.decimal, config.data.csv.thousands) == (".", ",")
-    assert "if it is a decimal comma: data.csv={decimal: ','}" in capsys.readouterr().out
+    assert "if they are decimal commas: data.csv={decimal: ','}" in capsys.readouterr().out
     config = load_config(run(tmp_path, "data.csv={decimal: ','}", "data.bad_lines={skip: 7}"))
     assert (config.data.csv.decimal, config.data.csv.thousands, config.data.bad_lines.skip) == (",", None, 7)
     assert "Warning" not in capsys.readouterr().out

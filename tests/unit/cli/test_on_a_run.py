@@ -12,6 +12,7 @@ from pyarrow import csv as arrow_csv
 
 from gearshift.cli import app as cli
 from gearshift.config import load_config
+from tests.small_disk import small_disk
 
 from .conftest import Shell
 
@@ -161,8 +162,8 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(gearshift: Shell) -> None:
     (run / "checkpoints").mkdir()
     (run / "run.json").write_text((run / "run.json").read_text().replace('"done"', '"failed"', 1))
     code, _, err = gearshift("train", "--resume", str(run))
-    said = f"run {run} saved no checkpoint before it ended; start it again with gearshift train CONFIG\n"
-    assert (code, err) == (2, said)
+    sentence = f"run {run} saved no checkpoint before it ended; start it again with gearshift train CONFIG\n"
+    assert (code, err) == (2, sentence)
 
 
 def test_compare_takes_settings_and_strategies_of_ones_own(gearshift: Shell) -> None:
@@ -193,7 +194,7 @@ def test_evaluate_says_which_lines_it_left_out(gearshift: Shell) -> None:
     with_bad_lines("bad.csv")
     code, out, err = gearshift("evaluate", "last", "bad.csv")
     assert code == 0 and f" {ROWS - 2} " in out
-    assert err.startswith("2 bad lines were skipped (data.bad_lines of the config): bad.csv line ")
+    assert err.startswith("2 bad lines were skipped (allowed by data.bad_lines in the config): bad.csv line ")
     assert "bad.csv line 4: feature `price` is 'cheap'" in err and "bad.csv line 6: 3 columns" in err
     assert err.count("\n") == 1
 
@@ -206,7 +207,7 @@ def test_predict_and_compare_leave_no_line_out(gearshift: Shell) -> None:
     assert err.endswith(". Fix the line, or remove it: each example gets a score\n")
     code, _, err = gearshift("evaluate", "last", "runs/last", "bad.csv")
     assert code == 2
-    assert err.endswith(". Fix the line, or remove it: two runs are compared on the same examples\n")
+    assert err.endswith(". Fix the line, or remove it: two runs must be compared on the same examples\n")
 
 
 def test_evaluate_shows_the_weighted_rate_the_grouped_auc_and_every_task(gearshift: Shell) -> None:
@@ -229,7 +230,7 @@ def test_evaluate_shows_the_weighted_rate_the_grouped_auc_and_every_task(gearshi
             "clicks and non-clicks and count."
         )
         rows = entry["calibration_table"]
-        assert block[5] == "Calibration, for each tenth of the examples by prediction"
+        assert block[5] == "Calibration by decile of predicted probability"
         assert block[6].split() == ["predicted", "observed", "ratio", "weight"]
         assert [line.split()[-1] for line in block[7 : 7 + len(rows)]] == [
             f"{row['count']:.0f}" for row in rows
@@ -254,7 +255,7 @@ def test_evaluate_by_day_needs_the_time(gearshift: Shell) -> None:
     assert code == 0 and "gAUC" not in out
     assert err == "timeless.csv has no column `user`: it counts as missing in every example.\n"
     code, _, err = gearshift("evaluate", "last", "timeless.csv", "--by", "day", *option)
-    assert code == 2 and err.endswith("--by day: the data have no column `ts`\n")
+    assert code == 2 and err.endswith("--by day: the data has no column `ts`\n")
 
 
 def test_evaluate_is_exact_on_the_predictions(gearshift: Shell) -> None:
@@ -356,7 +357,7 @@ def test_prepare_says_once_which_lines_it_left_out(gearshift: Shell) -> None:
 def test_predict_does_not_overwrite_its_data(gearshift: Shell) -> None:
     before = Path("later.csv").read_bytes()
     code, _, err = gearshift("predict", "last", "later.csv", "-o", "later.csv")
-    assert code == 2 and "it is the data itself" in err
+    assert code == 2 and "it is the input data" in err
     assert Path("later.csv").read_bytes() == before
 
 
@@ -419,3 +420,40 @@ def test_a_missing_column_is_refused_with_the_option_or_read_as_missing(codes: S
         assert (code, err) == (0, "cut.csv has no column `device`: it counts as missing in every example.\n")
         assert out
     assert arrow_csv.read_csv("cut_scores.csv").num_rows == ROWS
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "scores.csv.gz", "scores.jsonl", "scores.parquet"])
+@pytest.mark.parametrize("harm", ["full", "read-only"])
+def test_predict_names_its_output_where_the_disk_refuses_it(
+    gearshift: Shell, tmp_path: Path, name: str, harm: str
+) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        if harm == "full":
+            disk.fill()
+        else:
+            disk.remount("ro")
+        output = disk.path / name
+        code, _, err = gearshift("predict", "last", "later.csv", "-o", str(output))
+        disk.remount("rw")
+        left = [path.name for path in disk.path.iterdir() if path.name != "filler"]
+    reason = "No space left on device" if harm == "full" else "Read-only file system"
+    assert (code, err.partition(";")[0]) == (2, f"cannot use {output}: {reason}") and left == []
+
+
+def test_init_names_its_output_where_the_disk_refuses_it(gearshift: Shell, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        disk.remount("ro")
+        output = disk.path / "shop.yaml"
+        code, _, err = gearshift("init", "later.csv", "-o", str(output))
+    assert (code, err.partition(";")[0]) == (2, f"cannot use {output}: Read-only file system")
+
+
+def test_a_time_that_is_none_is_refused(gearshift: Shell) -> None:
+    sentence = "later.csv line 2: time `price` is '{}', which is no time (the numbers looked at lie between"
+    first = Path("later.csv").read_text().splitlines()[1].split(",")[4]
+    for command in (
+        ("init", "later.csv", "--time", "price", "--force"),
+        ("train", "shop.yaml", "data.train=later.csv", "data.time=price", "checkpoint.path=other"),
+    ):
+        code, _, err = gearshift(*command)
+        assert code == 2 and sentence.format(first) in err, command

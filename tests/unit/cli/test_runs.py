@@ -82,12 +82,12 @@ def test_inspect_a_run_without_a_checkpoint(shell: Shell) -> None:
     code, out, _ = shell("inspect")
     assert code == 0
     lines = [line.split(maxsplit=1) for line in out.splitlines()]
-    said = {line[0]: line[1] for line in lines}
-    assert said["run"] == str(folder)
-    assert said["state"].startswith("stopped, started 20")
-    assert said["command"] == "gearshift train clicks.yaml"
-    assert said["figures"] == "model DeepFM  step 7  auc .7712"
-    assert said["memory"] == "1,000 embedding rows in 144 kB (144 bytes each)"
+    shown = {line[0]: line[1] for line in lines}
+    assert shown["run"] == str(folder)
+    assert shown["state"].startswith("stopped, started 20")
+    assert shown["command"] == "gearshift train clicks.yaml"
+    assert shown["figures"] == "model DeepFM  step 7  auc .7712"
+    assert shown["memory"] == "1,000 embedding rows in 144 kB (144 bytes each)"
 
 
 def test_inspect_a_config_shows_its_schema_and_all_defaults(shell: Shell) -> None:
@@ -102,6 +102,6 @@ def test_inspect_what_is_nothing_of_ours(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     assert shell("inspect", "x")[2] == "x is not a run folder (it has no run.json)\n"
     (tmp_path / "x" / "manifest.json").write_text(json.dumps({"other": 1}))
-    assert shell("inspect", "x")[2] == "x/manifest.json is not Gearshift's\n"
+    assert shell("inspect", "x")[2] == "x/manifest.json was not written by Gearshift\n"
     (tmp_path / "x" / "manifest.json").write_text("{")
     assert shell("inspect", "x")[2] == "x/manifest.json is damaged; the folder cannot be used\n"

@@ -64,7 +64,7 @@ def test_several_that_lose_theirs_are_counted(shell: Shell) -> None:
 
 def test_too_many_workers_for_the_global_batch(shell: Shell) -> None:
     out = shell("simulate", "--workers", "32", "--batch", "1024", "--strategies", "gba")[1]
-    assert "gba: 32 workers for 8 gradients per step; accuracy as with sync is claimed for at most one" in out
+    assert "gba: 32 workers for 8 gradients per step; the accuracy of sync is claimed for at most one" in out
     assert table(out)["gba"][2] == "-"  # nothing to compare with
 
 
@@ -118,19 +118,19 @@ def test_json(shell: Shell) -> None:
             "--strategies buffered_async:gradients_per_step=-1",
             "strategy `buffered_async:gradients_per_step=-1`: grad",
         ),
-        ("--strategies backup_workers:backups=8", "backup_workers: backups=8 leave none of 8 workers"),
-        ("--strategies ,", "--strategies names none; there are sync, async,"),
+        ("--strategies backup_workers:backups=8", "backup_workers: backups=8 leaves none of 8 workers"),
+        ("--strategies ,", "--strategies is empty; choose from sync, async,"),
         ("--workers 6", "sync: global_batch 8192 does not divide among 6 workers. Nearest: workers="),
         ("--workers 0", "--workers is `0`; it must be at least 1"),
-        ("--workers 2M", "--workers is `2M`; at most 1,000,000 are simulated"),
+        ("--workers 2M", "--workers is `2M`; the maximum is 1,000,000"),
         ("--workers some", "--workers is `some`; expected a whole number"),
         ("--batch 1000", "sync: global_batch 8192 does not divide among 8 workers x batch 1000."),
         ("--step-seconds 0", "--step-seconds is `0`; expected a duration"),
         ("--switch gba", "--switch `gba` is not understood; write it like 50%=gba"),
         ("--switch 150%=gba", "--switch is `150%`; a share lies between 0 and 1"),
         ("--switch soon=gba", "--switch is `soon`; expected a duration"),
-        ("--cores 0", "--cores is `0`; it must be more than 0"),
-        ("--pull-bytes 1MB", "bytes take time only on a link of known speed; add --bandwidth, such as 1GB"),
+        ("--cores 0", "--cores is `0`; it must be above 0"),
+        ("--pull-bytes 1MB", "transfer times need a link speed; add --bandwidth, such as 1GB"),
         ("--preempt all@1s", "every worker has left for good, and"),
     ],
 )
@@ -156,9 +156,9 @@ def test_auto_tells_what_it_did_and_why(shell: Shell, tmp_path: Path) -> None:
     words = ["simulate", "--slow", "3=5x@20s-60s", "--examples", "8M", "--strategies", "sync,auto:patience=4"]
     code, out, err = shell(*words, "--json", str(tmp_path / "found.json"))
     assert (code, err) == (0, "")
-    told = [line for line in out.splitlines() if line.startswith("auto:patience=4: ")]
-    assert "sync -> gba at 2" in told[0] and "worker 3 needs" in told[0] and "x as fast" in told[0]
-    assert "gba -> sync at 6" in told[1] and "equally fast again" in told[1] and len(told) == 2
+    changes = [line for line in out.splitlines() if line.startswith("auto:patience=4: ")]
+    assert "sync -> gba at 2" in changes[0] and "worker 3 needs" in changes[0] and "x as fast" in changes[0]
+    assert "gba -> sync at 6" in changes[1] and "equally fast again" in changes[1] and len(changes) == 2
     found = json.loads((tmp_path / "found.json").read_text())["strategies"][1]
     assert [change["strategy"] for change in found["automatic"]] == ["gba", "sync"]
     assert found["vs_sync"] > 1.2
@@ -175,7 +175,7 @@ def test_a_bad_setting_of_auto_is_named(shell: Shell) -> None:
     for word, said in [
         ("auto:marginn=1", "no setting `marginn`"),
         ("auto:margin=x", "margin is `x`"),
-        ("auto:margin=0", "margin is more than 0"),
+        ("auto:margin=0", "margin must be above 0"),
     ]:
         code, _, err = shell("simulate", "--strategies", word)
         assert code == 2 and said in err

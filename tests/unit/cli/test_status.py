@@ -1,4 +1,4 @@
-"""How a run is, for people and probes; and the alert rules that go with its figures."""
+"""The health of a run, for people and probes; and the alert rules for its figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gearshift.cli import app as cli
-from gearshift.run import control, prometheus
+from gearshift.run import control_server, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.control import Status
@@ -38,7 +38,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
     monkeypatch.chdir(tmp_path)
     folder, run = run_folder.create("runs", "shop"), Training()
     run_folder.set_state(folder, "running")
-    close = control.serve(folder, run)
+    close = control_server.serve(folder, run)
     yield folder, run
     close()
 
@@ -56,9 +56,13 @@ def test_a_healthy_run(
     assert "step        812, 1.0 s ago; 41,000 ex/s" in out
     assert "checkpoint  42.0 s old; 1 failed saves" in out and "workers     2 missing" in out
     assert "faults      1; restarts: shard 1; 30 steps done again, 2.0 s lost" in out
-    said = json.loads(Path("status.json").read_text())
-    assert (said["health"], said["state"], said["seconds_since_step"]) == ("healthy", "running", 1.0)
-    assert (said["checkpoint_age"], said["missing_workers"], said["restarts"]) == (42.0, 2, {"shard": 1})
+    answer = json.loads(Path("status.json").read_text())
+    assert (answer["health"], answer["state"], answer["seconds_since_step"]) == ("healthy", "running", 1.0)
+    assert (answer["checkpoint_age"], answer["missing_workers"], answer["restarts"]) == (
+        42.0,
+        2,
+        {"shard": 1},
+    )
 
 
 @pytest.mark.parametrize(("how", "code"), [("done", 0), ("failed", 5), ("stopped", 6)])

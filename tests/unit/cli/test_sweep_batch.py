@@ -46,19 +46,21 @@ def test_a_sweep_trains_recommends_and_leaves_its_files(capsys: pytest.CaptureFi
         "sweep-batch clicks.yaml model.dim=8 --batches 1x,4x --optimizers adam,lamb --seeds 2 --tolerance .5"
     )
     assert cli.run([*command.split(), "--out", "found", "--tune-share", "0.5"]) == 0
-    said = capsys.readouterr().out
-    assert "adam, lamb at global batches 128, 512." in said
-    assert "rates of lamb at 512" in said and "seed 2   adam at 512" in said
-    told = json.loads(Path("found/sweep.json").read_text())
-    assert told["largest_batch"] == {"adam": 512, "lamb": 512}
-    assert (told["config"], told["factors"], told["seeds"]) == ("clicks.yaml", [1, 4], 2) and told["finished"]
-    assert [(line["optimizer"], line["batch"], line["steps"]) for line in told["lines"]] == [
+    output = capsys.readouterr().out
+    assert "adam, lamb at global batches 128, 512." in output
+    assert "rates of lamb at 512" in output and "seed 2   adam at 512" in output
+    saved = json.loads(Path("found/sweep.json").read_text())
+    assert saved["largest_batch"] == {"adam": 512, "lamb": 512}
+    assert (saved["config"], saved["factors"], saved["seeds"]) == ("clicks.yaml", [1, 4], 2) and saved[
+        "finished"
+    ]
+    assert [(line["optimizer"], line["batch"], line["steps"]) for line in saved["lines"]] == [
         ("adam", 128, 16), ("lamb", 128, 16), ("adam", 512, 4), ("lamb", 512, 4)]  # fmt: skip
-    assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in told["lines"])
+    assert all(0.5 < line["auc"]["mean"] < 1 and line["gap"] > 0 for line in saved["lines"])
     assert Path("found/sweep.md").read_text().count("\n") == 6
-    assert all(f">{name}</text>" in Path("found/sweep.svg").read_text() for name in told["largest_batch"])
-    assert all("model.dim=8" in line["settings"] for line in told["lines"])
-    advice = next(line for line in said.splitlines() if line.startswith("Train so: gearshift train"))
+    assert all(f">{name}</text>" in Path("found/sweep.svg").read_text() for name in saved["largest_batch"])
+    assert all("model.dim=8" in line["settings"] for line in saved["lines"])
+    advice = next(line for line in output.splitlines() if line.startswith("Train it: gearshift train"))
     assert "clicks.yaml model.dim=8 train.global_batch=512" in advice
     assert not Path("runs").exists()
 
@@ -148,21 +150,23 @@ def test_validation_data_of_one_class_are_told() -> None:
     newest = sweep._valid.read(0, 100)
     clicks = Batch(0, np.ones_like(newest.labels_BT), newest.numeric_BN, newest.ids_BF)
     sweep._data = sweep._train, Dataset(MemoryExamples(clicks, sweep._train.schema))
-    with pytest.raises(UserError, match="the AUC is undefined, the validation data have one class only"):
+    with pytest.raises(
+        UserError, match="the AUC is undefined, because the validation data has only one class"
+    ):
         sweep.run(Trial("adam", 128, 1.0, 1.0, 1))
 
 
 def test_in_python() -> None:
-    told: list[str] = []
-    found = gs.sweep_batch("clicks.yaml", factors=[1], seeds=1, tune_share=0.3, tell=told.append)
+    saved: list[str] = []
+    found = gs.sweep_batch("clicks.yaml", factors=[1], seeds=1, tune_share=0.3, tell=saved.append)
     assert found.largest_batch() == {"adam": 128}
-    assert len(told) > 5 and told[-1].startswith("  seed 1")
+    assert len(saved) > 5 and saved[-1].startswith("  seed 1")
 
 
 def test_python_takes_what_the_command_takes() -> None:
     with pytest.raises(UserError, match="Did you mean `adam`"):
         gs.sweep_batch("clicks.yaml", optimizers="adm,lamb")
-    with pytest.raises(UserError, match="whole factors"):
+    with pytest.raises(UserError, match="integer factors"):
         gs.sweep_batch("clicks.yaml", factors=[1.5])  # type: ignore[list-item]
 
 
@@ -198,13 +202,14 @@ def test_what_three_seeds_leave_open_is_said_so(
     monkeypatch.setattr(BatchSweep, "_trained", trained)
     Path("sweep.json").write_text("of an earlier sweep")
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "4"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert Path("before.sweep.json").read_text() == "of an earlier sweep", (
         "set aside once, not with each line"
     )
-    assert "NOT within the tolerance after 3 of 4 seeds" in said and "NOT within the tolerance\n" in said
+    assert "NOT within the tolerance after 3 of 4 seeds" in output and "NOT within the tolerance\n" in output
     assert (
-        '"not shown" = these seeds leave it open' in said and "more would likely settle one of them" in said
+        '"not shown" = undecided with these seeds' in output
+        and "more seeds would likely settle one of them" in output
     )
     heads, *_, last = Path("sweep.md").read_text().splitlines()
     row = {head.strip(): value.strip() for head, value in zip(heads.split("|"), last.split("|"), strict=True)}
@@ -216,9 +221,9 @@ def test_what_is_no_better_than_a_coin_is_not_recommended(
 ) -> None:
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: Score(0.51, 8.0, 0.0, 0.5, 2, 1.0))
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1", "--seeds", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "Nothing is recommended: the best AUC is .5100, hardly more than chance" in said
-    assert "Train so" not in said
+    output = capsys.readouterr().out
+    assert "Nothing is recommended: the best AUC is .5100, close to chance" in output
+    assert "Train it" not in output
 
 
 def test_an_interrupt_before_the_first_line_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,11 +248,15 @@ def test_an_optimizer_that_always_diverges_is_told_so(
 ) -> None:
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2", "--seeds", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "adam at 128: AUC .5000 +- .0000, diverged with every seed" in said and "nan" not in said
-    assert "adam: largest batch none." in said and "Nothing is recommended" in said and "Train so" not in said
-    told = json.loads(Path("sweep.json").read_text())
-    assert told["recommended"] is None and [line["batch"] for line in told["lines"]] == [128]
+    output = capsys.readouterr().out
+    assert "adam at 128: AUC .5000 +- .0000, diverged with every seed" in output and "nan" not in output
+    assert (
+        "adam: largest batch none." in output
+        and "Nothing is recommended" in output
+        and "Train it" not in output
+    )
+    saved = json.loads(Path("sweep.json").read_text())
+    assert saved["recommended"] is None and [line["batch"] for line in saved["lines"]] == [128]
 
 
 def test_an_interrupt_leaves_what_is_done(
@@ -260,9 +269,9 @@ def test_an_interrupt_leaves_what_is_done(
 
     monkeypatch.setattr(BatchSweep, "_trained", trained)
     assert cli.run(["sweep-batch", "clicks.yaml", "--batches", "1,2"]) == 130
-    assert "Interrupted; what is done is in sweep.json" in capsys.readouterr().out
-    told = json.loads(Path("sweep.json").read_text())
-    assert told["largest_batch"] == {"adam": 128} and told["finished"] is False
+    assert "Interrupted; the results so far are in sweep.json" in capsys.readouterr().out
+    saved = json.loads(Path("sweep.json").read_text())
+    assert saved["largest_batch"] == {"adam": 128} and saved["finished"] is False
     assert Path("sweep.md").read_text().count("\n") == 3  # all files are of the same lines
     written = {name: Path(name).read_bytes() for name in FILES}
     monkeypatch.setattr(BatchSweep, "_trained", lambda self, trial: None)
@@ -275,33 +284,33 @@ def test_an_interrupt_leaves_what_is_done(
     ("words", "sentence"),
     [
         ("--batches 1,two", "--batches has `two`; write factors of train.global_batch, such as 1,4,16,64"),
-        ("--batches 4,1", "factors of train.global_batch that rise"),
-        ("--out clicks.yaml", "--out clicks.yaml is a file; name a folder"),
-        ("--batches 1,100", "a batch of 12,800 (100x) is more than the 2,000 training examples"),
-        ("--optimizers adam:batch_rule=linear:base_batch=64", "leave base_batch out"),
+        ("--batches 4,1", "increasing integer factors of train.global_batch"),
+        ("--out clicks.yaml", "--out clicks.yaml is a file; choose a folder"),
+        ("--batches 1,100", "a batch of 12,800 (100x) exceeds the 2,000 training examples"),
+        ("--optimizers adam:batch_rule=linear:base_batch=64", "remove base_batch"),
         ("--optimizers adm", "Did you mean `adam`"),
-        ("--optimizers adam,adam", "names each once"),
+        ("--optimizers adam,adam", "must be distinct"),
         ("--optimizers adam:row_clip", "`row_clip` is not a setting; write adam:row_clip=cowclip"),
         ("--optimizers adam:row_clip=cowclip:row_clip=cowclip", "`row_clip` is set twice"),
         ("--optimizers adam:beta9=1", "unknown key `beta9` in optimizer"),
-        ("--seeds 0", "seeds is 0; at least 1"),
+        ("--seeds 0", "seeds is 0; it must be at least 1"),
         ("--tune-share 10x", "--tune-share is `10x`: expected a share, such as 10% or 0.1"),
         ("--tune-share 0", "the share to search rates on is 0"),
         ("--tolerance -1", "the tolerance is -1"),
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
         (
             "--optimizers vr_adam train.micro_batches=4",
-            "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, and a step of sync has 4",
+            "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, but a step of sync has 4",
         ),
-        ("--optimizers vr_adam strategy=async", "and a step of async has 1"),
+        ("--optimizers vr_adam strategy=async", "but a step of async has 1"),
         ("--optimizers adam:row_trust=row_wise", "row_trust `row_wise` gives rows the trust of a vr_* rule"),
-        ("data.synthetic.days=1", "sweep-batch compares on validation data: set data.valid or data.split"),
+        ("data.synthetic.days=1", "sweep-batch needs validation data: set data.valid or data.split"),
         ("nothing.yaml", "`nothing.yaml` is not a setting"),
     ],
 )
 def test_bad_input_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sweep.json").write_text("of an earlier sweep")
     assert cli.run(["sweep-batch", "clicks.yaml", *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert sentence in output and output.count("\n") == 1
     assert Path("sweep.json").read_text() == "of an earlier sweep"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gearshift.run import catalog, ownership, ownership_files
 from gearshift.run import folder as run_folder
-from gearshift.run import ownership, ownership_files
 
 from . import fake_training
 from .conftest import Shell
@@ -45,7 +45,7 @@ def test_figures_can_go_into_the_folder_of_a_run_that_another_process_has(
 ) -> None:
     """On Ray the coordinator owns the run, and not the command that writes what its user named."""
     assert shell("train", "clicks.yaml")[0] == 0
-    real, folder = training.start, run_folder.find("last")
+    real, folder = training.start, catalog.find("last")
 
     def start(*arguments: Any, **settings: Any) -> fake_training.Run:
         run: fake_training.Run = real(*arguments, **settings)
@@ -72,8 +72,8 @@ def test_resume_takes_the_config_of_the_run(shell: Shell, training: fake_trainin
     assert shell("train", "--resume", "last", "epochs=4")[0] == 0
     config, resume, _ = training.calls[1]
     assert (config.name, config.train.epochs) == ("shop", 4)
-    assert resume == run_folder.find("last")
-    assert len(run_folder.list_runs("runs")) == 1
+    assert resume == catalog.find("last")
+    assert len(catalog.list_runs("runs")) == 1
 
 
 @pytest.mark.parametrize("more", [(), ("clicks.yaml",), ("epochs=2",)])
@@ -81,7 +81,7 @@ def test_resuming_a_run_that_went_to_its_end_says_that_nothing_is_left(
     shell: Shell, training: fake_training.types.ModuleType, more: tuple[str, ...]
 ) -> None:
     shell("train", "clicks.yaml", "epochs=3")
-    folder = run_folder.find("last")
+    folder = catalog.find("last")
     run_folder.write_json(folder / "report.json", {"auc": 0.7})
     if more == ("clicks.yaml",):
         more = ("clicks.yaml", "epochs=3")
@@ -102,7 +102,7 @@ def test_more_patience_or_a_run_that_was_stopped_goes_on(
     shell("train", "clicks.yaml", "epochs=3", "data.valid=clicks.csv")
     shell("train", "--resume", "last", "train.early_stopping={patience: 5}")
     assert len(training.calls) == 2
-    folder = run_folder.find("last")
+    folder = catalog.find("last")
     run_folder.claim(folder)
     run_folder.finish(folder, "stopped")
     shell("train", "--resume", "last")
@@ -111,7 +111,7 @@ def test_more_patience_or_a_run_that_was_stopped_goes_on(
 
 def test_init_from_names_a_run(shell: Shell, training: fake_training.types.ModuleType) -> None:
     shell("train", "clicks.yaml")
-    first = run_folder.find("last")
+    first = catalog.find("last")
     assert shell("train", "clicks.yaml", "--init-from", "last")[0] == 0
     assert training.calls[1][2] == first
 
@@ -169,7 +169,7 @@ def test_the_first_signal_stops_after_the_step_and_says_how_to_resume(
     process = start(folder)
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
-    (record,) = run_folder.list_runs(folder / "runs")
+    (record,) = catalog.list_runs(folder / "runs")
     assert process.returncode == code
     assert err == ""
     lines = out.splitlines()
@@ -198,6 +198,6 @@ def test_the_second_ctrl_c_quits_at_once(folder: Path) -> None:
     assert process.poll() is None  # it does not stop by itself
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
-    (record,) = run_folder.list_runs(folder / "runs")
+    (record,) = catalog.list_runs(folder / "runs")
     assert record.state == "failed"
     process.communicate()

@@ -1,4 +1,4 @@
-"""`gearshift watch`: what it shows of a run that lives, and of one that is over."""
+"""`gearshift watch`: the output for a live run, and for one that is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from gearshift.cli import app as cli
 from gearshift.cli import watch
 from gearshift.cli.progress import LoggedProgress
-from gearshift.run import control, process_identity
+from gearshift.run import control_server, process_identity
 from gearshift.run import folder as run_folder
 from tests.unit.run.test_control import Fake
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(watch, "progress", lambda: LoggedProgress(every=0.0))
     made = run_folder.create("runs", "shop")
-    close = control.serve(made, fake)
+    close = control_server.serve(made, fake)
     yield made
     close()
 
@@ -87,8 +87,8 @@ def test_a_run_that_is_over_is_told_in_a_sentence(folder: Path, capsys: pytest.C
     assert lines[1].startswith("done   1,000 examples in 1:01 (500 ex/s while training); 12 steps")
     run_folder.finish(folder, "failed", "loss became NaN at step 412")
     assert cli.run(["watch"]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and ": loss became NaN at step 412. Resume: " in said.err
+    captured = capsys.readouterr()
+    assert captured.out == "" and ": loss became NaN at step 412. Resume: " in captured.err
 
 
 def test_a_run_that_starts_is_waited_for(
@@ -99,7 +99,7 @@ def test_a_run_that_starts_is_waited_for(
 
     def begin() -> None:
         time.sleep(0.5)
-        close = control.serve(folder, fake)
+        close = control_server.serve(folder, fake)
         time.sleep(1)
         close()
         report(folder)

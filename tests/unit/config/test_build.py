@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from gearshift.config import Config, load_config
 from gearshift.config.build import build, make_trainer, start
 from gearshift.errors import DataWarning, UserError
 from gearshift.models.losses import LOSSES
-from gearshift.run import control, ownership
+from gearshift.run import control_server, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
 
@@ -113,7 +114,7 @@ def test_a_run_that_cannot_start_has_failed_and_is_free(
 
     monkeypatch.setattr(run_folder, "write_text", full)
     if breaks == "control":
-        monkeypatch.setattr(control, "serve", lambda *_: full(Path("control"), ""))
+        monkeypatch.setattr(control_server, "serve", lambda *_: full(Path("control"), ""))
     with pytest.raises(OSError, match="No space"):
         start(configured(tmp_path), command="test")
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if not path.is_symlink())
@@ -145,12 +146,15 @@ def test_the_header_says_what_a_batch_rule_did(tmp_path: Path) -> None:
 
 def test_a_batch_that_leaves_no_steps_is_told(tmp_path: Path) -> None:
     headers = []
-    for batch in (2, 100_000):  # one after the other: each writes the same log before it starts
+    for batch in (2, 100_000, 32):  # one after the other: each writes the same log before it starts
         run = start(configured(tmp_path, settings=[f"global_batch={batch}"]))
         run.wait(120)
         headers.append(run.header)
     told = [[line for line in header if line.startswith("Steps")] for header in headers]
-    assert told == [[], ["Steps  only about 1 in all, too few to learn much: lower train.global_batch"]]
+    assert told[:2] == [[], ["Steps  only about 1 in all, too few to learn much: lower train.global_batch"]]
+    assert re.fullmatch(
+        r"Steps  only about \d+ in all: there are few examples; raise train.epochs", told[2][0]
+    )
 
 
 def test_the_loss_of_the_config_is_that_of_the_trainer(
@@ -234,7 +238,7 @@ def test_a_run_that_was_taken_over_while_a_write_is_retried_does_not_write_it(
     link = run.folder / "checkpoints" / "best"
     before = link.readlink()
     with pytest.raises(ownership.Fenced):
-        run.saver.link("best", run.folder / "checkpoints" / "step-1")
+        run.parts.saving.saver.link("best", run.folder / "checkpoints" / "step-1")
     assert link.readlink() == before
     mine = ownership.held(run.folder)
     assert mine is not None

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gearshift.config.document import dump, dump_flow, parse, resolve
-from gearshift.config.units import parse_text
 from gearshift.errors import UserError
+from gearshift.settings.units import parse_text
 
 
 def read(text: str) -> Any:

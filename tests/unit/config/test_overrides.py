@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gearshift.config import config_from, document
 from gearshift.config.overrides import parse_override, parse_value
 from gearshift.config.tree import Config
-from gearshift.config.units import parse_text
+from gearshift.settings.units import parse_text
 
 from .conftest import SHOP, Complain, Load
 

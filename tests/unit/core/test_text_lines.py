@@ -1,4 +1,4 @@
-"""Records, columns and line numbers, whatever is quoted and wherever a buffer ends."""
+"""Records, columns and line numbers, with any quoting and any buffer boundary."""
 
 from __future__ import annotations
 

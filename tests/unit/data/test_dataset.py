@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.data import dataset as dataset_module
+from gearshift.data import reading_order
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema
@@ -63,9 +63,9 @@ def test_a_shuffle_is_a_permutation_that_depends_on_seed_and_epoch(
     log: Path, in_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr(dataset_module, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(dataset_module, "BLOCK_EXAMPLES", 64)
-        monkeypatch.setattr(dataset_module, "BLOCKS_MIXED", 3)
+        monkeypatch.setattr(reading_order, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(reading_order, "BLOCK_EXAMPLES", 64)
+        monkeypatch.setattr(reading_order, "BLOCKS_MIXED", 3)
 
     def order(seed: int, epoch: int, size: int = 100, start: int = 0) -> list[float]:
         batches = read(log, SCHEMA).batches(size, start=start, shuffle=(seed, epoch))
@@ -126,9 +126,9 @@ def test_a_range_of_a_shuffled_epoch_can_be_read_again(
     log: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if kind != "memory":
-        monkeypatch.setattr(dataset_module, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(dataset_module, "BLOCK_EXAMPLES", 64)
-        monkeypatch.setattr(dataset_module, "BLOCKS_MIXED", 3)
+        monkeypatch.setattr(reading_order, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(reading_order, "BLOCK_EXAMPLES", 64)
+        monkeypatch.setattr(reading_order, "BLOCKS_MIXED", 3)
     path = log
     if kind == "compressed":
         path = tmp_path / "clicks.csv.gz"

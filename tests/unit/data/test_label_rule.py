@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gearshift.config import config_from
+from gearshift.config import config_from, load_config
+from gearshift.config.build import datasets
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import infer, infer_schema
 from gearshift.data.label_rule import Positive, literal, parse_positive, threshold_of
@@ -66,6 +67,26 @@ def test_libfm_ratings(tmp_path: Path) -> None:
     assert labels(path, rule) == [1, 0, 1, 0]
 
 
+def test_libfm_labels_that_need_a_rule_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("good", "1 1:1 7:1\n-1 2:1 8:1\n"), ("ratings", "1 1:1 7:1\n5 2:1 8:1\n")):
+        (tmp_path / f"{name}.libfm").write_text(text)
+    assert read(tmp_path / "good.libfm").read(0, 9).labels_BT[:, 0].tolist() == [1, 0]
+    with pytest.raises(
+        UserError, match=r"ratings.libfm line 2: the label is 5, and libfm's labels are 0 and 1, or"
+    ):
+        read(tmp_path / "ratings.libfm")
+    with pytest.raises(UserError, match="the label is 5"):
+        read(tmp_path)
+    read(tmp_path / "ratings.libfm", labelled=False)
+    text = (
+        "data: {train: ratings.libfm, format: libfm, label: {column: label, positive: '>= 4'}}\nmodel: lr\n"
+    )
+    (tmp_path / "stated.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    stated = datasets(load_config(tmp_path / "stated.yaml")).train
+    assert stated.read(0, 9).labels_BT[:, 0].tolist() == [0, 1]
+
+
 def test_a_schema_survives_json() -> None:
     for positive in ("> 0", ("click", "buy"), "yes", None):
         rule = schema(positive)
@@ -103,10 +124,10 @@ def test_rules_in_a_config() -> None:
     for positive in ("> 0", ["2", "5"], "yes"):
         values = {"data": {"label": {"column": "clicks", "positive": positive}}, "features": features}
         config = config_from(values)
-        found = config.schema()
-        assert found is not None
-        assert found.labels == (Label("clicks", parse_positive(positive)),)
-        assert config_from(config.values()).schema() == found
+        inferred = config.schema()
+        assert inferred is not None
+        assert inferred.labels == (Label("clicks", parse_positive(positive)),)
+        assert config_from(config.values()).schema() == inferred
     with pytest.raises(UserError, match=r"positive is `=> 4`; write >, >=, < or <="):
         config_from({"data": {"label": {"column": "a", "positive": "=> 4"}}, "features": features})
 
@@ -117,7 +138,8 @@ def test_rules_in_a_config() -> None:
         (
             "2",
             None,
-            'If these are counts, say which mean a click: data.label={column: clicks, positive: "> 0"}. If not: fix',
+            "If these are counts, set which of them mean a click: "
+            'data.label={column: clicks, positive: "> 0"}. If not: fix',
         ),
         ("", "> 0", "label `clicks` is missing; expected a number for `positive: > 0`"),
         ("many", "> 0", "label `clicks` is 'many'; expected a number for `positive: > 0`. Fix the line"),
@@ -164,10 +186,10 @@ def column(name: str, values: list[object]) -> pa.Table:
     ],
 )
 def test_init_proposes_a_rule(name: str, values: list[object], positive: Positive, why: str) -> None:
-    found = infer(column(name, values), label=name)
-    assert found.schema.labels == (Label(name, positive),)
-    assert why in next(guess.why for guess in found.guesses if guess.role == "label")
-    assert f"another rule: --label {name} --positive RULE" in found.warnings[0]
+    inferred = infer(column(name, values), label=name)
+    assert inferred.schema.labels == (Label(name, positive),)
+    assert why in next(guess.why for guess in inferred.guesses if guess.role == "label")
+    assert f"another rule: --label {name} --positive RULE" in inferred.warnings[0]
 
 
 def test_click_counts_are_the_label_without_being_named() -> None:
@@ -185,24 +207,24 @@ def test_rare_counts_are_no_slips() -> None:
 
 def test_the_users_own_rule() -> None:
     table = column("clicks", [0, 0, 1, 2, 5])
-    found = infer(table, label="clicks", positive=">= 2")
-    assert found.schema.labels == (Label("clicks", ">= 2"),)
-    assert found.warnings == ()
-    with pytest.raises(UserError, match="name it with --label"):
+    inferred = infer(table, label="clicks", positive=">= 2")
+    assert inferred.schema.labels == (Label("clicks", ">= 2"),)
+    assert inferred.warnings == ()
+    with pytest.raises(UserError, match="set --label"):
         infer(table, positive=">= 2")
-    with pytest.raises(UserError, match=r"no example looked at is a click: label `clicks` has 0, 1, 2, 5"):
+    with pytest.raises(UserError, match=r"no sampled example is a click: label `clicks` has 0, 1, 2, 5"):
         infer(table, label="clicks", positive="> 9")
 
 
 def test_without_a_hint_the_user_is_asked() -> None:
-    with pytest.raises(UserError, match=r"label `kind` has 3 values .* Name them: --positive RULE"):
+    with pytest.raises(UserError, match=r"label `kind` has 3 values .* Set --positive RULE"):
         infer(column("kind", ["a", "b", "c"]), label="kind")
-    with pytest.raises(UserError, match="which is no number to compare with '> 0'"):
+    with pytest.raises(UserError, match="which cannot be compared with '> 0'"):
         infer(column("kind", ["a", "b", "c"]), label="kind", positive="> 0")
 
 
 def test_a_leak_is_found_by_the_rule() -> None:
     clicks = np.random.default_rng(1).poisson(0.6, 4000)
     table = pa.table({"clicks": clicks, "paid": np.where(clicks > 0, "yes", "no"), "site": clicks % 1})
-    found = infer(table, label="clicks")
-    assert "give the label away" in next(g.why for g in found.guesses if g.column == "paid")
+    inferred = infer(table, label="clicks")
+    assert "give the label away" in next(g.why for g in inferred.guesses if g.column == "paid")

@@ -1,4 +1,4 @@
-"""The marks in numbers are those of the training data wherever the model goes; stated ones go before them."""
+"""A model reads all data with the number marks of its training data; explicit settings take precedence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_other_data_take_the_marks_of_the_training_data(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is guessed, so there is nothing in doubt
         assert prices(read(other, train.schema)) == pytest.approx([7.212, 12])
-    with pytest.warns(match="three digits behind every comma"):
+    with pytest.warns(match="three digits after every comma"):
         alone = read(other, SCHEMA)
     assert prices(alone) == [7212, 12000]
     assert prices(alone.fitted(train)) == pytest.approx([7.212, 12])

@@ -1,4 +1,4 @@
-"""Files whose examples stand together by user, item or label; and logs in the order of time, which do not."""
+"""Files grouped by user, item or label are detected; logs in time order are not."""
 
 from __future__ import annotations
 

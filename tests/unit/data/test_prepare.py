@@ -85,11 +85,11 @@ def test_prepared_equals_raw_bit_for_bit(
 
 def test_a_schema_may_take_part_of_what_was_prepared(raw: Dataset, tmp_path: Path) -> None:
     prepare(raw, tmp_path / "ready")
-    asked = Schema((Categorical("user", dim=32), Numeric("price", "log1p", "mean")), (Label("click"),))
-    batch = read(tmp_path / "ready", asked).read(0, 50)
+    requested = Schema((Categorical("user", dim=32), Numeric("price", "log1p", "mean")), (Label("click"),))
+    batch = read(tmp_path / "ready", requested).read(0, 50)
     assert batch.ids_BF.shape == (50, 1)
     assert batch.numeric_BN.shape == (50, 1)
-    fitted = read(tmp_path / "ready", asked).schema.features[1]
+    fitted = read(tmp_path / "ready", requested).schema.features[1]
     assert isinstance(fitted, Numeric)
     assert fitted.fit is not None
 
@@ -97,7 +97,7 @@ def test_a_schema_may_take_part_of_what_was_prepared(raw: Dataset, tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"features": (Numeric("price", "none"),)}, "feature `price` was prepared with other settings"),
+        ({"features": (Numeric("price", "none"),)}, "feature `price` was prepared with different settings"),
         ({"features": (Categorical("city"),)}, "feature `city` is not in it"),
         ({"keep": ("city",)}, "column `city` is not in it"),
         ({"labels": (Label("like", task="like"),)}, "column `like` is not in it"),

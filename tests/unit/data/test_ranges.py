@@ -1,4 +1,4 @@
-"""Ranges of examples, as workers lease them: the right ones, whatever lies between, and no more than need be."""
+"""Ranges of examples, as workers lease them: correct for any gaps, and without reading more than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that are written differently than in training are told, and columns that only have new values are not."""
+"""Columns that are written differently than in training are reported; columns with only new values are not."""
 
 import datetime as dt
 import random

@@ -102,7 +102,7 @@ def test_what_a_split_needs(log: Path) -> None:
     for wrong in ({"time": "2026-11-08"}, {"valid": "1d"}):
         with pytest.raises(UserError, match=r"needs data\.time"):
             timeless.split(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="is not a moment"):
+    with pytest.raises(UserError, match="is not a date or time"):
         read(log, SCHEMA).split(time="tomorrow")
     with pytest.raises(UserError, match="has no column `usr`"):
         read(log, SCHEMA).split(hash="usr", valid=0.1)
@@ -227,7 +227,7 @@ def test_the_range_of_compressed_files(tmp_path: Path) -> None:
 
 
 def test_a_range_is_never_reversed(tmp_path: Path) -> None:
-    """In a log without order, a part may lie beyond what the ends of the file show."""
+    """In an unordered log, a part may lie outside the range at the ends of the file."""
     days = [*([0] * 15_000), *([30] * 3_000), *([1] * 15_000)]
     text = "click,item,n,ts\n" + "".join(
         f"1,u{i % 50},{i},{START + day * DAY}\n" for i, day in enumerate(days)

@@ -1,4 +1,4 @@
-"""A cut under load: what it shows is the store between two pushes, whatever happens while it is read."""
+"""A cut under load: it has the state between two pushes, whatever happens while it is read."""
 
 from __future__ import annotations
 

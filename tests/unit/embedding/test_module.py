@@ -1,4 +1,4 @@
-"""The row store as a module: rows move in `backward`, nothing is born in `eval`, the state goes along."""
+"""The row store as a module: `backward` updates rows, `eval` creates none, and the state is saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random histories of one store, step by step beside a plain dict of rows: equal bit for bit, also in cuts.
+"""Random operations on a store equal those on a plain dict of rows, bit for bit, including cuts.
 
 A cut may stay open over many steps, be read partition by partition between pushes, or be closed unread; what
 it shows must be the dict as it was when the cut was taken.

@@ -11,15 +11,17 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.shadow_threads import LiveReplicas, LocalCentre, LocalMean, PauseGate
+from gearshift.engine.live_replicas import LiveReplicas, PauseGate
+from gearshift.engine.shadow_threads import LocalCentre, LocalMean
 from gearshift.optim.first_order import SGD
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import AppliedPush, Push
 from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.parameters.server import Server
 from gearshift.sync.exchange import Choices
 from gearshift.sync.registry import REPLICATED, make_strategy
 from gearshift.sync.replicated import choices_of
+from tests.flat_trainer import flat_trainer
 
 WAIT = 60.0  # seconds after which a test gives up
 
@@ -147,7 +149,7 @@ def test_trainers_with_once_and_three_times_the_data_end_without_a_hang(name: st
             both.flat(worker)
             both.step(worker, 100 * worker + lease, push(), lr_scale=1.0)
             threading.Event().wait(0.002)
-        both.idle(worker)
+        both.replicas.idle(worker)
 
     joined(in_threads(lambda: train(0, 20), lambda: train(1, 60)))
     counts = both.replicas.counts
@@ -187,7 +189,7 @@ def test_a_trainer_whose_exchange_fails_is_out_and_the_others_go_on() -> None:
 
 def test_after_a_fold_the_gradient_in_flight_goes_to_the_servers_as_it_is() -> None:
     both = live("easgd")
-    assert both.step(0, 1, push(), lr_scale=1.0).applied
+    assert isinstance(both.step(0, 1, push(), lr_scale=1.0), AppliedPush)
     both.fold()
     late = push()
     assert both.step(0, 2, late, lr_scale=1.0) is late and both.flat(0) is None
@@ -223,8 +225,9 @@ def model() -> torch.nn.Module:
 def fit(path: Path, strategy: object, workers: int = 4, examples: int = 2400, **more: object) -> gs.Result:
     made = {"optimizer": gs.Adam(lr=0.01), "embeddings": gs.RowAdam(), "global_batch": 80, **more}
     policy = gs.CheckpointPolicy(None, path=path)
-    trainer = gs.Trainer(workers=workers, strategy=strategy, checkpoint=policy, **made)  # type: ignore[arg-type]
-    return trainer.fit(model(), data(examples))
+    callbacks = made.pop("callbacks", ())
+    trainer = flat_trainer(workers=workers, strategy=strategy, checkpoint=policy, **made)
+    return trainer.fit(model(), data(examples), callbacks=callbacks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["easgd", "bmuf", "model_averaging"])
@@ -306,7 +309,7 @@ def test_a_live_run_goes_through_all_kinds_and_loses_nothing(tmp_path: Path) -> 
 
         def on_step(self, run: gs.Run) -> None:
             if ways and run.status().step % 25 == 12:
-                run.training.ask_switch(ways.pop(0), {})
+                run.training.requests.request_switch(ways.pop(0), {})
 
         def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
             self.seen.append(switch.strategy)

@@ -11,8 +11,10 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.run.saving import Saving
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.training.timing import Every
+from tests.flat_trainer import flat_trainer
 
 STEP = 20
 
@@ -62,11 +64,11 @@ def test_a_snapshot_equals_the_cut_on_other_shards_and_workers(
         "checkpoint": gs.CheckpointPolicy(Every(steps=STEP), keep=99, path=tmp_path),
     }
     watch = Watch()
-    run = gs.Trainer(workers=4, shards=shards[0], callbacks=[watch], **made).start(model(), data())
+    run = flat_trainer(workers=4, shards=shards[0], **made).start(model(), data(), callbacks=[watch])
     assert run.wait(120).report["examples"] == 6000
     folder = run.folder
     saved = Checkpoint.open(folder / "checkpoints" / f"step-{STEP}")
-    learner = gs.Trainer(workers=4, shards=shards[1], **made).prepare(model(), data()).training.learner
+    learner = flat_trainer(workers=4, shards=shards[1], **made).prepare(model(), data()).training.learner
     learner.restore(saved)
     restored = state(learner)
     assert restored.keys() == watch.cut.keys()
@@ -83,13 +85,14 @@ def test_a_snapshot_of_replicas_has_what_its_accounts_say(
     tmp_path: Path, strategy: str, shards: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is taken when every step that a worker made is accounted for: a few steps later than it was due."""
-    cuts, save = {}, gs.Run._save
+    cuts, save = {}, Saving.save
 
-    def watched(run: gs.Run, *, best: bool) -> None:
-        cuts[run.training.step] = state(run.training.learner), run.training.progress.applied
-        save(run, best=best)
+    def watched(saving: Saving, *, best: bool) -> None:
+        training = saving.training
+        cuts[training.step] = state(training.learner), training.progress.applied
+        save(saving, best=best)
 
-    monkeypatch.setattr(gs.Run, "_save", watched)
+    monkeypatch.setattr(Saving, "save", watched)
     made = {
         "strategy": strategy,
         "global_batch": 60,
@@ -97,13 +100,13 @@ def test_a_snapshot_of_replicas_has_what_its_accounts_say(
         "embeddings": gs.RowAdam(),
         "checkpoint": gs.CheckpointPolicy(Every(steps=STEP), keep=99, path=tmp_path),
     }
-    run = gs.Trainer(workers=4, shards=shards[0], **made).start(model(), data())
+    run = flat_trainer(workers=4, shards=shards[0], **made).start(model(), data())
     assert run.wait(120).report["examples"] == 6000
     first = min(cuts)
     assert STEP <= first <= STEP + 4
     cut, applied = cuts[first]
     saved = Checkpoint.open(run.folder / "checkpoints" / f"step-{first}")
-    learner = gs.Trainer(workers=4, shards=shards[1], **made).prepare(model(), data()).training.learner
+    learner = flat_trainer(workers=4, shards=shards[1], **made).prepare(model(), data()).training.learner
     learner.restore(saved)
     restored = state(learner)
     for name, values in cut.items():

@@ -27,6 +27,7 @@ from gearshift.sync.strategy import Step
 from gearshift.training.engine import NotFinite
 from gearshift.training.plan import PlannedSwitch
 from gearshift.training.timing import Every, When
+from tests.flat_trainer import flat_trainer
 
 
 def data(size: int = 2000, seed: int = 0) -> gs.Dataset:
@@ -42,7 +43,7 @@ def trainer(path: Path, **more) -> gs.Trainer:
     }
     if more.get("strategy") == "k_step_adam":
         settings["optimizer"] = gs.Adam(lr=0.01)
-    return gs.Trainer(**(settings | more))
+    return flat_trainer(**settings | more)
 
 
 def model(**more) -> nn.Module:
@@ -111,14 +112,14 @@ def test_a_switch_in_a_live_run_loses_nothing(tmp_path: Path) -> None:
 
         def on_step(self, run: gs.Run) -> None:
             if ways and run.status().step % 10 == 5:
-                run.training.ask_switch(ways.pop(0), {})
+                run.training.requests.request_switch(ways.pop(0), {})
 
         def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
             self.seen.append(switch.strategy)
 
     asked, switcher = list(ways), Switcher()
-    one = trainer(tmp_path, global_batch=60, workers=4, callbacks=[switcher])
-    result = one.fit(model(), data(20_000))
+    one = trainer(tmp_path, global_batch=60, workers=4)
+    result = one.fit(model(), data(20_000), callbacks=[switcher])
     assert switcher.seen == asked
     assert result.report["examples"] == 20_000 and result.report["strategy"] == "sync"
 
@@ -143,7 +144,7 @@ def test_a_switch_moves_no_parameter(tmp_path: Path) -> None:
         def on_step(self, run: gs.Run) -> None:
             self.after = _state(run)
             if run.status().step == 7:
-                run.training.ask_switch("gba", {})
+                run.training.requests.request_switch("gba", {})
 
         def on_switch(self, run: gs.Run, switch: gs.Switch) -> None:
             seen.append((self.after, _state(run)))
@@ -153,7 +154,7 @@ def test_a_switch_moves_no_parameter(tmp_path: Path) -> None:
         return [*weights(run), *(value.numpy().copy() for value in state.values())]
 
     settings = {"optimizer": gs.Adam(), "embeddings": gs.RowAdam(), "workers": 3, "global_batch": 60}
-    trainer(tmp_path, callbacks=[Watch()], **settings).fit(model(), data())
+    trainer(tmp_path, **settings).fit(model(), data(), callbacks=[Watch()])
     (before, after), *others = seen
     assert not others
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -167,7 +168,7 @@ def test_a_stopped_run_goes_on_with_what_it_had_begun(tmp_path: Path, strategy: 
                 run.stop()
 
     made = {"workers": 4, "strategy": strategy, "global_batch": 60}
-    folder = trainer(tmp_path, callbacks=[StopAt()], **made).fit(model(), data()).folder
+    folder = trainer(tmp_path, **made).fit(model(), data(), callbacks=[StopAt()]).folder
     facts = Checkpoint.open((folder / "checkpoints" / "last").resolve()).facts["progress"]
     begun = sum(count for _, count in facts["open"])
     assert facts["examples"] + begun == facts["position"] < 2000
@@ -248,8 +249,8 @@ def test_auto_goes_to_gba_for_a_slow_worker_and_back(tmp_path: Path) -> None:
             seen.append(switch.strategy)
 
     auto = {"name": "auto", "patience": 3, "window": 4}
-    made = trainer(tmp_path, workers=4, strategy=auto, inject=cluster, callbacks=[Watch()])
-    report = made.fit(model(), data(20_000)).report
+    made = trainer(tmp_path, workers=4, strategy=auto, inject=cluster)
+    report = made.fit(model(), data(20_000), callbacks=[Watch()]).report
     assert seen[:2] == ["gba", "sync"]
     assert report["examples"] == 20_000 and report["injected"]["possible"] > 0
     assert report["automatic"][0].startswith("the change to gba at step ")
@@ -267,7 +268,7 @@ class SaveAndStopAt(gs.Callback):
 def test_a_planned_switch_that_is_on_its_way_is_made_after_a_resume(tmp_path: Path) -> None:
     planned = (PlannedSwitch(When(examples=7 * 60), "gba"),)
     made = {"workers": 3, "global_batch": 60, "strategy": {"name": "sync", "switch": planned}}
-    folder = trainer(tmp_path, callbacks=[SaveAndStopAt(7)], **made).fit(model(), data()).folder
+    folder = trainer(tmp_path, **made).fit(model(), data(), callbacks=[SaveAndStopAt(7)]).folder
     assert trainer(tmp_path, **made).fit(model(), data(), resume=folder).report["strategy"] == "gba"
 
 
@@ -296,7 +297,7 @@ def test_a_run_that_was_switched_resumes_as_it_was(tmp_path: Path) -> None:
             super().on_step(run)
 
     made = {"workers": 3, "strategy": "gba"}
-    folder = trainer(tmp_path, callbacks=[Switcher(9)], **made).fit(model(), data()).folder
+    folder = trainer(tmp_path, **made).fit(model(), data(), callbacks=[Switcher(9)]).folder
     report = trainer(tmp_path, **made).fit(model(), data(), resume=folder).report
     assert report["strategy"] == "sync" and report["examples"] == 2000
 
@@ -310,9 +311,9 @@ def test_auto_is_on_after_a_resume_only_if_it_was_before(tmp_path: Path) -> None
 
     made = {"workers": 2, "strategy": "auto"}
     for callback, expected in ((SaveAndStopAt(6), True), (ToSync(6), False)):
-        folder = trainer(tmp_path, callbacks=[callback], **made).fit(model(), data()).folder
+        folder = trainer(tmp_path, **made).fit(model(), data(), callbacks=[callback]).folder
         run = trainer(tmp_path, **made).start(model(), data(), resume=folder)
-        assert (run.training.automatic is not None) == expected
+        assert (run.training.active_strategy.automatic is not None) == expected
         run.wait(60)
 
 
@@ -325,7 +326,7 @@ def test_a_refused_request_leaves_auto_as_it_was(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             run.switch(**refused)
-    assert run.training.automatic is not None
+    assert run.training.active_strategy.automatic is not None
     run.wait(60)
 
 
@@ -334,7 +335,7 @@ def test_a_callback_is_told_not_to_wait_for_its_own_switch(tmp_path: Path) -> No
         def on_step(self, run: gs.Run) -> None:
             run.switch("gba")
 
-    run = trainer(tmp_path, workers=2, callbacks=[Waits()]).start(model(), data())
+    run = trainer(tmp_path, workers=2).start(model(), data(), callbacks=[Waits()])
     with pytest.raises(UserError, match=r"call run\.ask_switch"):
         run.wait(60)
 
@@ -342,9 +343,9 @@ def test_a_callback_is_told_not_to_wait_for_its_own_switch(tmp_path: Path) -> No
 def test_fewer_workers_after_a_resume_train_what_more_had_begun(tmp_path: Path) -> None:
     """Saved again before all of it was given out: nothing is lost and nothing trained twice."""
     made = {"strategy": "gba", "global_batch": 80, "batch": 10}
-    folder = trainer(tmp_path, workers=8, callbacks=[SaveAndStopAt(3)], **made).fit(model(), data()).folder
-    again = trainer(tmp_path, workers=1, callbacks=[SaveAndStopAt(4)], **made)
-    again.fit(model(), data(), resume=folder)
+    folder = trainer(tmp_path, workers=8, **made).fit(model(), data(), callbacks=[SaveAndStopAt(3)]).folder
+    again = trainer(tmp_path, workers=1, **made)
+    again.fit(model(), data(), resume=folder, callbacks=[SaveAndStopAt(4)])
     report = trainer(tmp_path, workers=2, **made).fit(model(), data(), resume=folder).report
     assert report["examples"] == 2000 == report["progressive"]["examples"]
 
@@ -401,9 +402,9 @@ def test_a_strategy_of_ones_own_is_switched_to_and_resumed(tmp_path: Path) -> No
                 run.ask_switch(own, gradients_per_step=2)
             super().on_step(run)
 
-    folder = trainer(tmp_path, workers=2, callbacks=[ToOwn(9)]).fit(model(), data()).folder
+    folder = trainer(tmp_path, workers=2).fit(model(), data(), callbacks=[ToOwn(9)]).folder
     run = trainer(tmp_path, workers=2).start(model(), data(), resume=folder)
-    assert run.training.strategy_name == own and run.training.strategy.gradients_per_step == 2
+    assert run.training.active_strategy.name == own and run.training.strategy.gradients_per_step == 2
     assert run.wait(60).report["examples"] == 2000
 
 
@@ -431,9 +432,10 @@ def test_workers_join_and_leave_a_live_run(tmp_path: Path, strategy: str) -> Non
             if workers := sizes.pop(run.status().step, None):
                 run.ask_resize(workers)
 
-    made = {"strategy": strategy, "global_batch": 60, "batch": 20, "callbacks": [Resizer()]}
+    made = {"strategy": strategy, "global_batch": 60, "batch": 20}
     begun_with = 4 if strategy == "backup_workers" else 1
-    report = trainer(tmp_path, workers=begun_with, **made).fit(model(), data(9000)).report
+    whole = trainer(tmp_path, workers=begun_with, **made)
+    report = whole.fit(model(), data(9000), callbacks=[Resizer()]).report
     assert not sizes and report["workers"] == 1 and report["examples"] == 9000
     if strategy not in ("async", "bounded_staleness", "backup_workers", *REPLICATED):
         assert report["global_steps"] == 150
@@ -454,7 +456,7 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     slow = trainer(tmp_path, workers=2, inject=ClusterModel(2, Compute(per_batch=0.001)))
     paced = slow.start(model(), data(400))
     with pytest.raises(UserError, match="slowness is injected"):
-        paced.training.ask_resize(3)
+        paced.training.requests.request_resize(3)
     paced.wait(120)
 
 
@@ -465,8 +467,7 @@ def test_more_workers_get_smaller_batches_so_that_all_can_work(tmp_path: Path, s
             if run.status().step == 5:
                 run.ask_resize(4)
 
-    made = {"strategy": strategy, "callbacks": [Resizer()]}
-    run = trainer(tmp_path, **made).start(model(), data(8000))
+    run = trainer(tmp_path, strategy=strategy).start(model(), data(8000), callbacks=[Resizer()])
     report = run.wait(60).report
     assert run.training.strategy.batch == 20 and report["global_steps"] == 100
     assert report["applied"] > 300, "most batches are a fourth of a step"
@@ -502,8 +503,8 @@ def test_a_resize_counts_those_who_work(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_epoch, "PATIENCE", 3.0)  # a loaded machine is no hang
-        made = {"workers": 3, "strategy": "gba", "global_batch": 60, "batch": 20, "callbacks": [Resizer()]}
-        report = trainer(tmp_path, **made).fit(Hangs(), data(12_000)).report
+        made = {"workers": 3, "strategy": "gba", "global_batch": 60, "batch": 20}
+        report = trainer(tmp_path, **made).fit(Hangs(), data(12_000), callbacks=[Resizer()]).report
     assert report["examples"] == 12_000
     assert {"0", "2", "3", "4"} <= report["examples_by_worker"].keys()
 
@@ -606,10 +607,10 @@ def test_a_resume_with_another_strategy_takes_it(tmp_path: Path) -> None:
             if run.status().step == 5:
                 run.stop()
 
-    folder = trainer(tmp_path, workers=2, callbacks=[StopAt()]).fit(model(), data()).folder
+    folder = trainer(tmp_path, workers=2).fit(model(), data(), callbacks=[StopAt()]).folder
     run = trainer(tmp_path, workers=2, strategy="gba").start(model(), data(), resume=folder)
     assert run.wait(60).report["strategy"] == "gba"
-    assert "goes on with gba, as asked; the run had sync" in run.messages
+    assert "continues with gba, as requested; the run had sync" in run.messages
 
 
 class _ResizeThenStop(gs.Callback):
@@ -621,14 +622,14 @@ class _ResizeThenStop(gs.Callback):
 
 
 def test_a_resized_run_goes_on_with_as_many_workers(tmp_path: Path) -> None:
-    stopped = trainer(tmp_path, workers=2, callbacks=[_ResizeThenStop()]).fit(model(), data())
+    stopped = trainer(tmp_path, workers=2).fit(model(), data(), callbacks=[_ResizeThenStop()])
     assert stopped.report["workers"] == 4
     again = trainer(tmp_path, workers=2).fit(model(), data(), resume=stopped.folder)
     assert again.report["workers"] == 4
 
 
 def test_whoever_resumes_with_another_number_of_workers_gets_it(tmp_path: Path) -> None:
-    stopped = trainer(tmp_path, workers=2, callbacks=[_ResizeThenStop()]).fit(model(), data())
+    stopped = trainer(tmp_path, workers=2).fit(model(), data(), callbacks=[_ResizeThenStop()])
     assert trainer(tmp_path, workers=1).fit(model(), data(), resume=stopped.folder).report["workers"] == 1
 
 
@@ -639,16 +640,16 @@ def test_a_resumed_bmuf_run_keeps_its_momentum(tmp_path: Path) -> None:
                 run.stop()
 
     bmuf = {"workers": 2, "strategy": {"name": "bmuf", "exchange": {"every": 2}, "momentum": 0.9}}
-    stopped = trainer(tmp_path, callbacks=[StopAfter()], **bmuf).fit(model(), data())
+    stopped = trainer(tmp_path, **bmuf).fit(model(), data(), callbacks=[StopAfter()])
     saved = Checkpoint.open((stopped.folder / "checkpoints" / "last").resolve())
     velocity = saved.arrays("replicas")["velocity"]
     assert np.abs(velocity).max() > 0
     run = trainer(tmp_path, **bmuf).prepare(model(), data(), resume=stopped.folder)
-    observer = SimpleNamespace(began=lambda: None, tell=print)
+    observer = SimpleNamespace(began=lambda first_lease: None, notify=print)
     epoch = LocalEpoch(run.training, observer)
     with closing(epoch.batches), closing(epoch.shards):
         assert epoch.replicas.live is not None
-        begun = epoch.replicas.live.replicas.global_step
+        begun = epoch.replicas.live.replicas.common.global_step
         np.testing.assert_array_equal(begun.velocity.numpy(), velocity)
         np.testing.assert_array_equal(begun.target.numpy(), run.training.learner.server.flat.numpy())
 

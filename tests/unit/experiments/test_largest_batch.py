@@ -1,4 +1,4 @@
-"""The search of rates, and what is said of batches, on trainings whose outcome is a formula."""
+"""The search for rates and the verdict about batches, with trainings whose outcome is a formula."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_who_has_fallen_is_not_tried_further_unless_asked() -> None:
 def test_each_line_is_told_when_it_is_there_and_as_plain_json() -> None:
     found = swept(World())
     assert [len(one.lines) for one in found] == [1, 2, 3, 4, 5]
-    told = json.loads(json.dumps(found[-1].as_json(), allow_nan=False))
-    assert told["recommended"] == {"optimizer": "good", "batch": 1024}
-    assert told["lines"][0]["difference"]["mean"] == 0 and told["lines"][0]["steps"] == 7813
-    assert told["lines"][4]["within"] is False and told["lines"][4]["gap"] == pytest.approx(0.01)
+    saved = json.loads(json.dumps(found[-1].as_json(), allow_nan=False))
+    assert saved["recommended"] == {"optimizer": "good", "batch": 1024}
+    assert saved["lines"][0]["difference"]["mean"] == 0 and saved["lines"][0]["steps"] == 7813
+    assert saved["lines"][4]["within"] is False and saved["lines"][4]["gap"] == pytest.approx(0.01)
 
 
 def test_a_wider_interval_is_less_within() -> None:
@@ -108,8 +108,8 @@ def test_only_finalists_get_all_the_seeds() -> None:
     far = next(line for line in last.lines if line.optimizer == "far")
     assert last.difference(far).mean == pytest.approx(-0.01, abs=1e-4)
     assert last.largest_batch() == {"best": 256, "near": 256, "far": None}
-    told = [(t.optimizer, t.batch, t.seed) for t in trials if t.seed != TUNING_SEED]
-    assert len(told) == len(set(told))  # none is trained twice
+    saved = [(t.optimizer, t.batch, t.seed) for t in trials if t.seed != TUNING_SEED]
+    assert len(saved) == len(set(saved))  # none is trained twice
 
 
 def test_a_best_that_falls_back_opens_again_what_it_had_closed() -> None:
@@ -174,12 +174,12 @@ def test_what_diverges_is_worth_a_coin() -> None:
 
     *_, last = sweep(["a"], [128, 256], never, SEARCH, seeds=2)
     assert last.lines[1].aucs == [0.5, 0.5] and last.largest_batch() == {"a": 128}
-    told = json.loads(json.dumps(last.as_json(), allow_nan=False))["lines"][1]
-    assert told["diverged"] == 2 and told["seconds"] is None and told["steps"] is None
+    saved = json.loads(json.dumps(last.as_json(), allow_nan=False))["lines"][1]
+    assert saved["diverged"] == 2 and saved["seconds"] is None and saved["steps"] is None
 
 
 def test_from_rates_that_diverge_one_goes_back() -> None:
-    """To where the rule leads all diverges; and what a share of the data could bear, all of them cannot."""
+    """At the scaled rates everything diverges, and rates that suit a share of the data diverge on all of it."""
 
     def brittle(trial: Trial) -> Score | None:
         most = 1.0 if trial.batch == 128 else 0.2

@@ -1,4 +1,4 @@
-"""Each rule speaks when it should, and no rule speaks of an ordinary run."""
+"""Each rule warns when it should, and no rule warns about an ordinary run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def measures(
     labels = (draw.random(size) < rate).astype(float)
     evidence = draw.normal(size=size) + separation * labels
     logits = scale * (separation * evidence - separation**2 / 2) + np.log(rate / (1 - rate)) + shift
-    found = Measures()
-    found.update(labels, 1 / (1 + np.exp(-logits)))
-    return found
+    warnings = Measures()
+    warnings.update(labels, 1 / (1 + np.exp(-logits)))
+    return warnings
 
 
 ORDINARY = measures()
@@ -44,23 +44,23 @@ def test_ordinary_figures_raise_no_warning(scored: Scored) -> None:
 
 
 def test_too_good() -> None:
-    found = warnings_of(Scored("valid", measures(4.0)))
-    assert len(found) == 1
-    assert found[0].startswith("valid: an AUC of 0.99")
-    assert "Leave out what is only known after the click" in found[0]
+    warnings = warnings_of(Scored("valid", measures(4.0)))
+    assert len(warnings) == 1
+    assert warnings[0].startswith("valid: an AUC of 0.99")
+    assert "Leave out what is only known after the click" in warnings[0]
 
 
 def test_worse_than_a_constant() -> None:
-    found = warnings_of(Scored("test", measures(0.5, scale=-3.0), "buy"))
-    assert found[0].startswith("test (buy): NE is 1.")
-    assert "always predicting the click rate would be better" in found[0]
+    warnings = warnings_of(Scored("test", measures(0.5, scale=-3.0), "buy"))
+    assert warnings[0].startswith("test (buy): NE is 1.")
+    assert "always predicting the click rate would be better" in warnings[0]
 
 
 def test_far_below_the_training_examples() -> None:
-    found = warnings_of(Scored("valid", measures(0.3), training=measures(1.2)))
-    assert len(found) == 1
-    assert found[0].startswith("valid: the AUC of 0.5")
-    assert "Check data.split" in found[0]
+    warnings = warnings_of(Scored("valid", measures(0.3), training=measures(1.2)))
+    assert len(warnings) == 1
+    assert warnings[0].startswith("valid: the AUC of 0.5")
+    assert "Check data.split" in warnings[0]
 
 
 def test_a_gap_that_may_be_chance_is_no_gap() -> None:
@@ -68,29 +68,29 @@ def test_a_gap_that_may_be_chance_is_no_gap() -> None:
 
 
 def test_users_that_training_never_saw() -> None:
-    found = warnings_of(Scored("valid", ORDINARY, unseen={"user_id": 0.97, "item": 0.1}))
-    assert len(found) == 1
-    assert found[0].startswith("valid: 97 % of the examples have a `user_id` that training never saw")
-    assert "data.split={by: hash, valid: 10%}" in found[0]
+    warnings = warnings_of(Scored("valid", ORDINARY, unseen={"user_id": 0.97, "item": 0.1}))
+    assert len(warnings) == 1
+    assert warnings[0].startswith("valid: 97 % of the examples have a `user_id` that training never saw")
+    assert "data.split={by: hash, valid: 10%}" in warnings[0]
 
 
 @pytest.mark.parametrize(
     ("shift", "words"), [(1.0, "more clicks than there are"), (-1.0, "fewer clicks than there are")]
 )
 def test_far_from_calibrated(shift: float, words: str) -> None:
-    found = [
+    warnings = [
         w for w in warnings_of(Scored("valid", measures(1.2, shift), training=ORDINARY)) if "calibration" in w
     ]
-    assert len(found) == 1
-    assert words in found[0]
-    assert "% of the training examples)" in found[0]
+    assert len(warnings) == 1
+    assert words in warnings[0]
+    assert "% of the training examples)" in warnings[0]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_label_of_one_value(value: float) -> None:
-    found = Measures()
-    found.update(np.full(300, value), np.full(300, 0.3))
-    assert warnings_of(Scored("valid", found, training=ORDINARY, unseen={"user": 1.0})) == [
+    warnings = Measures()
+    warnings.update(np.full(300, value), np.full(300, 0.3))
+    assert warnings_of(Scored("valid", warnings, training=ORDINARY, unseen={"user": 1.0})) == [
         f"valid: the label is {value:.0f} in all 300 examples, so nothing can be learned or measured there: check "
-        "data.label and its `positive`, and how the data are split"
+        "data.label and its `positive`, and how the data is split"
     ]

@@ -14,7 +14,7 @@ SCHEMA = Schema(
 
 
 def by_hand(mlp: InputMLP, x: Inputs) -> torch.Tensor:
-    """The MLP as its formula says, from the joined input and the joined first weight."""
+    """The MLP by its formula, from the joined input and the joined first weight."""
     assert mlp.first.numeric is not None and mlp.first.rows is not None
     joined = torch.cat([x.numeric, x.fields["user"], x.fields["item"], x.fields["os"]], 1)
     weight = torch.cat([mlp.first.numeric, mlp.first.rows], 1)

@@ -1,4 +1,4 @@
-"""The same seed gives the same run; a module that was trained before starts afresh unless asked otherwise."""
+"""The same seed gives the same run; a module that was trained before starts again, unless `warm_start` is set."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from examples import PLAIN, make_batch
 from gearshift.config import load_config
 from gearshift.config.build import start
 from gearshift.errors import UserError
+from tests.flat_trainer import flat_trainer
 
 DATA = gs.read(make_batch(PLAIN, 600), PLAIN)
 
@@ -22,7 +23,7 @@ def fit(path: Path, model: object, **more: object) -> Tensor:
     """The dense weights that a run ends with."""
     settings = {"seed": 1, "epochs": 1, "warm_start": False, **more}
     warm = settings.pop("warm_start")
-    trainer = gs.Trainer(global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), **settings)
+    trainer = flat_trainer(global_batch=100, checkpoint=gs.CheckpointPolicy(None, path=path), **settings)
     return trainer.fit(model, DATA, warm_start=warm).learner.worker.dense.flat.clone()
 
 
@@ -61,11 +62,13 @@ def test_a_config_with_this_seed_is_the_same_run(tmp_path: Path, monkeypatch: py
         "data: {synthetic: {examples: 3000, days: 1}}\nmodel: {name: dcnv2, dim: 4, hidden: [8]}\n"
         "train: {global_batch: 512, seed: 7, baseline: false}\noptimizer: {embeddings: {name: adagrad, lr: 0.05}}\n"
     )
-    told = start(load_config("c.yaml")).wait().learner.worker.dense.flat
+    warned = start(load_config("c.yaml")).wait().learner.worker.dense.flat
     data = gs.read(gs.ClickLog(3000, days=1))
-    trainer = gs.Trainer(global_batch=512, seed=7, embeddings=gs.RowAdagrad(lr=0.05))
+    trainer = gs.Trainer(
+        global_batch=512, seed=7, optimizer=gs.OptimizerSettings(rows=gs.RowAdagrad(lr=0.05))
+    )
     here = trainer.fit(gs.models.DCNv2(data.schema, dim=4, hidden=[8]), data).learner.worker.dense.flat
-    assert torch.equal(told, here)
+    assert torch.equal(warned, here)
 
 
 @pytest.mark.parametrize("make", [dnn, Own])
@@ -99,7 +102,9 @@ def test_a_function_makes_the_module_under_the_seed(tmp_path: Path) -> None:
     assert torch.equal(one, same) and not torch.equal(one, other)
     with pytest.raises(UserError, match=r"returned a int, not an nn\.Module"):
         fit(tmp_path, lambda: 3)
-    with pytest.raises(UserError, match=r"a model is an nn\.Module, or a function that makes one, not a str"):
+    with pytest.raises(
+        UserError, match=r"the model must be an nn\.Module or a function that returns one, not a str"
+    ):
         fit(tmp_path, "dnn")
 
 
@@ -120,14 +125,12 @@ def test_a_loaded_module_starts_afresh_too(tmp_path: Path) -> None:
 def test_one_module_is_not_trained_by_two_runs_at_once(tmp_path: Path) -> None:
     model = dnn()
     settings = {"global_batch": 100, "checkpoint": gs.CheckpointPolicy(None, path=tmp_path)}
-    run = gs.Trainer(epochs=10_000, **settings).start(model, DATA)
-    with pytest.raises(
-        UserError, match="this DNN is being trained by another run: make a module for each run"
-    ):
-        gs.Trainer(**settings).start(model, DATA)
+    run = flat_trainer(epochs=10_000, **settings).start(model, DATA)
+    with pytest.raises(UserError, match="this DNN is being trained by another run: use one module per run"):
+        flat_trainer(**settings).start(model, DATA)
     run.stop()
     run.wait(60)
-    gs.Trainer(**settings).fit(model, DATA)
+    flat_trainer(**settings).fit(model, DATA)
     with pytest.raises(UserError, match="need validation data"):
-        gs.Trainer(early_stopping=gs.EarlyStopping(), **settings).fit(model, DATA)
-    gs.Trainer(**settings).fit(model, DATA)  # also after a run that could not start
+        flat_trainer(early_stopping=gs.EarlyStopping(), **settings).fit(model, DATA)
+    flat_trainer(**settings).fit(model, DATA)  # also after a run that could not start

@@ -1,4 +1,4 @@
-"""Losses of a user's own: torch's, functions that return one number or one per example, and what is wrong."""
+"""Custom losses: those of torch, functions that return one number or one per example, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ DATA = gs.read(make_batch(PLAIN, 650), PLAIN)  # the last batch is shorter
 
 
 def trained(path: Path, loss: object, data: gs.Dataset = DATA) -> Tensor:
-    trainer = gs.Trainer(global_batch=100, loss=loss, checkpoint=gs.CheckpointPolicy(None, path=path))
+    trainer = gs.Trainer(
+        global_batch=100,
+        checkpoint=gs.CheckpointPolicy(None, path=path),
+        training=gs.TrainingSettings(loss=loss),
+    )
     return trainer.fit(gs.models.DNN(PLAIN, dim=4, hidden=[8]), data).learner.worker.dense.flat.clone()
 
 
@@ -67,7 +71,7 @@ def test_weights_multiply_the_loss_of_each_example(tmp_path: Path) -> None:
     data = gs.read(batch, schema)
     expected = trained(tmp_path, gs.losses.binary_cross_entropy, data)
     assert torch.equal(trained(tmp_path, nn.BCEWithLogitsLoss(), data), expected)
-    with pytest.raises(UserError, match="the data have example weights, and the loss returned one number"):
+    with pytest.raises(UserError, match="the data has example weights, but the loss returned one number"):
         trained(tmp_path, F.binary_cross_entropy_with_logits, data)
 
 
@@ -75,7 +79,7 @@ def test_weights_multiply_the_loss_of_each_example(tmp_path: Path) -> None:
     ("loss", "sentence"),
     [
         ("bce", r"loss=...\) is 'bce': pass a function of logits and labels"),
-        (nn.BCEWithLogitsLoss, r"is the class BCEWithLogitsLoss: make one of it, BCEWithLogitsLoss\(\)"),
+        (nn.BCEWithLogitsLoss, r"is the class BCEWithLogitsLoss: pass an instance, BCEWithLogitsLoss\(\)"),
         (nn.BCELoss(), r"takes probabilities, and models return logits: use nn\.BCEWithLogitsLoss\(\)"),
         (nn.CrossEntropyLoss(), "compares classes"),
         (

@@ -176,7 +176,7 @@ def test_rows_of_different_width_work_or_are_refused_in_words(name: str) -> None
     [
         ("depfm", {}, "unknown model `depfm`. Did you mean `deepfm`?"),
         ("dnn", {"hiddenn": [4]}, "unknown parameter of model dnn: `hiddenn`. Did you mean `hidden`?"),
-        ("lr", {"dim": 4}, "model lr has no `dim`: leave it out"),
+        ("lr", {"dim": 4}, "model lr has no `dim`: remove it"),
         ("dnn", {"dim": 0}, "dim is the width of an embedding row, 1 or more, not 0"),
     ],
 )

@@ -194,7 +194,7 @@ def test_bad_settings_are_refused_in_words() -> None:
     with pytest.raises(UserError, match=r"from 0 to 1, not 1.5"):
         GSNR(floor=1.5)
     for bad in ({"floor": None}, {"min_gradients": "8"}):
-        with pytest.raises(UserError, match=f"{next(iter(bad))} is .*, not "):
+        with pytest.raises(UserError, match=f"{next(iter(bad))} is .* must be .*, not "):
             GSNR(**bad)  # type: ignore[arg-type]
     for name, bad in (
         ("vr_adam", {"beta3": "x"}),
@@ -203,9 +203,9 @@ def test_bad_settings_are_refused_in_words() -> None:
         ("sgd", {"lr": "1"}),
     ):
         (setting,) = bad
-        with pytest.raises(UserError, match=f"optimizer {name}: {setting} is .*, not "):
+        with pytest.raises(UserError, match=f"optimizer {name}: {setting} must be .*, not "):
             build(name, **bad)
-    with pytest.raises(UserError, match=r"beta3 is the memory of r, .* not 'x'"):
+    with pytest.raises(UserError, match=r"beta3 smooths r and must be .* not 'x'"):
         VarianceReduced(build("adam"), beta3="x")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="Did you mean `permuted`"):
         GSNR(control="permute")  # type: ignore[arg-type]

@@ -107,6 +107,6 @@ def test_the_layout_of_a_module_is_that_of_its_flat_buffer() -> None:
 
 
 def test_a_rule_without_its_layers_says_so() -> None:
-    with pytest.raises(ValueError, match="give it the layers first"):
+    with pytest.raises(ValueError, match="set the layers first"):
         DenseLAMB().step(torch.zeros(4), torch.zeros(4), DenseLAMB().init(4))
     assert optim.bind(optim.SGD(0.5), LAYOUT) == optim.SGD(0.5)

@@ -112,7 +112,7 @@ def test_floor_one_too_few_and_controls(mode: object) -> None:
 
 
 def test_an_id_in_one_of_k_pushes_is_a_matter_of_frequency() -> None:
-    """touched: r = 1/(k-1) whatever its gradient, so two such ids are equal; row_wise cannot tell and says 1."""
+    """touched: r = 1/(k-1) whatever its gradient, so two such ids are equal; row_wise cannot decide and gives 1."""
     k = 9
     common = np.array([7], np.int64)
     pushes = [PushedRows(common, np.full((1, WIDTH), 1.0 + m, np.float32), 1.0, 1.0) for m in range(k)]
@@ -132,5 +132,5 @@ def test_an_id_in_one_of_k_pushes_is_a_matter_of_frequency() -> None:
 
 
 def test_no_push_that_counts() -> None:
-    with pytest.raises(ValueError, match="no push of weight above 0"):
+    with pytest.raises(ValueError, match="no push with a weight above 0"):
         touched(draw([1.0], 1)[:0], GSNR(), PARTS)

@@ -59,5 +59,5 @@ def test_a_share_outside_the_run_counts_as_its_end() -> None:
 def test_bad_values_are_refused_in_words() -> None:
     with pytest.raises(UserError, match="Did you mean `cosine`"):
         Schedule(decay="cosin")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"schedule.warmup is a share from 0 to 1, not 500"):
+    with pytest.raises(UserError, match=r"schedule.warmup must be a fraction between 0 and 1, not 500"):
         Schedule(warmup=500)

@@ -76,7 +76,7 @@ def test_weight_zero_is_left_out_and_not_taken_for_a_zero() -> None:
     without = summed(gradients[[0, 2, 3]], [1.0, 1.0, 1.0])
     assert torch.equal(with_nothing.variance, without.variance)
     assert with_nothing.gradients == 3 and with_nothing.effective == 3.0
-    with pytest.raises(ValueError, match="nothing to take a mean of"):
+    with pytest.raises(ValueError, match="so there is no mean"):
         summed(gradients[:1], [0.0])
 
 
@@ -148,7 +148,7 @@ def test_an_element_without_gradients_has_no_noise_whatever_the_shift() -> None:
 
 
 def test_what_rounding_hides_is_no_small_noise() -> None:
-    """All alike, far from the shift: nobody can tell that from some noise."""
+    """All equal, far from the shift: this cannot be distinguished from noise."""
     processes = Processes(4, 50)
     processes.reduce(torch.full((4, 50), 1000.0), [3] * 4)
     near = processes.reduce(torch.full((4, 50), 0.7), [3] * 4).variance.clone()
@@ -169,7 +169,7 @@ def test_pushes_come_as_sums_over_their_examples() -> None:
     used.add(torch.randn(7))
     used.spread()
     assert torch.equal(spread_of(pushes, used).variance, found.variance), "nothing is left of an earlier step"
-    with pytest.raises(ValueError, match="no push of weight above 0"):
+    with pytest.raises(ValueError, match="no push with a weight above 0"):
         spread_of(pushes[3:])
 
 

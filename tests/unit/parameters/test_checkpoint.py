@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there; whatever is wrong with it is said in a sentence."""
+"""A checkpoint is complete or absent; every defect gives a clear error."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from gearshift.run.prometheus import figures_by_role
 from gearshift.run.report import closing_lines
 from gearshift.training.requests import Switch
 from gearshift.training.timing import Every
+from tests.flat_trainer import flat_trainer
 
 GLOBAL, PIECES = 160, 8
 
@@ -41,9 +42,13 @@ def run_of(
 ) -> gs.Run:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
-    settings, resume = more.pop("settings", {}), more.pop("resume", None)
+    settings, resume, callbacks = (
+        more.pop("settings", {}),
+        more.pop("resume", None),
+        more.pop("callbacks", ()),
+    )
     valid = gs.read(make_batch(PLAIN, 200, 7), PLAIN) if more.pop("valid", False) else None
-    trainer = gs.Trainer(
+    trainer = flat_trainer(
         global_batch=GLOBAL,
         batch=batch,
         workers=workers,
@@ -54,7 +59,7 @@ def run_of(
         **more,
     )
     data = gs.read(make_batch(PLAIN, examples), PLAIN)
-    run = trainer.start(model, data, valid, resume=resume, warm_start=True)
+    run = trainer.start(model, data, valid, resume=resume, warm_start=True, callbacks=callbacks)
     run.wait(60)
     return run
 
@@ -182,7 +187,7 @@ def test_figures_of_shards_elsewhere_come_to_the_same(tmp_path: Path) -> None:
     server = trained(tmp_path, "vr_sgd", shards=2, row_trust="row_wise").server
     processes = {}
     for number, part in enumerate(server.split_into):
-        role = ShardRole(number, 1, lambda name, part=part: part, lambda *_: None)
+        role = ShardRole(number, 1, lambda name, done, part=part: done(part), lambda *_: None)
         role.handle(Load(1, 1, "step-0"))
         processes[f"shard-{number}"] = {"sent_bytes": 1.0, **role.figures()}
     there, here = trust_figures(from_figures(processes)), trust_figures(server.statistics())

@@ -1,4 +1,4 @@
-"""One shard: orders in order, each once; gradients of ended leases refused; several shards equal one."""
+"""A shard executes orders in sequence, each once, and refuses gradients of ended leases; several shards equal one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, TakeCut
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 
 def learner(shards: int = 1, **more) -> Learner:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     rows = RowSettings(gs.RowAdagrad(lr=0.1))
-    return Learner(model, PLAIN, rows=rows, optimizer=gs.Adam(), shards=shards, **more)
+    return Learner(Worker(model, PLAIN), rows=rows, optimizer=gs.Adam(), shards=shards, **more)
 
 
 def pushes(on: Learner, count: int):
@@ -35,7 +36,7 @@ def test_orders_are_carried_out_in_order_and_once(orders: list[int]) -> None:
     shard = Shard(on.server)
     for lease, push in enumerate(pushes(on, 4)):
         assert shard.take(lease, push)
-    told = {
+    received = {
         1: ApplyStep(1, ((0, 1.0),)),
         2: Drop(2),
         3: ApplyStep(2, ((3, 0.5), (1, 1.0)), over_kept=True),
@@ -46,7 +47,7 @@ def test_orders_are_carried_out_in_order_and_once(orders: list[int]) -> None:
     steps = []
     for number in orders:
         before = shard.step
-        shard.tell(Order(number, told[number]))
+        shard.receive(Order(number, received[number]))
         assert shard.step >= before
         steps.append(shard.step)
     assert shard.done == 6 and steps[-1] == 2 and not shard.waiting
@@ -61,11 +62,11 @@ def test_a_gradient_of_an_ended_lease_is_refused_and_forgotten() -> None:
     on = learner()
     shard, (push, *_) = Shard(on.server), pushes(on, 1)
     assert shard.take(3, push) and shard.take(3, push)
-    shard.tell(Order(1, ApplyStep(1, ((3, 1.0),)), open_from=2))
+    shard.receive(Order(1, ApplyStep(1, ((3, 1.0),)), open_from=2))
     assert not shard.take(3, push), "it was applied"
     assert not shard.take(1, push), "nobody works on it any more"
     assert shard.take(2, push)
-    shard.tell(Order(2, Drop(7), open_from=5))
+    shard.receive(Order(2, Drop(7), open_from=5))
     assert not shard.waiting, "what nobody will name any more is not kept"
     assert not shard.take(7, push) and shard.take(8, push)
 
@@ -73,12 +74,12 @@ def test_a_gradient_of_an_ended_lease_is_refused_and_forgotten() -> None:
 def test_a_cut_falls_in_its_turn_and_a_step_out_of_order_is_a_fault() -> None:
     cuts: list[str] = []
     shard = Shard(learner().server, cuts.append)
-    shard.tell(Order(2, TakeCut("a")))
+    shard.receive(Order(2, TakeCut("a")))
     assert cuts == []
-    shard.tell(Order(1, Drop(0)))
+    shard.receive(Order(1, Drop(0)))
     assert cuts == ["a"]
     with pytest.raises(AssertionError, match="step 2 after step 0"):
-        shard.tell(Order(3, ApplyStep(2, ())))
+        shard.receive(Order(3, ApplyStep(2, ())))
 
 
 @pytest.mark.parametrize("shards", [2, 3, 5])

@@ -22,10 +22,14 @@ import pytest
 
 import gearshift as gs
 from gearshift.cli import app as cli
-from gearshift.engine.ray.launch import LaunchedRun
-from gearshift.engine.ray.process_context import ProcessContext
+from gearshift.engine.ray.connection import Connection
+from gearshift.engine.ray.launched_run import LaunchedRun
+from gearshift.engine.ray.outcome import LaunchedProcesses
+from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironment
+from gearshift.engine.ray.shared_folder import SharedFolder
+from gearshift.engine.ray.silence import Loss
 from gearshift.errors import UserError
-from gearshift.run import control
+from gearshift.run import control, control_server
 from gearshift.run import folder as run_folder
 from gearshift.run.control import Status
 from gearshift.run.remote_run import RemoteRun, attach
@@ -46,7 +50,7 @@ class Fake:
     def status(self) -> Status:
         return Status(812, 410_000, 1_000_000, 10.0, 41_000.0, 0.13, math.nan, None, "training")
 
-    def switch(self, strategy: str, *, reason: str = "", **settings: Any) -> Switch:
+    def switch(self, strategy: str, *, reason: str = "", timeout: float = 60.0, **settings: Any) -> Switch:
         if strategy == "faulty":
             raise RuntimeError("broken")
         if strategy == "nothing":
@@ -60,7 +64,7 @@ class Fake:
     def checkpoint(self) -> None:
         self.asked.append(("checkpoint",))
 
-    def tell(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         self.said.append(sentence)
 
 
@@ -74,7 +78,7 @@ def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A run of this process, with its control open."""
     monkeypatch.chdir(tmp_path)
     made = run_folder.create("runs", "shop")
-    close = control.serve(made, fake)
+    close = control_server.serve(made, fake)
     yield made
     close()
 
@@ -148,7 +152,8 @@ def test_unknown_requests_and_faults_are_answers(folder: Path) -> None:
     with pytest.raises(UserError, match="internal error: RuntimeError: broken"):
         attach().switch("faulty")
     with pytest.raises(UserError, match="strategy gba has no setting `timeout`"):
-        attach().switch("gba", timeout=1)
+        control.ask(folder, "switch", strategy="gba", settings={"timeout": 1}, reason="")
+    assert cli.run(["switch", "gba", "timeout=1"]) == 2
 
 
 def test_whoever_watches_hears_each_message_once(folder: Path, fake: Fake) -> None:
@@ -200,9 +205,9 @@ def test_a_remote_run_is_waited_for(folder: Path, fake: Fake) -> None:
         remote.wait(0)
     (folder / run_folder.REPORT).write_text('{"auc": 0.7}')
     run_folder.finish(folder, "done")
-    assert remote.finished and remote.wait() == {"auc": 0.7}
+    assert remote.finished and remote.wait().report == {"auc": 0.7}
     run_folder.finish(folder, "stopped")
-    assert remote.wait() == {}
+    assert remote.wait().report == {}
     run_folder.finish(folder, "failed", "no space left")
     with pytest.raises(UserError, match="failed: no space left"):
         remote.wait()
@@ -230,9 +235,9 @@ def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
 def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = run_folder.create("runs", "shop")
-    control.serve(folder, fake)()
+    control_server.serve(folder, fake)()
     assert not list(folder.glob("control.*"))
-    with pytest.raises(UserError, match=r"takes no requests: it starts or ends just now"):
+    with pytest.raises(UserError, match=r"takes no requests: it is starting or shutting down"):
         control.ask(folder, "stop")
     run_folder.finish(folder, "done")
     with pytest.raises(
@@ -252,7 +257,7 @@ def test_what_a_killed_run_left_is_replaced(
     (folder / control.KEY).write_text("old")
     with pytest.raises(UserError, match="takes no requests"):
         control.ask(folder, "status")
-    close = control.serve(folder, fake)
+    close = control_server.serve(folder, fake)
     assert control.ask(folder, "status")["step"] == 812
     close()
 
@@ -264,7 +269,7 @@ def test_a_long_path_has_its_socket_elsewhere(
     monkeypatch.setattr(tempfile, "tempdir", short)
     root = tmp_path / ("long" * 30)
     folder = run_folder.create(root, "shop")
-    close = control.serve(folder, fake)
+    close = control_server.serve(folder, fake)
     target = (folder / control.SOCKET).readlink()
     assert len(str(target)) < 108 and stat.S_IMODE(target.parent.stat().st_mode) == 0o700
     assert attach(folder).status().step == 812
@@ -274,18 +279,18 @@ def test_a_long_path_has_its_socket_elsewhere(
 
 
 def test_a_run_without_a_socket_trains_on(tmp_path: Path, fake: Fake) -> None:
-    control.serve(tmp_path / "nowhere", fake)()
+    control_server.serve(tmp_path / "nowhere", fake)()
     assert "will not reach this run" in fake.said[0]
 
 
 OWNER = """
 import sys
 from pathlib import Path
-from gearshift.run import control, folder as run_folder
+from gearshift.run import control_server, folder as run_folder
 from tests.unit.run.test_control import Fake
 folder = Path(sys.argv[1])
 run_folder.claim(folder)
-control.serve(folder, Fake())
+control_server.serve(folder, Fake())
 print("served", flush=True)
 sys.stdin.readline()
 """
@@ -321,10 +326,12 @@ def test_a_second_owner_that_is_refused_leaves_the_socket_of_the_first(owned: Pa
 def test_a_starter_whose_run_was_taken_over_leaves_the_socket_of_the_new_owner(owned: Path) -> None:
     """Its Ray died; somebody has resumed the run before it noticed."""
     nothing: Any = None
-    context = ProcessContext(nothing, owned, str(owned), 1, "ipc", "", token="of before")
+    context = ProcessContext(
+        nothing, SharedFolder(owned, "of before"), ProcessEnvironment(str(owned)), Connection("ipc", "")
+    )
     ray = SimpleNamespace(CoordinatorWatchdog=lambda *_: None, end=lambda *_: None, leave=lambda: None)
-    run = LaunchedRun(context, None, None, ray, None)
-    run._fail("the Ray cluster of this run died")
+    run = LaunchedRun(LaunchedProcesses(context, ray, None, None), None)
+    run._outcome.lose(Loss("the Ray cluster of this run died"))
     assert attach(owned).status().step == 812
     assert run_folder.read(owned).is_live and "died" not in (owned / "run.log").read_text()
 

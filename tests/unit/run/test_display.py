@@ -19,7 +19,9 @@ DATA = gs.read(LOG)
 def run(tmp_path_factory: pytest.TempPathFactory) -> gs.Run:
     folder = tmp_path_factory.mktemp("runs")
     trainer = gs.Trainer(
-        global_batch=400, eval_every=gs.Every(steps=5), checkpoint=gs.CheckpointPolicy(None, path=folder)
+        global_batch=400,
+        checkpoint=gs.CheckpointPolicy(None, path=folder),
+        training=gs.TrainingSettings(evaluation=gs.EvaluationSettings(every=gs.Every(steps=5))),
     )
     run = trainer.start(gs.models.LR(DATA.schema), DATA, DATA.head(1000), test=DATA.head(500))
     run.wait()

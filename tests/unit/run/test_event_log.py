@@ -50,7 +50,7 @@ def fail(sentence: str) -> None:
 
 
 def write(folder: Path, decisions: list[tuple[Event, list[Action]]] = EVERYTHING, **more) -> None:
-    log = EventLog(folder, more.pop("tell", fail), **more)
+    log = EventLog(folder, more.pop("notify", fail), **more)
     log.begin(HEAD)
     for event, actions in decisions:
         log(event, actions)
@@ -63,6 +63,26 @@ def messages(folder: Path) -> list[object]:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     write(tmp_path)
+    assert messages(tmp_path) == [HEAD, *(Decision(event, actions) for event, actions in EVERYTHING)]
+
+
+LINES = r"""
+{"log":1,"strategy":"gba","settings":{"global_batch":64,"batch":8,"max_lag":"inf"},"step":3,"epoch":1,"workers":2,"seed":7,"version":"","time":0.0,"first_lease":0}
+{"at":0.50000,"join":[0]}
+{"at":0.50000,"supply":[0,8,8]}
+{"at":0.75000,"ask":[0],"do":[["begin",0,[4,32,8,1],3,2]]}
+{"at":1.25000,"push":[0,4],"do":[["apply",4,[[4,2,-1],[5,0,0,0.36787944117144233,""]],true]]}
+{"at":1.50000,"refuse":[0,5,"not \"finite\""],"do":[["discard",5,"not\nfinite"]]}
+{"at":2.00000,"lost":[0,"\u00fcnanswered"],"do":[["reissue",6,"lost"],["apply",5,[[7,0,0,0.0,"too late"]]]]}
+{"at":3.00000,"switch":["gba",{"max_lag": "inf", "decay": "cut"},"slow worker"]}
+{"at":4.00000,"exhausted":[]}
+"""
+
+
+def test_lines_are_the_bytes_that_they_always_were(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert (tmp_path / "events-000.jsonl").read_text() == LINES.removeprefix("\n")
+    (tmp_path / "events-000.jsonl").write_text(LINES.removeprefix("\n"))
     assert messages(tmp_path) == [HEAD, *(Decision(event, actions) for event, actions in EVERYTHING)]
 
 

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 import gearshift as gs
-from gearshift.engine.ray.process_context import ProcessContext, Recipe, write_state
 from gearshift.engine.ray.saver import ClusterSaver
+from gearshift.engine.ray.shared_folder import SharedFolder, write_state
 from gearshift.engine.ray.snapshots import ShardSnapshot
-from gearshift.run import control, ownership, ownership_files
+from gearshift.run import control, control_server, ownership, ownership_files
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.event_log import EventLog, Head
@@ -64,10 +63,10 @@ def log_events(folder: Path) -> None:
 
 def write_part(folder: Path) -> None:
     """By a shard, which holds no lease: it looks whose session the lease is."""
-    recipe, mine = cast(Recipe, None), ownership.held(folder)
+    mine = ownership.held(folder)
     assert mine is not None
-    context = ProcessContext(recipe, folder, str(folder), 1, "ipc", "", token=mine.session)
-    ShardSnapshot(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", context.check_not_taken)
+    shared = SharedFolder(folder, mine.session)
+    ShardSnapshot(0, {}, (), ()).write(folder / "checkpoints" / ".step-3-1.part", shared.check_not_taken)
 
 
 def discard_part(folder: Path) -> None:
@@ -85,7 +84,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "run.log": lambda folder: run_log.write(folder, "a late word"),
     "faults.jsonl": lambda folder: run_log.record(folder, run_log.Fault("lost", "shard")),
     "events": log_events,
-    "control.sock": lambda folder: control.ControlServer(folder, Fake()),
+    "control.sock": lambda folder: control_server.ControlServer(folder, Fake()),
     "checkpoints/step-3": save,
     "checkpoints/last": lambda folder: Saver(folder / "checkpoints", 1, print).link("last", Path("step-3")),
     "checkpoints of another run": take_over,
@@ -97,11 +96,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=WRITERS)
 def write(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], None]]:
-    made: list[control.ControlServer] = []
+    made: list[control_server.ControlServer] = []
 
     def do(folder: Path) -> None:
         done = WRITERS[request.param](folder)
-        made.extend([done] if isinstance(done, control.ControlServer) else [])
+        made.extend([done] if isinstance(done, control_server.ControlServer) else [])
 
     yield do
     for server in made:
@@ -138,9 +137,9 @@ class TakenOver(gs.Callback):
 
     def on_step(self, run: gs.Run) -> None:
         if run.training.step == 5:
-            run.saver.wait()
+            run.parts.saving.saver.wait()
             taken_over(run.folder)
-            run.write_events()  # a write that was under way is done, and from now on there is none
+            run.parts.events.write()  # a write that was under way is done, and from now on there is none
             self.before = content(run.folder)
             mine = ownership.held(run.folder)
             assert mine is not None
@@ -150,8 +149,9 @@ class TakenOver(gs.Callback):
 def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path) -> None:
     seen = TakenOver()
     policy = gs.CheckpointPolicy(gs.Every(steps=2), keep=1, path=tmp_path)
-    trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[seen], name="shop")
-    run = trainer.start(gs.models.DNN(DATA.schema, dim=2, hidden=[4]), DATA)
+    trainer = gs.Trainer(global_batch=100, checkpoint=policy)
+    model = gs.models.DNN(DATA.schema, dim=2, hidden=[4])
+    run = trainer.start(model, DATA, callbacks=[seen], name="shop")
     with pytest.raises(ownership.Fenced, match="this process has stopped and writes nothing more"):
         run.wait(60)
     own = {run.folder / control.SOCKET, run.folder / control.KEY}  # nobody else has made his own yet

@@ -17,13 +17,14 @@ import pytest
 
 import gearshift as gs
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.engine.ray.coordinator_process import tell_of_restart
-from gearshift.run import control, ownership, process_identity
+from gearshift.engine.ray.coordinator_process import report_restart
+from gearshift.run import catalog, control, control_server, ownership, process_identity
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.event_log import EventLog, Head
 from gearshift.run.health import Health
 from gearshift.run.local_run import Run
+from gearshift.run.prepared_run import PreparedRun
 from gearshift.sync.messages import Apply, GradientArrived, Part
 from tests.unit.run.test_control import Fake
 
@@ -53,8 +54,8 @@ class Looks(gs.Callback):
 def trained(tmp_path: Path, looks: Looks, every: gs.Every | None = None, examples: int = 1000) -> gs.Result:
     data = gs.Dataset(GeneratedExamples(gs.ClickLog(examples=examples, days=1)))
     policy = gs.CheckpointPolicy(every=every, path=tmp_path / "runs")
-    trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[looks], shuffle=False)
-    return trainer.fit(gs.models.LR(data.schema), data)
+    trainer = gs.Trainer(global_batch=100, checkpoint=policy, training=gs.TrainingSettings(shuffle=False))
+    return trainer.fit(gs.models.LR(data.schema), data, callbacks=[looks])
 
 
 def test_a_run_keeps_its_state_its_sentences_and_its_totals(tmp_path: Path) -> None:
@@ -158,16 +159,16 @@ def test_a_second_loss_before_the_next_step_counts_with_its_time_and_steps(tmp_p
 def test_a_run_that_fails_while_it_recovers_has_its_fault_counted(tmp_path: Path) -> None:
     class Fails(gs.Callback):
         def on_step(self, run: Run) -> None:
-            run.health.recovers("frozen", "worker", 3, reason="it was silent", action="it is replaced")
+            run.parts.health.recovers("frozen", "worker", 3, reason="it was silent", action="it is replaced")
             time.sleep(0.1)
             raise RuntimeError("broken")
 
     data = gs.Dataset(GeneratedExamples(gs.ClickLog(examples=1000, days=1)))
     policy = gs.CheckpointPolicy(path=tmp_path / "runs")
-    trainer = gs.Trainer(global_batch=100, checkpoint=policy, callbacks=[Fails()], shuffle=False)
+    trainer = gs.Trainer(global_batch=100, checkpoint=policy, training=gs.TrainingSettings(shuffle=False))
     with pytest.raises(RuntimeError, match="broken"):
-        trainer.fit(gs.models.LR(data.schema), data)
-    (record,) = run_folder.list_runs(tmp_path / "runs")
+        trainer.fit(gs.models.LR(data.schema), data, callbacks=[Fails()])
+    (record,) = catalog.list_runs(tmp_path / "runs")
     totals = run_log.totals(record.folder)
     assert (record.state, totals.faults) == ("failed", 1) and 0.1 <= totals.seconds_lost < 60
     assert not run_log.faults(record.folder)[0].open
@@ -199,7 +200,7 @@ def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
         monkeypatch.setattr(ownership, "LAPSE_SECONDS", 0.5)
         run_folder.claim(folder)
         run_folder.set_state(folder, "running")
-        close = control.serve(folder, Fake())
+        close = control_server.serve(folder, Fake())
         before = contents(folder)
         os.kill(process.pid, signal.SIGCONT)
         out, _ = process.communicate(timeout=60)
@@ -235,8 +236,8 @@ def test_steps_that_a_lost_coordinator_had_made_are_counted_once(tmp_path: Path)
     def restarted(health: Health) -> str:
         said: list[str] = []
         training = SimpleNamespace(step=600)
-        run = SimpleNamespace(resumed=Path("step-600"), training=training, tell=said.append, health=health)
-        tell_of_restart(cast(Run, run), folder, 3.0)
+        run = SimpleNamespace(resumed=Path("step-600"), training=training, notify=said.append, health=health)
+        report_restart(cast(PreparedRun, run), folder, 3.0)
         health.begin(folder)
         return said[0]
 

@@ -16,6 +16,7 @@ import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
+from gearshift.run import catalog
 from gearshift.run import folder as run_folder
 
 PROGRAM = """
@@ -34,18 +35,23 @@ class AtStep(gs.Callback):
         if run.status().step == self.step:
             self.do()
 
+callbacks = []
+
 def after(step, do):
-    trainer.callbacks = (AtStep(step, do),)
+    callbacks[:] = [AtStep(step, do)]
 
 def ctrl_c(times=1):
     for _ in range(times):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
 
+def fit():
+    trainer.fit(model, data, callbacks=callbacks)
+
 def live():
     reached = threading.Event()
     after(3, reached.set)
-    run = trainer.start(model, data)
+    run = trainer.start(model, data, callbacks=callbacks)
     reached.wait(60)
     return run
 """
@@ -58,7 +64,7 @@ def program(folder: Path, ending: str) -> subprocess.CompletedProcess[str]:
 
 
 def only_run(folder: Path) -> run_folder.RunRecord:
-    (record,) = run_folder.list_runs(folder / "runs")
+    (record,) = catalog.list_runs(folder / "runs")
     return record
 
 
@@ -72,7 +78,11 @@ def only_run(folder: Path) -> run_folder.RunRecord:
             "was stopped and saved at step ",
             marks=pytest.mark.slow,
         ),
-        ("after(3, ctrl_c); trainer.fit(model, data)", -signal.SIGINT, "KeyboardInterrupt: run runs/run-"),
+        (
+            "after(3, ctrl_c); fit()",
+            -signal.SIGINT,
+            "KeyboardInterrupt: run runs/run-",
+        ),
     ],
 )
 def test_a_program_that_ends_leaves_a_stopped_run(
@@ -89,7 +99,10 @@ def test_a_program_that_ends_leaves_a_stopped_run(
 
 def test_a_second_ctrl_c_quits_at_once(tmp_path: Path) -> None:
     """The callback holds the step until both signals came: nothing can be saved in between."""
-    done = program(tmp_path, "after(3, lambda: (ctrl_c(2), time.sleep(60))); trainer.fit(model, data)")
+    done = program(
+        tmp_path,
+        "after(3, lambda: (ctrl_c(2), time.sleep(60))); fit()",
+    )
     assert done.returncode == 130 and "its last steps may not be saved" in done.stderr, done.stderr
     assert only_run(tmp_path).state == "failed"
 
@@ -114,10 +127,8 @@ def own_handler(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
-def trainer(path: Path, *callbacks: gs.Callback, epochs: int = 2) -> gs.Trainer:
-    return gs.Trainer(
-        global_batch=100, epochs=epochs, checkpoint=gs.CheckpointPolicy(None, path=path), callbacks=callbacks
-    )
+def trainer(path: Path, epochs: int = 2) -> gs.Trainer:
+    return gs.Trainer(global_batch=100, epochs=epochs, checkpoint=gs.CheckpointPolicy(None, path=path))
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, own_handler], indirect=True)
@@ -128,7 +139,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     data = gs.read(make_batch(PLAIN, 2000), PLAIN)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
     handler, threads = signal.getsignal(signal.SIGINT), set(threading.enumerate())
-    run = trainer(tmp_path, ctrl_c).start(model, data)
+    run = trainer(tmp_path).start(model, data, callbacks=[ctrl_c])
     with pytest.raises(KeyboardInterrupt, match=r"was stopped and saved at step [34]\. Resume: trainer\.fit"):
         run.wait(timeout)
     assert run.finished and run.status().phase == "stopped"
@@ -147,7 +158,7 @@ def test_a_run_that_is_done_when_ctrl_c_comes_is_done(tmp_path: Path, ctrl_c: gs
             os.kill(os.getpid(), signal.SIGINT)  # the training is over, the last step saved
 
     data = gs.read(make_batch(PLAIN, 200), PLAIN)
-    run = trainer(tmp_path, AtTheEnd(), epochs=1).start(gs.models.LR(PLAIN), data, data)
+    run = trainer(tmp_path, epochs=1).start(gs.models.LR(PLAIN), data, data, callbacks=[AtTheEnd()])
     with pytest.raises(KeyboardInterrupt, match=r"was done already; its model: gs\.load"):
         run.wait()
     assert run_folder.read(run.folder).state == "done" and run.wait().report["measured_on"] == "valid"
@@ -155,7 +166,7 @@ def test_a_run_that_is_done_when_ctrl_c_comes_is_done(tmp_path: Path, ctrl_c: gs
 
 def test_ctrl_c_leaves_a_run_of_another_process_alone(tmp_path: Path, ctrl_c: gs.Callback) -> None:
     data = gs.read(make_batch(PLAIN, 2000), PLAIN)
-    run = trainer(tmp_path, ctrl_c, epochs=10_000).start(gs.models.LR(PLAIN), data)
+    run = trainer(tmp_path, epochs=10_000).start(gs.models.LR(PLAIN), data, callbacks=[ctrl_c])
     with pytest.raises(KeyboardInterrupt, match=r"goes on in its own process; stop it: gs\.attach"):
         gs.attach(run.folder).wait(60)
     assert not run.finished

@@ -52,11 +52,12 @@ def started(disk: SmallDisk, harm: Callable[[gs.Run], object], retry_for: float 
     policy = gs.CheckpointPolicy(gs.Every(steps=3), keep=1, path=disk.path, retry_for=retry_for)
 
     def saved_and_harmed(run: gs.Run) -> None:
-        run.saver.wait()
+        run.parts.saving.saver.wait()
         harm(run)
 
-    trainer = gs.Trainer(global_batch=250, checkpoint=policy, callbacks=[At(5, saved_and_harmed)])
-    return trainer.start(gs.models.DNN(DATA.schema, dim=2, hidden=[4]), DATA)
+    trainer = gs.Trainer(global_batch=250, checkpoint=policy)
+    model, harming = gs.models.DNN(DATA.schema, dim=2, hidden=[4]), At(5, saved_and_harmed)
+    return trainer.start(model, DATA, callbacks=[harming])
 
 
 def until_retrying(run: gs.Run, stake: str = retries.IN_MEMORY) -> str:
@@ -205,7 +206,7 @@ def test_ctrl_c_while_the_report_cannot_be_written_keeps_all_steps(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     run = started(
-        disk, lambda run: monkeypatch.setattr("gearshift.run.local_run.run_folder.write_json", full)
+        disk, lambda run: monkeypatch.setattr("gearshift.run.final_result.run_folder.write_json", full)
     )
     assert "report.json was not written" in until_retrying(run, "The run cannot go on without it")
     run.stop(give_up=True)

@@ -10,9 +10,7 @@ from gearshift.run import log as run_log
 
 def test_every_sentence_is_in_the_log_and_faults_add_up(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, "a", command="gearshift train a.yaml")
-    messages = run_log.Messages()
-    messages.append("before the folder is known")
-    messages.keep_in(folder)
+    messages = run_log.Messages(folder, ["before the folder is known"])
     messages += ["two", "lines\nin one"]
     for fault in (
         run_log.Fault("start", "worker", 1),

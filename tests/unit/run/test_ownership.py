@@ -83,7 +83,7 @@ def test_a_live_owner_on_another_machine_is_not_displaced(folder: Path, started:
     with pytest.raises(
         UserError, match=rf"still running on .* \(process {process.pid}, its heartbeat is still advancing\)"
     ):
-        run_folder.claim(folder, tell=told.append)
+        run_folder.claim(folder, notify=told.append)
     assert told and "still runs on" in told[0]
     assert ownership.current(folder).fence == 1  # type: ignore[union-attr]
 

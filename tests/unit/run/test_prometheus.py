@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gearshift.cli import app as cli
 from gearshift.cli.metrics import TYPE, server
-from gearshift.run import control, prometheus
+from gearshift.run import control_server, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run.control import Status
 from tests.unit.run.test_control import Fake
@@ -43,6 +44,20 @@ def test_every_line_is_of_the_format_and_every_name_has_one_type() -> None:
             assert found and math.isfinite(float(found[1])), line
             assert line.startswith(typed[-1] + "{"), "samples stand below their type"
     assert len(typed) == len(set(typed))
+
+
+def test_the_parser_of_prometheus_reads_it() -> None:
+    text = prometheus.text('odd"name\\\n', STATUS, PROCESSES) + prometheus.state_text("shop", "running")
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["gearshift_step", ("run", 'odd"name\\\n')] == 812
+    worker = (("number", "1"), ("role", "worker"), ("run", 'odd"name\\\n'))
+    assert found["gearshift_waited_seconds_total", *worker] == 1e-7
+    assert found["gearshift_state", ("run", "shop"), ("state", "running")] == 1
+    assert len(found) == sum(not line.startswith("#") for line in text.splitlines())
 
 
 def test_what_it_says() -> None:
@@ -77,7 +92,7 @@ class Busy(Fake):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     made = run_folder.create("runs", "shop")
-    close = control.serve(made, Busy())
+    close = control_server.serve(made, Busy())
     yield made
     close()
 

@@ -134,7 +134,7 @@ def test_impossible_events_are_named(tmp_path: Path) -> None:
     path = tmp_path / "events-000.jsonl"
     head = event_log.head_line(Head("sync", {"global_batch": 4, "batch": 4}))
     path.write_text('{"at":0,"join":[1]}\n')
-    with pytest.raises(UserError, match=r":1: an event before any head"):
+    with pytest.raises(UserError, match=r":1: an event before the log header"):
         replay(path)
     path.write_text(head + '{"at":0,"supply":["a","b","c"]}\n')
     with pytest.raises(UserError, match=r":2: .* cannot follow what the log said before"):

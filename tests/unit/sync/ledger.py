@@ -1,4 +1,4 @@
-"""A coordinator under audit: every event goes through JSON, and after each the laws of sync/ are checked.
+"""A coordinator with checks: every event passes through JSON, and after each the invariants of sync/ are verified.
 
 The laws: a lease ends exactly once; an example is applied or discarded exactly once; the books are the sums they
 claim to be; nobody waits without a cause; a strategy keeps its own bound; a replay gives the same. `World` adds
@@ -100,7 +100,7 @@ class Ledger:
                 assert reason
                 self._end(lease, "reissued")
             case Exchange(number):
-                assert number == self.work.merges + 1, "they are numbered without a gap"
+                assert number == self.work.merges.count + 1, "they are numbered without a gap"
                 assert not self.work.flying, "nobody computes while replicas meet"
 
     def _account_step(self, step: int, parts: tuple[Part, ...]) -> None:
@@ -169,7 +169,7 @@ def examples_of_a_step(strategy: Any) -> int:
 def check_waits(coordinator: Coordinator) -> None:
     """Who has asked and got nothing has a cause to wait, and the cause goes away by itself."""
     work, strategy = coordinator.work, coordinator.strategy
-    if work.merging:
+    if work.merges.under_way:
         assert not work.flying
         return
     if not work.parked or not work.supply:
@@ -241,9 +241,9 @@ class World(Ledger):
 
     def exchanged(self) -> None:
         """Replicas have met; it is told twice, as over a network."""
-        done = ExchangeDone(self.work.merges + 1)
+        done = ExchangeDone(self.work.merges.count + 1)
         self.handle(done)
-        assert not self.work.merging or self.work.merges == done.number
+        assert not self.work.merges.under_way or self.work.merges.count == done.number
         self.handle(done)
 
     def finish(self) -> None:
@@ -252,11 +252,11 @@ class World(Ledger):
         if not self.alive:
             self.join()
         while not self.work.done:
-            if self.work.merging:
+            if self.work.merges.under_way:
                 self.exchanged()
             for worker in self.idle:
                 self.ask(worker)
-            at_work = self.flights or self.work.merging
+            at_work = self.flights or self.work.merges.under_way
             assert self.work.done or at_work, "a deadlock: work is left and nobody is at it"
             for worker, lease in reversed(self.flights):
                 self.arrive(worker, lease)

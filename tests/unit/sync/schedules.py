@@ -1,4 +1,4 @@
-"""Random schedules for a strategy: a Hypothesis machine that does to a coordinator whatever can happen to it.
+"""Random schedules for a strategy: a Hypothesis state machine that sends a coordinator all possible events.
 
 `Schedule` is the machine; `schedule_of("gba")` one that begins with gba, for any name that `make_strategy` knows.
 At the end of every schedule the data end, what flies lands, and the accounts must balance (see ledger.py).
@@ -120,7 +120,7 @@ class Schedule(RuleBasedStateMachine):
     def exhaust(self) -> None:
         self.world.exhaust()
 
-    @precondition(lambda self: self.world.work.merging)
+    @precondition(lambda self: self.world.work.merges.under_way)
     @rule()
     def exchanged(self) -> None:
         self.world.exchanged()

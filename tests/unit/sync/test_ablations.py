@@ -1,4 +1,4 @@
-"""The strategies of benchmarks/switching keep the laws that all keep, and do what the benchmark says of them."""
+"""The strategies of benchmarks/switching satisfy the common invariants and behave as the benchmark describes."""
 
 from __future__ import annotations
 

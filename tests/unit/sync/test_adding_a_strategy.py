@@ -1,4 +1,4 @@
-"""docs/adding_a_strategy.md, followed to the letter: its file, its story and its test."""
+"""docs/adding_a_strategy.md works as written: its strategy, its trace and its test."""
 
 import re
 import runpy

@@ -1,11 +1,12 @@
-"""auto: it changes when it pays, says why, does not flutter, and looks at what came of it."""
+"""auto: it switches when it pays off, gives its reason, does not flap, and measures the outcome."""
 
 from __future__ import annotations
 
 import pytest
 
 from gearshift.cluster_model.cluster import Bursts, ClusterModel, Compute, Crash, Slow, SlowPeriod
-from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto, Automatic, Proposal
 from gearshift.sync.messages import (
@@ -110,7 +111,7 @@ def test_between_the_two_thresholds_it_stays_where_it_is() -> None:
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UserError, match="auto has no setting `marginn`: it has margin"):
         make_auto({"marginn": 1})
-    with pytest.raises(UserError, match="margin is more than 0"):
+    with pytest.raises(UserError, match="margin must be above 0"):
         make_auto({"margin": 0})
 
 
@@ -118,7 +119,7 @@ def test_bad_settings_are_named() -> None:
 
 
 class Run:
-    """Two workers in sync, told event by event: each round worker 0 takes 1 s and worker 1 `slow` seconds."""
+    """Two workers in sync, driven event by event: in each round worker 0 takes 1 s and worker 1 `slow` seconds."""
 
     def __init__(self, **settings) -> None:
         self.auto = Automatic(Auto(**settings), 20)
@@ -207,7 +208,7 @@ def test_the_gain_of_a_change_that_is_followed_by_another_is_not_known() -> None
 
 
 def test_another_epoch_begins_with_its_own_clock() -> None:
-    """The clock begins anew: no rate is taken across it, and what was begun before is forgotten."""
+    """The clock restarts: no rate is computed across it, and earlier leases are forgotten."""
     run = Run(patience=4, window=4)
     while not run.round(4.0):
         pass

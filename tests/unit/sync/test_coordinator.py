@@ -1,4 +1,4 @@
-"""The coordinator and each strategy in the corners where one of them once went wrong, or easily could."""
+"""Corner cases of the coordinator and of each strategy, including past bugs."""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ class TestWhatIsToldTwice:
         assert it.work.workers == 1
 
     def test_a_worker_that_joins_again_while_parked_must_ask_again(self):
-        """What it asked before, nobody would answer to: a lease given to it then would be lost."""
+        """Its earlier request is void: a lease issued for it would be lost."""
         it = world("sync", 2, global_batch=1)
         assert list(it.work.parked) == [1]
         it.handle(WorkerJoined(1))

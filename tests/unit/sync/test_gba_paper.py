@@ -1,4 +1,4 @@
-"""One test per claim of the GBA paper (Global Batch gradients Aggregation, Alibaba 2022), and per fact found beside it.
+"""One test per claim of the GBA paper (Global Batch gradients Aggregation, Alibaba 2022), and per fact derived from it.
 
 N workers, M gradients of B examples each in a step of G = M * B. "(paper)" is what the paper states, "(reading)" our
 reading of it, "(found)" what a simulation of it showed.
@@ -121,7 +121,7 @@ class TestTokens:
         assert run.tokens == [i // m for i in range(len(run.tokens))]
 
     def test_a_worker_that_recovers_takes_new_work_and_a_new_token(self):
-        """(paper) It forgets its batch and its token; what it had goes to whoever asks first."""
+        """(paper) It forgets its batch and its token; its examples go to the first worker that requests work."""
         run = Gba(4, 4)
         run.run([0, 1, 2], 8)  # worker 3 is at its first lease all the while
         assert (run.work.flying[3].token, run.work.step) == (0, 6)
@@ -227,7 +227,7 @@ class TestLag:
         assert mean(part.lag for part in settled) == pytest.approx(0, abs=0.05)
 
     def test_a_worker_more_than_max_lag_slow_loses_all_its_data(self):
-        """(found) A bias if its data differ: so the share discarded is to be told per worker."""
+        """(found) This is a bias if its data differs, so the discarded share must be reported per worker."""
         run = Gba(4, 4, max_lag=4)
         for _ in range(5):
             run.run([0, 1, 2], 10)  # ten leases of the others to one of its own: 7 to 8 steps

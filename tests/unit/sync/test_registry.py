@@ -185,7 +185,7 @@ class TestLocalBatch:
             (
                 ("gba", 1000, 6, 0, 300),
                 "global_batch 1000 is not a multiple of batch 300. "
-                "Nearest: global_batch=900 or 1200, or leave batch out",
+                "Nearest: global_batch=900 or 1200, or remove batch",
             ),
             (
                 ("gba", 100, 6, 0, 300),
@@ -193,7 +193,7 @@ class TestLocalBatch:
             ),
             (
                 ("backup_workers", 8192, 2, 2, None),
-                "backups=2 leave none of 2 workers to wait for; take fewer",
+                "backups=2 leaves none of 2 workers to wait for; use fewer backups",
             ),
         ],
     )
@@ -222,7 +222,7 @@ class TestLocalBatch:
                 local_batch(
                     "gba", global_batch, workers, batch=None if "gba without batch" in ways else batch
                 )
-            if "leave batch out" in ways:
+            if "remove batch" in ways:
                 local_batch(name, global_batch, workers, backups=backups)
 
 

@@ -111,17 +111,17 @@ def test_settings_survive_a_log(name):
         ("bmuf", {"momentum": 1.0}, "momentum is 1.0: it must be a number from 0 to 0.999"),
         ("bmuf", {"outer_rate": -1}, "outer_rate is -1"),
         ("bmuf", {"merge": "average"}, "it must be one of elastic, delta, overwrite"),
-        ("model_averaging", {"merge": "overwrite"}, "what is trained during an exchange would be lost"),
+        ("model_averaging", {"merge": "overwrite"}, "which would lose all training during an exchange"),
         ("model_averaging", {"pause": "long"}, "pause is 'long'"),
         (
             "k_step_adam",
             {"exchange": "background"},
-            "k_step_adam merges every k batches: exchange is {every: 10}",
+            "k_step_adam merges every k batches: exchange must be {every: 10}",
         ),
         ("k_step_adam", {"exchange": "2s"}, "not a time or background"),
         ("k_step_adam", {"mode": "all"}, "it must be one of frozen_v, params, params_m_v"),
         ("k_step_adam", {"warmup_steps": -1}, "warmup_steps is -1"),
-        ("k_step_adam", {"workers_per_replica": 2}, "needs k_step_adam's mode: params"),
+        ("k_step_adam", {"workers_per_replica": 2}, "needs mode: params of k_step_adam"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(name, settings, sentence):

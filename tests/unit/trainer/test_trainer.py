@@ -19,12 +19,13 @@ from gearshift.data.batch import Batch
 from gearshift.embedding.store import CowClip
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.run import checkpoint_content
 from gearshift.run import folder as run_folder
-from gearshift.run import local_run as run_module
 from gearshift.run.resume import plan_facts
 from gearshift.sync.asynchronous import Async
 from gearshift.training.timing import Every
 from gearshift.training.training import Training
+from tests.flat_trainer import flat_trainer
 
 
 def data(size: int = 2000, seed: int = 0, schema=PLAIN) -> gs.Dataset:
@@ -37,7 +38,7 @@ def trainer(path: Path, **more) -> gs.Trainer:
         "checkpoint": gs.CheckpointPolicy(None, path=path),
         "embeddings": gs.RowAdagrad(lr=0.1),
     }
-    return gs.Trainer(**(settings | more))
+    return flat_trainer(**settings | more)
 
 
 def model(**more) -> nn.Module:
@@ -80,8 +81,9 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, settings: dict, s
     train, valid = data(), data(500, seed=9)
     settings = settings | {"schedule": gs.Schedule(warmup=0.1, decay="cosine"), "eval_every": Every(steps=10)}
     whole = trainer(tmp_path / "whole", **settings).fit(model(dropout=0.2, batch_norm=True), train, valid)
-    stopped = trainer(tmp_path / "cut", callbacks=[StopAt(stop_at)], **settings)
-    folder = stopped.fit(model(dropout=0.2, batch_norm=True), train, valid).folder
+    stopping = [StopAt(stop_at)]
+    stopped = trainer(tmp_path / "cut", **settings)
+    folder = stopped.fit(model(dropout=0.2, batch_norm=True), train, valid, callbacks=stopping).folder
     torch.manual_seed(99)
     resumed = trainer(tmp_path / "cut", **settings).fit(
         model(dropout=0.2, batch_norm=True), train, valid, resume=folder
@@ -222,7 +224,7 @@ def test_metrics_tell_the_speed_since_the_line_before_and_the_strategy(tmp_path:
     assert [(line["step"], line["strategy"]) for line in (first, second)] == [(10, "sync"), (20, "sync")]
     seconds = [1000 / line["examples_per_second"] for line in (first, second)]
     assert sum(seconds) == pytest.approx(run.training.progress.seconds)
-    run._metrics.write(loss=0.5)
+    run.parts.metrics.write(loss=0.5)
     assert list(run_folder.metrics(run.folder))[-1]["examples_per_second"] is None  # nothing was trained
 
 
@@ -230,11 +232,11 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
     def asked(**settings: float) -> dict:
         return {"optimizer": optim.build("vr_adam", lr=0.01, **settings), "micro_batches": 10}
 
-    reduced = trainer(tmp_path, callbacks=[StopAt(3)], **asked(floor=0.1)).fit(model(), data()).folder
+    reduced = trainer(tmp_path, **asked(floor=0.1)).fit(model(), data(), callbacks=[StopAt(3)]).folder
     values = r"trained with dense floor=0\.1; this config asks dense floor=0\.2\. Resume"
     with pytest.raises(UserError, match=values):  # of the same rule
         trainer(tmp_path, **asked(floor=0.2)).fit(model(), data(), resume=reduced)
-    folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+    folder = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(3)]).folder
     with pytest.raises(
         UserError, match=r"RowAdagrad\(.*asks embedding.*RowAdam\(.*Resume with the optimizers of the run"
     ):
@@ -252,7 +254,7 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: str) -> None:
-    folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+    folder = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(3)]).folder
     with pytest.raises(UserError, match=f"made with {name}="):
         trainer(tmp_path, **change).start(model(), data(), resume=folder)
     with pytest.raises(UserError, match="number of training examples=2000, this asks 1000"):
@@ -262,7 +264,7 @@ def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: 
 def test_a_resume_with_another_trust_in_rows_is_told(tmp_path: Path) -> None:
     reduced = {"optimizer": optim.build("vr_sgd", lr=0.1), "micro_batches": 10}
     folder = (
-        trainer(tmp_path, callbacks=[StopAt(3)], row_trust="touched", **reduced).fit(model(), data()).folder
+        trainer(tmp_path, row_trust="touched", **reduced).fit(model(), data(), callbacks=[StopAt(3)]).folder
     )
     with pytest.raises(UserError, match=r"made with optimizer\.row_trust=touched, this asks dense_only"):
         trainer(tmp_path, **reduced).start(model(), data(), resume=folder)
@@ -275,8 +277,8 @@ def test_a_checkpoint_that_does_not_tell_of_it_resumes(
         return {name: value for name, value in plan_facts(training).items() if "row_" not in name}
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "plan_facts", older)
-        folder = trainer(tmp_path, callbacks=[StopAt(3)]).fit(model(), data()).folder
+        patch.setattr(checkpoint_content, "plan_facts", older)
+        folder = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(3)]).folder
     assert trainer(tmp_path).fit(model(), data(), resume=folder).report["global_steps"] == 20
 
 
@@ -295,7 +297,7 @@ def test_more_epochs_may_follow_where_no_schedule_depends_on_their_number(tmp_pa
 
 
 def test_a_stopped_run_does_not_evaluate_any_more(tmp_path: Path) -> None:
-    result = trainer(tmp_path, callbacks=[StopAt(2)]).fit(model(), data(), data(100))
+    result = trainer(tmp_path).fit(model(), data(), data(100), callbacks=[StopAt(2)])
     assert result.report["measured_on"] != "valid" and not (result.folder / "report.json").exists()
 
 
@@ -322,7 +324,7 @@ def test_a_log_of_many_years_is_measured_by_day(tmp_path: Path) -> None:
     times = np.arange(3000, dtype=np.int64) * 86_400
     log = Batch(0, one.labels_BT, one.numeric_BN, one.ids_BF, times_B=times)
     schema = gs.Schema(PLAIN.features, PLAIN.labels, time="ts")
-    run = trainer(tmp_path, callbacks=[StopAt(25)]).start(model(), gs.read(log, schema))
+    run = trainer(tmp_path).start(model(), gs.read(log, schema), callbacks=[StopAt(25)])
     folder = run.wait(60).folder
     assert run.status().day is not None
     days = trainer(tmp_path).fit(model(), gs.read(log, schema), resume=folder).report["progressive_by_day"]
@@ -379,8 +381,8 @@ def test_callbacks_see_steps_evaluations_and_checkpoints(tmp_path: Path) -> None
             assert (path / "manifest.json").is_file()
             seen.append(path.name)
 
-    trainer(tmp_path, callbacks=[Watch()], checkpoint=gs.CheckpointPolicy(Every(steps=2), path=tmp_path)).fit(
-        model(), data(400), data(100)
+    trainer(tmp_path, checkpoint=gs.CheckpointPolicy(Every(steps=2), path=tmp_path)).fit(
+        model(), data(400), data(100), callbacks=[Watch()]
     )
     assert sorted(seen) == ["eval", "step", "step", "step", "step", "step-2", "step-4"]
 
@@ -401,7 +403,7 @@ def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None
         def on_step(self, run: gs.Run) -> None:
             raise RuntimeError("boom")
 
-    run = trainer(tmp_path, callbacks=[Bomb()]).start(model(), data())
+    run = trainer(tmp_path).start(model(), data(), callbacks=[Bomb()])
     with pytest.raises(RuntimeError, match="boom"):
         run.wait(60)
     assert run.status().phase == "failed"
@@ -423,7 +425,7 @@ def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None
 )
 def test_what_a_trainer_cannot_take_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        gs.Trainer(**settings)
+        flat_trainer(**settings)
 
 
 def test_numbers_of_numpy_are_whole_too() -> None:
@@ -432,7 +434,7 @@ def test_numbers_of_numpy_are_whole_too() -> None:
 
 def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> None:
     def grown(rule: str, **more) -> gs.Trainer:
-        return gs.Trainer(
+        return flat_trainer(
             global_batch=1600,
             base_batch=100,
             batch_rule=rule,
@@ -442,12 +444,19 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
         )
 
     linear, root, cowclip = (grown(rule) for rule in ("linear", "square_root", "cowclip"))
-    assert linear.optimizer.lr == pytest.approx(0.016) and root.optimizer.lr == pytest.approx(0.004)
-    assert linear.rows.embeddings.lr == pytest.approx(1.6) and linear.rows.linear.lr == pytest.approx(3.2)
-    assert root.rows.embeddings == gs.RowAdagrad(lr=0.4, l2=1e-5) and root.plan.schedule.warmup == 0
-    assert cowclip.optimizer.lr == pytest.approx(0.004) and cowclip.plan.schedule.warmup == 0.1
-    assert cowclip.rows.embeddings.lr == 0.1 and cowclip.rows.embeddings.l2 == pytest.approx(16e-5)
-    reduced = grown("linear", optimizer=optim.build("vr_adam", lr=1e-3, floor=0.2)).optimizer
+    assert linear.optimizer.dense.lr == pytest.approx(0.016) and root.optimizer.dense.lr == pytest.approx(
+        0.004
+    )
+    assert linear.optimizer.rows.embeddings.lr == pytest.approx(
+        1.6
+    ) and linear.optimizer.rows.linear.lr == pytest.approx(3.2)
+    assert root.optimizer.rows.embeddings == gs.RowAdagrad(lr=0.4, l2=1e-5) and root.plan.schedule.warmup == 0
+    assert cowclip.optimizer.dense.lr == pytest.approx(0.004) and cowclip.plan.schedule.warmup == 0.1
+    assert (
+        cowclip.optimizer.rows.embeddings.lr == 0.1
+        and cowclip.optimizer.rows.embeddings.l2 == pytest.approx(16e-5)
+    )
+    reduced = grown("linear", optimizer=optim.build("vr_adam", lr=1e-3, floor=0.2)).optimizer.dense
     assert reduced == optim.build("vr_adam", lr=0.016, floor=0.2)
 
 
@@ -460,18 +469,18 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
         ({"base_batch": 3}, "base_batch=3 changes nothing without a rule"),
         ({"optimizer": "adam"}, 'optimizer=...\\) is "adam", not a rule'),
         ({"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)}, "is a SGD, not a rule"),
-        ({"row_clip": "cowclip"}, "write row_clip=gs.CowClip"),
-        ({"row_trust": "dense-only"}, "unknown row_trust `dense-only`. Did you mean `dense_only`"),
-        ({"row_trust": "row_wise"}, 'row_trust="row_wise" gives rows the trust of a vr_\\* rule'),
-        ({"embedding_reduce": "average"}, "unknown embedding_reduce `average`"),
-        ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "row_clip measures the mean gradient of a row"),
+        ({"row_clip": "cowclip"}, "write clip=gs.CowClip"),
+        ({"row_trust": "dense-only"}, "unknown row trust `dense-only`. Did you mean `dense_only`"),
+        ({"row_trust": "row_wise"}, 'trust="row_wise" gives rows the trust of a vr_\\* rule'),
+        ({"embedding_reduce": "average"}, "unknown row reduce `average`"),
+        ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "clip measures the mean gradient of a row"),
         ({"micro_batches": 0}, "micro_batches=0: at least 1"),
         ({"micro_batches": 8, "batch": 10}, "both say how a worker's share is cut"),
     ],
 )
 def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        gs.Trainer(global_batch=100, **settings)
+        flat_trainer(global_batch=100, **settings)
 
 
 def test_steps_of_too_few_gradients_are_a_warning_of_python_once(tmp_path: Path) -> None:
@@ -485,18 +494,18 @@ def test_steps_of_too_few_gradients_are_a_warning_of_python_once(tmp_path: Path)
 
 
 def test_the_wall_time_of_a_resumed_run_is_that_of_all_its_processes(tmp_path: Path) -> None:
-    stopped = trainer(tmp_path, callbacks=[StopAt(5)]).fit(model(), data())
+    stopped = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(5)])
     saved = Checkpoint.open((stopped.folder / "checkpoints" / "last").resolve())
     assert saved.facts["wall_seconds"]["here"] > 0
     saved.facts["wall_seconds"]["before"] = 1000.0
     run = trainer(tmp_path).prepare(model(), data())
     run.restore(saved)
-    assert run.status().wall_seconds > 1000 + saved.facts["wall_seconds"]["here"]
+    assert run.wall.seconds(Path()) > 1000 + saved.facts["wall_seconds"]["here"]
     del saved.facts["wall_seconds"]  # of an older version
     saved.facts["progress"]["seconds"] = 500.0
     run = trainer(tmp_path).prepare(model(), data())
     run.restore(saved)
-    assert 500 < run.status().wall_seconds < 1000
+    assert 500 < run.wall.seconds(Path()) < 1000
 
 
 def test_micro_batches_are_the_gradients_that_a_step_is_formed_from(tmp_path: Path) -> None:
@@ -509,7 +518,11 @@ def test_micro_batches_are_the_gradients_that_a_step_is_formed_from(tmp_path: Pa
         assert run.training.learner.server.trust.spread.gradients == 10
     for name, values in state(cut.folder).items():
         np.testing.assert_array_equal(values, state(sized.folder)[name], err_msg=name)
-    more = gs.Trainer(global_batch=96, workers=2, micro_batches=4).prepare(model(), data()).training
-    assert more.strategy.batch == 12 and more.recut(4).batch == 6, (
+    more = (
+        gs.Trainer(global_batch=96, workers=2, training=gs.TrainingSettings(micro_batches=4))
+        .prepare(model(), data())
+        .training
+    )
+    assert more.strategy.batch == 12 and more.active_strategy.recut(4).batch == 6, (
         "a resize keeps the number of micro-batches"
     )

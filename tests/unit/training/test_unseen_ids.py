@@ -11,6 +11,7 @@ import pytest
 import gearshift as gs
 from gearshift.cli.app import run as command
 from gearshift.errors import UserError
+from tests.flat_trainer import flat_trainer
 
 SCHEMA = gs.Schema((gs.Categorical("user_id"), gs.Categorical("item"), gs.Categorical("request")))
 SIZE = 3000
@@ -33,11 +34,11 @@ def write_log(
 def fit(
     folder: Path, train: gs.Dataset, valid: gs.Dataset, **settings: object
 ) -> tuple[gs.Run, dict[str, object]]:
-    trainer = gs.Trainer(
+    trainer = flat_trainer(
         global_batch=100,
         embeddings=gs.RowAdagrad(lr=0.2),
         checkpoint=gs.CheckpointPolicy(None, path=folder),
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
     run = trainer.start(gs.models.DeepFM(SCHEMA, dim=4, hidden=[8]), train, valid)
     return run, run.wait(300).report
@@ -48,8 +49,8 @@ def test_new_users_are_counted_and_told(tmp_path: Path, shards: int) -> None:
     train = gs.read(write_log(tmp_path / "train.csv", range(200)), SCHEMA)
     mixed = gs.read(write_log(tmp_path / "valid.csv", range(180, 1000), seed=2), SCHEMA)
     run, report = fit(tmp_path, train, mixed, workers=2, shards=shards)
-    assert run.last_evaluation is not None
-    unseen = run.last_evaluation.unseen
+    assert run.parts.final.last_evaluation is not None
+    unseen = run.parts.final.last_evaluation.unseen
     assert unseen["user_id"] == pytest.approx(800 / 820, abs=0.02)
     assert unseen["item"] == 0.0
     assert "request" not in unseen  # each is new, everywhere
@@ -71,8 +72,8 @@ def test_an_ordinary_run_says_nothing(tmp_path: Path) -> None:
 def test_whole_users_held_out_on_purpose_are_no_surprise(tmp_path: Path) -> None:
     log = gs.read(write_log(tmp_path / "log.csv", range(200)), SCHEMA)
     run, _ = fit(tmp_path, *log.split(hash="user_id", valid="20%"))
-    assert run.last_evaluation is not None
-    assert "user_id" not in run.last_evaluation.unseen
+    assert run.parts.final.last_evaluation is not None
+    assert "user_id" not in run.parts.final.last_evaluation.unseen
 
 
 def test_the_end_of_a_file_sorted_by_user_is_told_before_the_run(tmp_path: Path) -> None:

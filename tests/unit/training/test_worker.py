@@ -16,10 +16,13 @@ from gearshift.models.inputs import Inputs
 from gearshift.optim.first_order import SGD
 from gearshift.parameters.server import RowSettings
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 
 def make_learner(model: nn.Module, schema=PLAIN, rows=None, **more) -> Learner:
-    return Learner(model, schema, rows=RowSettings(rows or RowSGD(lr=0.5)), optimizer=SGD(lr=0.1), **more)
+    return Learner(
+        Worker(model, schema), rows=RowSettings(rows or RowSGD(lr=0.5)), optimizer=SGD(lr=0.1), **more
+    )
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])

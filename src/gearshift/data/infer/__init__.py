@@ -1,1 +1,1 @@
-"""Guesses what the columns of a log mean, each with its reason: what `gearshift init` prints and writes."""
+"""Infers the meaning of a log's columns, each with a reason. `gearshift init` prints and writes the result."""

@@ -1,6 +1,6 @@
-"""What a column is that is neither label nor time: a category, a quantity, several values, a weight, nothing.
+"""Classifies a column that is neither label nor time: category, number, several values, weight, or useless.
 
-Every rule is a small function that returns a guess with its reason, or None; the first that knows decides.
+Each rule is a small function that returns a guess with its reason, or None. The first rule that applies decides.
 """
 
 from __future__ import annotations
@@ -63,34 +63,34 @@ AMOUNT = re.compile(
 LEADING_ZERO = re.compile(r"-?0\d")
 WITH_UNIT = re.compile(r"\s*[-+]?\d+([.,]\d+)* ?([A-Za-z\u00b0\u00b5]{1,4})\.?\s*")
 SPACES = "\u00a0\u2009\u202f"
-UNREAD_NUMBERS = (  # how people write numbers that are not read, and what to write instead
+UNREAD_NUMBERS = (  # notations of numbers that are not supported, and what to write instead
     (re.compile(r"[-+]?\d{1,3}(['\u2019]\d{3})+([.,]\d+)?"), "an apostrophe between thousands", "without it"),
     (re.compile(rf"[-+]?\d{{1,3}}([{SPACES}]\d{{3}})+([.,]\d+)?"), "a space between thousands", "without it"),
-    (re.compile(r"[\u2212\u2012\u2013]\d[\d.,]*"), "a dash for the minus", "with the sign - of the keyboard"),
-    (re.compile(r"\(\d[\d.,]*\)"), "parentheses for the minus", "with - before the number"),
-    (re.compile(r"\d[\d.,]*-"), "the minus behind the number", "with - before the number"),
+    (re.compile(r"[\u2212\u2012\u2013]\d[\d.,]*"), "a dash instead of a minus", "with the character -"),
+    (re.compile(r"\(\d[\d.,]*\)"), "parentheses instead of a minus", "with - before the number"),
+    (re.compile(r"\d[\d.,]*-"), "the minus after the number", "with - before the number"),
 )
-MOSTLY_UNREAD = 0.5  # of the examples: numbers, if one knew how to read them
-FEW_WORDS = 10  # distinct, that stand where a number is missing
-MOSTLY_NUMBERS = 0.9  # of the examples: the others are slips, or words for missing
-SHOWN_VALUES = 200  # the most frequent ones tell what a column holds
+MOSTLY_UNREAD = 0.5  # share of examples that look like numbers in an unsupported notation
+FEW_WORDS = 10  # distinct words that may stand for a missing number
+MOSTLY_NUMBERS = 0.9  # share of examples; the others are errors, or words for missing values
+SHOWN_VALUES = 200  # number of most frequent values that are examined
 
 
 @dataclass(frozen=True)
 class ColumnGuess:
-    """What a column seems to be, and why; `feature` if it is one."""
+    """The inferred role of a column, and the reason; `feature` is set if it is a feature."""
 
     column: str
     guess: str
     why: str
     role: Role
     feature: Feature | None = None
-    left_out: Feature | None = None  # what it would be, where it is ignored as a leak
-    suspicion: str | None = None  # a sentence that warns of it
+    left_out: Feature | None = None  # the feature that was left out because it is a leak
+    suspicion: str | None = None  # a warning about it
 
 
 def guess_column(profile: Profile) -> ColumnGuess:
-    """A column that is neither label nor time."""
+    """Classify a column that is neither label nor time."""
     for rule in RULES:
         guess = rule(profile)
         if guess is not None:
@@ -100,10 +100,10 @@ def guess_column(profile: Profile) -> ColumnGuess:
 
 
 def _why_no_number(profile: Profile) -> str | None:
-    """What keeps a column that is nearly one of numbers from being one; None if it is nothing like it."""
+    """The reason why a mostly numeric column is not numeric; None if it is not mostly numeric."""
     if profile.numbers is not None:
         zeros = next((value for value in profile.values if LEADING_ZERO.match(value)), None)
-        return None if zeros is None else f"{zeros[:20]!r} has a leading zero: names, not amounts"
+        return None if zeros is None else f"{zeros[:20]!r} has a leading zero: identifiers, not amounts"
     if profile.endless and profile.endless == int(profile.counts.sum()):
         return "all infinite, no number to learn from"
     words = {value for value in profile.values if not is_number(value)}
@@ -116,11 +116,11 @@ def _why_no_number(profile: Profile) -> str | None:
     place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""
     null = ", or list it in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
     where = f"{place.unit} {place.number:,}"
-    return f"numbers but for {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
+    return f"numbers except {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
 
 
 def _why_unread(profile: Profile, words: set[str]) -> str | None:
-    """180'700, (8.47): numbers for a human reader, among those that are read."""
+    """180'700, (8.47): numbers in a notation for people, among readable ones."""
     forms = {
         value: form
         for value in words
@@ -135,13 +135,13 @@ def _why_unread(profile: Profile, words: set[str]) -> str | None:
     shown = next(value for value in profile.values if value in forms)
     _, how, instead = forms[shown]
     return (
-        f"most values look like numbers, but {shown[:20]!r} is written with {how} and is not read as one; to make it "
+        f"most values look like numbers, but {shown[:20]!r} has {how} and cannot be read; to make it "
         f"numeric, write it {instead}"
     )
 
 
 def _why_words(profile: Profile, words: set[str]) -> str | None:
-    """Many different numbers, and a few words, often: they seem to mean that there is none."""
+    """Many different numbers and a few frequent words, which seem to mean a missing value."""
     numbers = profile.distinct - len(words)
     few = 0 < len(words) <= FEW_WORDS < numbers
     if not few or ID_NAME.search(profile.name) or _share(profile, words) > 1 - MOSTLY_UNREAD:
@@ -154,16 +154,16 @@ def _why_words(profile: Profile, words: set[str]) -> str | None:
 
 
 def _why_no_amount(profile: Profile) -> str | None:
-    """12.5 kg, 80 kg: one unit behind every number."""
+    """12.5 kg, 80 kg: every number is followed by the same unit."""
     units = {match[2] for value in profile.values if (match := WITH_UNIT.fullmatch(value))}
     behind = {value for value in profile.values if WITH_UNIT.fullmatch(value)}
     if len(units) != 1 or ID_NAME.search(profile.name) or _share(profile, behind) < MOSTLY_NUMBERS:
         return None
-    return f"numbers with a unit, like {profile.values[0][:20]!r}, are not read as numbers; write the number alone"
+    return f"numbers with a unit, like {profile.values[0][:20]!r}, cannot be read; write the number alone"
 
 
 def _share(profile: Profile, values: set[str]) -> float:
-    """Of the examples that have a value."""
+    """The share of the examples with a value that have one of `values`."""
     counts = zip(profile.values, profile.counts.tolist(), strict=True)
     return float(sum(count for value, count in counts if value in values) / max(int(profile.counts.sum()), 1))
 
@@ -209,7 +209,7 @@ def _list_column(profile: Profile) -> ColumnGuess | None:
         return ColumnGuess(
             profile.name,
             f"vector of {size}",
-            "lists of as many floats",
+            "lists of equally many floats",
             "feature",
             Vector(profile.name, size),
         )
@@ -224,27 +224,27 @@ def _all_match(pattern: re.Pattern[str], profile: Profile) -> bool:
 
 
 def _foreign_date(profile: Profile) -> ColumnGuess | None:
-    """11/02/2026, 1-Nov-2026, Nov 1, 2026: which part is the day is for the user to say."""
+    """11/02/2026, 1-Nov-2026, Nov 1, 2026: ambiguous or unsupported dates, which the user has to convert."""
     if not _all_match(FOREIGN_DATE, profile):
         return None
     shown = profile.values[0][:25]
-    why = f"{shown!r} looks like a date in a format that is not read; convert it to ISO (2026-11-30 10:00)"
+    why = f"{shown!r} looks like a date in an unsupported format; convert it to ISO (2026-11-30 10:00)"
     return ignored(profile, why)
 
 
 def _amount_in_words(profile: Profile) -> ColumnGuess | None:
-    """$1,533.41: a quantity, but not one that is read."""
+    """$1,533.41: a number in a notation that is not supported."""
     if profile.numbers is not None or not _all_match(AMOUNT, profile):
         return None
     shown = profile.values[0].strip()
     instead = f"{shown[:-1].strip()} without the sign" if shown.endswith("%") else "1533.41"
-    why = f"an amount like {profile.values[0][:20]!r} is not read as a number; write {instead}"
+    why = f"an amount like {profile.values[0][:20]!r} cannot be read as a number; write {instead}"
     many = profile.distinct > 0.5 * (profile.examples - profile.missing)
     return ignored(profile, why) if many else _category(profile, f"{profile.distinct:,} distinct; {why}")
 
 
 def _vector(profile: Profile) -> ColumnGuess | None:
-    """As many numbers in each value, most of them with a fraction."""
+    """Equally many numbers in each value, most of them with a fraction."""
     start = profile.values[:SHOWN_VALUES]
     if profile.numbers is not None or profile.times is not None or not start:
         return None
@@ -255,12 +255,12 @@ def _vector(profile: Profile) -> ColumnGuess | None:
         if numbers and sum("." in part for part in flat) > 0.5 * len(flat):
             vector = Vector(profile.name, size, separator)
             kind = f"vector of {size}, separator {separator!r}"
-            return ColumnGuess(profile.name, kind, "as many numbers in each value", "feature", vector)
+            return ColumnGuess(profile.name, kind, "equally many numbers in each value", "feature", vector)
     return None
 
 
 def _separated(profile: Profile) -> ColumnGuess | None:
-    """Several values in one, joined by a separator."""
+    """Several values in one text, joined by a separator."""
     if profile.numbers is not None or profile.times is not None:
         return None
     present = [s for s in SEPARATORS if any(s in value for value in profile.values)]
@@ -283,7 +283,7 @@ def _separated(profile: Profile) -> ColumnGuess | None:
 
 
 def _is_list_of(profile: Profile, parts: Parts) -> bool:
-    """Parts recur in other values, and are fewer than the values; a weak separator needs stronger signs."""
+    """Whether parts recur in other values and are fewer than the values. A weak separator needs stronger evidence."""
     if parts.share < 0.1 or parts.most < 2 or any(len(part) > 40 for part in parts.counts):
         return False
     if parts.separator in STRONG_SEPARATORS:
@@ -293,13 +293,13 @@ def _is_list_of(profile: Profile, parts: Parts) -> bool:
     plain = all(re.fullmatch(r"[\w.:-]+", part) for part in parts.counts)
     if parts.separator == "," and profile.values[0].startswith("[") and plain:
         return True  # a printed list
-    if parts.mobile < 0.5:  # a street and its number: words in an order, not a list
+    if parts.mobile < 0.5:  # a street and its number: words in a fixed order, not a list
         return False
     return plain and not same_size and recur >= 3 and profile.distinct > 1.5 * len(parts.counts)
 
 
 def _unique(profile: Profile) -> ColumnGuess | None:
-    """One value per example tells nothing about other examples."""
+    """A value that is unique to each example carries no information about other examples."""
     if profile.distinct < profile.examples - profile.missing or profile.examples < 20:
         return None
     if profile.numbers is not None:
@@ -307,7 +307,7 @@ def _unique(profile: Profile) -> ColumnGuess | None:
         counts_up = profile.is_whole and bool((np.abs(steps) == 1).all())
         if not counts_up and not (profile.is_whole and ID_NAME.search(profile.name)):
             return None
-        return ignored(profile, "counts the lines" if counts_up else "one value per example")
+        return ignored(profile, "numbers the lines" if counts_up else "one value per example")
     unread = _why_unread(profile, {value for value in profile.values if not is_number(value)})
     return ignored(profile, "one value per example" + (f"; {unread}" if unread else ""))
 
@@ -325,7 +325,7 @@ def _number(profile: Profile) -> ColumnGuess | None:
 
 
 def _why_no_quantity(profile: Profile) -> str | None:
-    """Why integers are names rather than amounts; None if they seem to be amounts."""
+    """The reason why integers are identifiers rather than amounts; None if they seem to be amounts."""
     name, values = profile.name, profile.quantity
     if AMOUNT_NAME.match(name):
         return None
@@ -336,7 +336,7 @@ def _why_no_quantity(profile: Profile) -> str | None:
     if QUANTITY_NAME.search(name):
         return None
     if profile.distinct <= 200 and len(values) >= 20 * profile.distinct:
-        return "few, each often"
+        return "few values, each frequent"
     low, middle, high = np.quantile(values, [0, 0.5, 1])
     if profile.distinct > 200 and not (low < 0.05 * high and middle < 0.25 * high) and high > 1000:
         return "spread evenly up to " + f"{high:,.0f}"
@@ -377,7 +377,7 @@ RULES = (
 
 
 def without_nearly_unique(guesses: list[ColumnGuess], profiles: list[Profile]) -> list[ColumnGuess]:
-    """Categories that hardly ever recur are left out, but for ids and what a history shares its rows with."""
+    """Leave out categories that rarely recur, except ids and columns that share their rows with a history."""
     shared = {g.feature.share_embedding for g in guesses if isinstance(g.feature, Bag | Sequence)}
 
     def checked(guess: ColumnGuess, profile: Profile) -> ColumnGuess:
@@ -394,7 +394,7 @@ def without_nearly_unique(guesses: list[ColumnGuess], profiles: list[Profile]) -
 
 
 def share_embedding(guess: ColumnGuess, guesses: list[ColumnGuess], profiles: list[Profile]) -> ColumnGuess:
-    """A bag or sequence whose parts are the values of an id column is its history: they share rows."""
+    """A bag or sequence whose parts are values of an id column is a history of that column: they share rows."""
     feature = guess.feature
     by_name = {profile.name: profile for profile in profiles}
     if not isinstance(feature, Bag | Sequence) or by_name[guess.column].is_list:
@@ -411,10 +411,10 @@ def share_embedding(guess: ColumnGuess, guesses: list[ColumnGuess], profiles: li
 
 
 def _overlap(name: str, parts: Counter[str], other: Profile) -> float:
-    """The share of the parts that are values of another column; 0 if that may be chance.
+    """The share of the parts that are values of another column; 0 if this may be coincidence.
 
-    Small integers are the values of many columns: they count only if they also cover the other column, or the
-    names have a word in common (recent_items, item_id).
+    Many columns contain small integers. They count only if they also cover the other column, or if the names have a
+    word in common (recent_items, item_id).
     """
     known = set(other.values)
     common = [part for part in parts if part in known]

@@ -1,8 +1,8 @@
-"""Which column is the label: two values, and a name or a place that labels have.
+"""Finds the label: a column with two values and a name or position that is typical of labels.
 
-A column named like a label that is 0/1 but for a few values is the label too; the reason says where the first
-of these values stands. A label of more values (counts, ratings, events) needs a rule: `guess_rule` proposes one; so
-does one that has only clicks, and nothing where there was none. A guess that may well be wrong comes with a warning.
+A column with the name of a label is accepted if it is 0/1 with few exceptions; the reason names the first exception.
+A label with more values (counts, ratings, events) needs a rule, which `guess_rule` proposes. So does a label that is
+set for clicks only and missing otherwise. An uncertain guess comes with a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gearshift.data.readers.sniff import ICONV
 from gearshift.data.schema import Label
 from gearshift.errors import UserError
 
-# In order: the earlier the surer.
+# Most reliable names first.
 LABEL_NAMES = (
     r"(is_?)?(click(ed|s)?|clk)",
     r"label",
@@ -63,9 +63,9 @@ class FoundLabel:
 def find_label(
     profiles: list[Profile], stated: str | None, where: str, positive: Positive = None, looked_at: str = ""
 ) -> FoundLabel:
-    """The column the user named, or the one that looks most like a label; `positive` is the user's own rule.
+    """The column that the user named, or the one that looks most like a label; `positive` is the user's rule.
 
-    `looked_at` says what was seen of the file, for an error.
+    `looked_at` describes the sample of the file, for an error message.
     """
     if stated is not None:
         profile = _named_by_user(profiles, stated, where)
@@ -73,7 +73,7 @@ def find_label(
             return _with_rule(profile, stated_rule(positive), where)
         if _needs_rule(profile):
             return _with_rule(profile, guess_rule(profile, where), where)
-        return _found(profile, "named by you")
+        return _label_of(profile, "named by you")
     candidate = (
         _by_name(profiles)
         or named_like(CLICK_COUNT_NAME, profiles)
@@ -87,16 +87,16 @@ def find_label(
             f"{where}: no column looks like a label (two values such as 0 and 1). {''.join(near)}"
             f'Name it: --label COLUMN (in Python: label="COLUMN"). {looked_at}'.rstrip()
         )
-    found = (
+    label = (
         _with_rule(candidate, guess_rule(candidate, where), where)
         if _needs_rule(candidate)
-        else _found(candidate, "")
+        else _label_of(candidate, "")
     )
-    return replace(found, warnings=found.warnings + _alternatives(candidate, profiles))
+    return replace(label, warnings=label.warnings + _alternatives(candidate, profiles))
 
 
 def _alternatives(chosen: Profile, profiles: list[Profile]) -> tuple[str, ...]:
-    """A sentence where other columns could be the label as well, and no name says which one is."""
+    """A warning if other columns could be the label as well, and no name decides."""
     name = plain_name(chosen.name)
     if any(re.fullmatch(pattern, name) for pattern in SURE_NAMES):
         return ()
@@ -111,7 +111,7 @@ def _alternatives(chosen: Profile, profiles: list[Profile]) -> tuple[str, ...]:
     are = f"{shown}{more} {'is' if len(others) == 1 else 'are'}"
     why = "by its name" if named else "by its place alone"
     return (
-        f"`{chosen.name}` is taken as the label {why}, but {are} 0/1 too; if one of them is the label, name it: "
+        f"`{chosen.name}` is taken as the label {why}, but {are} 0/1 too; to choose another one: "
         f'--label {others[0].name} (in Python: label="{others[0].name}")',
     )
 
@@ -139,7 +139,7 @@ def _named_by_user(profiles: list[Profile], stated: str, where: str) -> Profile:
 
 
 def _with_rule(profile: Profile, rule: GuessedRule, where: str) -> FoundLabel:
-    """A label of counts, ratings or events, and the rule that makes clicks of them."""
+    """A label of counts, ratings or events, with the rule for a click."""
     label = Label(profile.name, rule.positive)
     share = _share_of_clicks(profile, label, where)
     written = rule_text(rule.positive)
@@ -160,13 +160,13 @@ def _share_of_clicks(profile: Profile, label: Label, where: str) -> float:
     words = [text for text in refused if text]
     if words and len(words) > 0.5 * profile.examples:
         raise UserError(
-            f"{where}: label `{profile.name}` holds {words[0][:40]!r}, which is no number to compare with "
-            f"{rule_text(label.positive)}; name the values that mean a click: --positive '[{words[0][:40]}]' "
+            f"{where}: label `{profile.name}` holds {words[0][:40]!r}, which cannot be compared with "
+            f"{rule_text(label.positive)}; list the values that mean a click: --positive '[{words[0][:40]}]' "
             "(in Python: positive=[...])"
         )
     if not clicks.any():
         raise UserError(
-            f"{where}: no example looked at is a click: label `{profile.name}` has {shown_values(profile)}, and the "
+            f"{where}: no sampled example is a click: label `{profile.name}` has {shown_values(profile)}, and the "
             f"rule is {rule_text(label.positive)}. Give another: --positive RULE (in Python: positive=RULE)"
         )
     return float(clicks.mean())
@@ -198,7 +198,7 @@ def _by_name(profiles: list[Profile]) -> Profile | None:
 
 
 def _is_joined(profile: Profile) -> bool:
-    """Only clicks, and nothing where there was none: impressions LEFT JOIN clicks."""
+    """Set for clicks only and missing otherwise: impressions LEFT JOIN clicks."""
     if profile.distinct != 1 or not profile.missing:
         return False
     return _is_one(profile.values[0]) or is_positive_word(profile.values[0])
@@ -210,12 +210,12 @@ def _only_joined(profiles: list[Profile]) -> Profile | None:
 
 
 def _is_constant_zero_one(profile: Profile) -> bool:
-    """The start of a log may hold no click at all."""
+    """The start of a log may contain no click at all."""
     return profile.values in (["0"], ["1"])
 
 
 def _is_almost_zero_one(profile: Profile) -> bool:
-    """0/1 but for up to one example in a hundred, which has another value or none."""
+    """0/1 except for up to one example in a hundred, which has another value or none."""
     if is_counts(profile):
         return False
     others = profile.examples - int(profile.counts[:2].sum())
@@ -229,12 +229,12 @@ def _but_for(profile: Profile) -> str:
     place, text = profile.first_other(pair)
     others = profile.examples - int(profile.counts[:2].sum()) - 1
     more = f" and {others:,} more" if others else ""
-    found = repr(text[:40]) if text else "missing"
-    return f"{'/'.join(sorted(pair))} except {found} in {place.unit} {place.number:,}{more}"
+    value = repr(text[:40]) if text else "missing"
+    return f"{'/'.join(sorted(pair))} except {value} in {place.unit} {place.number:,}{more}"
 
 
 def _by_place(profiles: list[Profile]) -> Profile | None:
-    """0/1 in the first or last column, the only 0/1 column, yes and no, any two values at an end."""
+    """0/1 in the first or last column; else the only 0/1 column; else yes and no; else two values at either end."""
     ends = [profile for profile in (profiles[-1], profiles[0]) if _has_two_values(profile)]
     worded = [profile for profile in profiles if _has_two_values(profile) and _is_yes_no(profile)]
     zero_one = [profile for profile in profiles if _has_two_values(profile) and _is_zero_one(profile)]
@@ -245,16 +245,16 @@ def _by_place(profiles: list[Profile]) -> Profile | None:
     return zero_one[0] if zero_one else None
 
 
-def _found(profile: Profile, remark: str) -> FoundLabel:
+def _label_of(profile: Profile, remark: str) -> FoundLabel:
     remark = f", {remark}" if remark else ""
     if _is_joined(profile):
-        return _found_joined(profile, remark)
+        return _joined_label(profile, remark)
     if _is_almost_zero_one(profile) or _is_zero_one(profile) or _is_constant_zero_one(profile):
-        return _found_zero_one(profile, remark)
-    return _found_words(profile, remark)
+        return _zero_one_label(profile, remark)
+    return _word_label(profile, remark)
 
 
-def _found_joined(profile: Profile, remark: str) -> FoundLabel:
+def _joined_label(profile: Profile, remark: str) -> FoundLabel:
     value = profile.values[0].strip()
     share = _percent(1 - profile.missing_share)
     positive = None if _is_one(value) else literal(value)
@@ -269,11 +269,11 @@ def _found_joined(profile: Profile, remark: str) -> FoundLabel:
     return FoundLabel(Label(profile.name, positive, missing="no_click"), why, (warning,))
 
 
-def _found_zero_one(profile: Profile, remark: str) -> FoundLabel:
+def _zero_one_label(profile: Profile, remark: str) -> FoundLabel:
     total = max(int(profile.counts.sum()), 1)
     ones = sum(int(n) for v, n in zip(profile.values, profile.counts, strict=True) if _is_one(v))
     share = f"{_percent(ones / total)} ones{remark}"
-    # -1 is no label by itself: among 0 and 1 it mostly means "unknown".
+    # -1 is not a label by itself: next to 0 and 1 it usually means "unknown".
     pair = {value.strip().lower() for value in profile.values[:2]}
     label = Label(profile.name, positive="1" if pair in MINUS_ONE else None)
     rule = "; 1 is taken as the click" if label.positive is not None else ""
@@ -289,8 +289,8 @@ def _found_zero_one(profile: Profile, remark: str) -> FoundLabel:
     return FoundLabel(label, f"{words}, {share}{rule}", warnings)
 
 
-def _found_words(profile: Profile, remark: str) -> FoundLabel:
-    """Two values other than 0 and 1: one of them by its word, or else the rarer one, which may be wrong."""
+def _word_label(profile: Profile, remark: str) -> FoundLabel:
+    """Two values other than 0 and 1. The click is chosen by its word; otherwise the rarer value is, with a warning."""
     by_word = likely_click(profile.values)
     positive = by_word or profile.values[-1]
     share = int(profile.counts[profile.values.index(positive)]) / max(int(profile.counts.sum()), 1)
@@ -304,8 +304,8 @@ def _found_words(profile: Profile, remark: str) -> FoundLabel:
     if by_word is None and profile.distinct > 1:
         other = profile.values[0].strip()
         warnings += (
-            f"{profile.name} is {positive.strip()!r} or {other!r}, and neither says that it means a click: "
-            f"{positive.strip()!r}, the rarer one, is taken; if it is the other one: "
+            f"{profile.name} is {positive.strip()!r} or {other!r}, and neither clearly means a click: "
+            f"{positive.strip()!r}, the rarer one, is taken as the click; to choose the other one: "
             f"--label {profile.name} --positive {shell_word(other)} (in Python: positive={other!r})",
         )
     elif by_word is not None and profile.distinct == 2:
@@ -314,16 +314,15 @@ def _found_words(profile: Profile, remark: str) -> FoundLabel:
 
 
 def _opposite(profile: Profile, positive: str, sure: bool = False) -> tuple[str, ...]:
-    """A sentence where the other one of two values may mean the click: by the label's name, or, unless a word makes
-    it sure, by how many there are.
-    """
+    """A warning if the other of two values may mean a click: because of the label's name or, unless a word is clear,
+    because of the counts."""
     other = next(value for value in profile.values[:2] if value != positive)
     count, total = int(profile.counts[profile.values.index(positive)]), int(profile.counts.sum())
     if DENIED_NAME.fullmatch(plain_name(profile.name)):
         why = f"{profile.name} is named like the opposite of a click"
     elif (
         not sure and count > total / 2 + 1.5 * total**0.5
-    ):  # three standard errors: half of them is a balanced sample
+    ):  # three standard errors; a balanced sample has about half
         why = f"{profile.name} is {positive.strip()} in {_percent(count / total)} of the examples looked at"
     else:
         return ()
@@ -336,14 +335,14 @@ def _opposite(profile: Profile, positive: str, sure: bool = False) -> tuple[str,
 
 
 def _missing(profile: Profile) -> tuple[str, ...]:
-    """Examples without a label end a training; `init` can only guess what they mean."""
+    """A warning about examples without a label, which end a training. `init` can only guess what they mean."""
     if not profile.missing:
         return ()
     place, _ = profile.first_other(profile.values)
     return (
         f"{profile.name} is missing in {profile.missing:,} of {profile.examples:,} examples looked at, first in "
-        f"{place.unit} {place.number:,}, which ends a training: if such an example was not clicked, write "
-        "`missing: no_click` into the config's label; if not, fix the data, or allow some: "
+        f"{place.unit} {place.number:,}, which ends the training: if such examples were not clicked, add "
+        "`missing: no_click` to the label in the config; if not, fix the data, or allow some: "
         "data.bad_lines={skip: 1000}",
     )
 

@@ -1,6 +1,6 @@
-"""Which values of a label with more than two mean a click: a rule for counts, ratings and named events.
+"""Infers which values of a label with more than two values mean a click: counts, ratings and named events.
 
-A guess, said with its reason, that `--positive` replaces. Where nothing suggests a rule, the user is asked for one.
+The rule is a guess with a reason, and `--positive` overrides it. If nothing suggests a rule, the user has to give one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COUNT_WORD = re.compile(
     r"(^|_)(n|nb|num|number|total|count|cnt|clicks|conversions|purchases|orders|installs)(_|$)"
 )
 RATING_NAME = re.compile(r"(^|_)(rating|stars?|score|grade)s?(_|$)")
-RATING_SCALES = (5, 10, 100)  # the highest mark; a click is at least 80 % of it
-MOST_EVENTS = 50  # kinds of events that a log may name
+RATING_SCALES = (5, 10, 100)  # the maximum of the scale; 80 % of it or more is a click
+MOST_EVENTS = 50  # maximum number of event kinds in a log
 SHOWN = 5
 
 
@@ -43,12 +43,12 @@ def guess_rule(profile: Profile, where: str) -> GuessedRule:
         return rule
     raise UserError(
         f"{where}: label `{profile.name}` has {profile.distinct:,} values ({shown_values(profile)}); which of them "
-        "mean a click? Name them: --positive RULE, such as '> 0', '>= 4' or '[click, buy]' (in Python: positive=RULE)"
+        "mean a click? Set --positive RULE, such as '> 0', '>= 4' or '[click, buy]' (in Python: positive=RULE)"
     )
 
 
 def is_counts(profile: Profile) -> bool:
-    """0, 1 and several more, or a name that says so: 2 and 5 are no slips then."""
+    """0, 1 and several more values, or a name that suggests counts. Values such as 2 and 5 are then not errors."""
     if profile.numbers is None or not profile.is_whole or profile.distinct < 3:
         return False
     if profile.quantity.min() != 0:
@@ -58,7 +58,7 @@ def is_counts(profile: Profile) -> bool:
 
 
 def named_like(pattern: re.Pattern[str], profiles: list[Profile]) -> Profile | None:
-    """A column of counts or ratings that its name makes a label."""
+    """A column of counts or ratings with the name of a label."""
     for profile in profiles:
         fits = is_counts(profile) or (profile.distinct > 2 and _rating(profile) is not None)
         if fits and pattern.fullmatch(plain_name(profile.name)):
@@ -67,7 +67,7 @@ def named_like(pattern: re.Pattern[str], profiles: list[Profile]) -> Profile | N
 
 
 def shown_values(profile: Profile) -> str:
-    """0, 1, 2, 5: rising numbers, or the most frequent words."""
+    """0, 1, 2, 5: ascending numbers, or the most frequent words."""
     if profile.numbers is not None:
         numbers = [f"{number:g}" for number in sorted(profile.numbers.tolist())]
         shown = numbers if len(numbers) <= SHOWN + 1 else [*numbers[:SHOWN], "...", numbers[-1]]
@@ -77,12 +77,12 @@ def shown_values(profile: Profile) -> str:
 
 
 def rule_text(positive: Positive) -> str:
-    """As a user writes it: '> 0', [click, buy]."""
+    """The rule in the user's syntax: '> 0', [click, buy]."""
     return f"'{positive}'" if isinstance(positive, str) else f"[{', '.join(positive or ())}]"
 
 
 def _count(profile: Profile) -> GuessedRule | None:
-    """What can be nothing: counts, amounts, -1/0/1."""
+    """Numbers that can be 0: counts, amounts, -1/0/1."""
     low, high = float(profile.quantity.min()), float(profile.quantity.max())
     if low > 0 or high <= 0 or (low == 0 and not (profile.quantity == 0).mean() >= 0.01):
         return None

@@ -1,9 +1,9 @@
-"""Columns that give the label away: known only after the click, or another spelling of it.
+"""Detects columns that reveal the label: known only after the click, or a copy of it.
 
-Each column alone is asked how well it separates clicks from the rest (its AUC on the sample): by being missing, by its
-most frequent value, by its number, or by the click rate of each of its values. From LEAK on it is left out; from
-SUSPICIOUS on the user is asked to look at it. What only some clicks set (a conversion) has a low AUC, but gives itself
-away too: wherever it is set, the label is 1.
+Each column is scored by how well it alone separates clicks from the rest (its AUC on the sample): by being missing,
+by its most frequent value, by its number, or by the click rate of each value. From LEAK on the column is left out;
+from SUSPICIOUS on the user gets a warning. A column that only some clicks set (a conversion) has a low AUC, but is
+detected too: wherever it is set, the label is 1.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from gearshift.data.infer.profile import Profile
 from gearshift.data.schema import Label
 from gearshift.metrics.exact import auc
 
-FEWEST = 20  # examples of each label value, below which a coincidence is likely
-MOST_VALUES = 50  # the click rates of more values fit the sample itself
-LEAK = 0.99  # AUC of one column alone: no honest feature is that good
+FEWEST = 20  # examples per label value; with fewer, a coincidence is likely
+MOST_VALUES = 50  # with more values, their click rates overfit the sample
+LEAK = 0.99  # AUC of one column alone; no legitimate feature reaches it
 SUSPICIOUS = 0.95
 FEWEST_SET = 30  # examples in which a column is set, all of them clicks
-CHANCE = 1e-9  # how likely they are all clicks by chance: there are many columns, each with many values
-MISSING = _core.xxh64(b"", 0) >> 1  # the id of no value
+CHANCE = 1e-9  # probability that all are clicks by chance; low, because there are many columns and values
+MISSING = _core.xxh64(b"", 0) >> 1  # the id of a missing value
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Why a column may give the label away; `sure`: it is left out."""
+    """Why a column may reveal the label. A `sure` leak is left out."""
 
     sure: bool
     reason: str
 
 
 def label_values(profile: Profile, label: Label) -> Mask:
-    """Which examples of the sample are clicks; what cannot be read is none."""
+    """Which examples of the sample are clicks. Unreadable labels are not."""
     return raw.labels(profile.column, label.positive, lambda _i, _text: None, label.missing) > 0.5
 
 
 def find_leak(profile: Profile, clicked: Mask) -> Leak | None:
-    """What is wrong with this column as a feature, or None."""
+    """The leak in this column, or None."""
     if profile.is_list or _few(clicked):
         return None
     for words, score in _scores(profile, clicked):
@@ -57,7 +57,7 @@ def find_leak(profile: Profile, clicked: Mask) -> Leak | None:
 
 
 def _set_by_clicks(profile: Profile, clicked: Mask) -> Leak | None:
-    """A column that only a click sets, though not every click does; one such value among others is a question."""
+    """A leak by a column that only clicks set, though not every click. If only one value does so, it is a warning."""
     ids = np.empty(profile.examples, np.int64)
     raw.write_ids(profile.column, 0, ids)
     present = ids != MISSING
@@ -98,7 +98,7 @@ def _few(clicked: Mask) -> bool:
 
 
 def _scores(profile: Profile, clicked: Mask) -> Iterator[tuple[str, float]]:
-    """(what tells clicks apart, its AUC), the plainest words first."""
+    """(description, AUC) of each way to separate clicks, the simplest first."""
     ids = np.empty(profile.examples, np.int64)
     raw.write_ids(profile.column, 0, ids)
     missing = ids == MISSING
@@ -117,15 +117,17 @@ def _scores(profile: Profile, clicked: Mask) -> Iterator[tuple[str, float]]:
 
 
 def _one_value(clicked: Mask, holds: Mask, yes: str, no: str) -> tuple[str, float]:
-    """How well one property alone tells clicks apart, in words that name the side of the clicks."""
-    score = (1 + float(holds[clicked].mean()) - float(holds[~clicked].mean())) / 2  # the AUC of a yes or no
+    """How well one property alone separates clicks, worded for the side of the clicks."""
+    score = (
+        1 + float(holds[clicked].mean()) - float(holds[~clicked].mean())
+    ) / 2  # the AUC of a binary score
     words = yes if score >= 0.5 else no
     exactly = "exactly" if score in (0.0, 1.0) else "nearly exactly"
     return f"{words} {exactly} when the label is 1", max(score, 1 - score)
 
 
 def _by_value(index: NDArray[np.int64], clicked: Mask) -> tuple[str, float]:
-    """Each example scored with the click rate of its value, which `index` names."""
+    """Score each example by the click rate of its value; `index` has the value of each example."""
     rates = np.bincount(index, clicked) / np.bincount(index)
     score = auc(clicked, rates[index])
     if ((rates == 0) | (rates == 1)).all():

@@ -1,8 +1,8 @@
-r"""Which words of a text file mean "missing": NULL, \N, nan, and NA where it is no name.
+r"""Finds the words that mean "missing" in a text file: NULL, \N, nan, and NA unless it is a name.
 
-Some words are never a value. Others may be one (NA is also Namibia, None a choice): they count only if they
-stand in several columns or among numbers, and not if a column of two-letter codes has them. An infinity among
-numbers is a division by nothing: no model can use it, so it is missing too.
+Some words are never values. Others may be (NA is also Namibia, None a choice): they count only if they occur in
+several columns or among numbers, and not if they occur in a column of two-letter codes. An infinity among numbers is
+usually a division by zero, which no model can use, so it counts as missing too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INFINITIES = (
 )
 DOUBTFUL_MARKERS = ("NA", "na", "None", "none", "NONE", "?")
 NUMBER = re.compile(r"[-+]?[\d.,]*\d[\d.,]*([eE][-+]?\d+)?")
-SHOWN_VALUES = 200  # the most frequent values tell what a column holds
+SHOWN_VALUES = 200  # number of most frequent values that are examined
 
 
 def find_missing_markers(profiles: list[Profile]) -> tuple[str, ...]:

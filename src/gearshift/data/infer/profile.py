@@ -1,6 +1,6 @@
-"""Facts about the columns of a sample: how many values, which numbers, times, lists; not what they mean.
+"""Facts about the columns of a sample: number of values, numbers, times, lists. Their meaning is inferred elsewhere.
 
-Works on the distinct values and their counts, so a sample of 100,000 examples takes a fraction of a second.
+Only distinct values and their counts are processed, so a sample of 100,000 examples takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ from gearshift.data.readers.bad_lines import BadLine, BadLines, SourcePlace
 from gearshift.data.readers.nested import nesting
 
 SAMPLE_EXAMPLES = 100_000
-PARTS_VALUES = 20_000  # distinct values that are cut into parts
+PARTS_VALUES = 20_000  # maximum number of distinct values that are split into parts
 SEPARATORS = ("|", ";", "^", "~", "#", ",", "/", " ")  # strong ones first: rare inside plain values
 STRONG_SEPARATORS = "|;^~#"
-FEW_WITHOUT_TIME = 0.01  # of the examples: slips in a column of times
-EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100: other times are slips, or none
-FEWEST_FOR_SLIPS = 20  # examples, of which one may have no time
+FEW_WITHOUT_TIME = 0.01  # share of examples with errors in a column of times
+EARLIEST, LATEST = 631_152_000, 4_102_444_800  # 1990 .. 2100: other times are errors or placeholders
+FEWEST_FOR_SLIPS = 20  # examples, of which one may lack a time
 INFINITY = re.compile(r"[-+]?inf(inity)?", re.IGNORECASE)
 
 
 class _Unreadable(Exception):
-    """The first value that is not what was looked for settles it."""
+    """Raised for the first value that does not have the expected form."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A column cut at a separator."""
+    """A column split at a separator."""
 
     separator: str
-    share: float  # of the values that hold the separator
+    share: float  # share of the values that contain the separator
     fewest: int
     most: int
     counts: Counter[str]  # of the parts, weighted by examples
-    mobile: float  # the share of parts that stand first in some values and later in others
+    mobile: float  # share of parts that come first in some values and later in others
 
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """The times of a sample, and which of its examples have none, or one that can hardly be meant."""
+    """The times of a sample, and its examples with no time or an implausible one."""
 
     seconds: NDArray[np.int64]
     without: tuple[int, ...]
-    odd: tuple[int, ...] = ()  # before 1990 or after 2100, where the others are not
+    odd: tuple[int, ...] = ()  # before 1990 or after 2100, while the others are not
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One column of a sample; missing values are not among `values`."""
+    """One column of a sample. `values` does not include missing values."""
 
     name: str
     examples: int
     values: list[str]  # distinct, most frequent first
     counts: NDArray[np.int64]
     column: raw.RawColumn
-    place: Callable[[int], SourcePlace]  # where an example of the sample came from
+    place: Callable[[int], SourcePlace]  # the origin of an example of the sample
 
     @property
     def missing(self) -> int:
@@ -86,13 +86,13 @@ class Profile:
 
     @cached_property
     def endless(self) -> int:
-        """Examples that hold an infinity, which is no number to learn from."""
+        """The number of examples with an infinite value, which a model cannot use."""
         pairs = zip(self.values, self.counts.tolist(), strict=False)
         return sum(count for value, count in pairs if INFINITY.fullmatch(value))
 
     @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The number each distinct value is, NaN for an infinity; None if one is no number."""
+        """The number for each distinct value, NaN for an infinity; None if a value is not a number."""
         column = raw.plain(pa.array(self.values, pa.large_string()))
         assert isinstance(column, TextColumn)
         if isinstance(self.column, TextColumn):
@@ -132,14 +132,14 @@ class Profile:
 
     @cached_property
     def times(self) -> NDArray[np.int64] | None:
-        """Epoch seconds in the order of the sample, but for a few examples without a time; None if it holds none."""
-        found = self.read_times(FEW_WITHOUT_TIME)
-        return None if found is None else found.seconds
+        """Epoch seconds in the order of the sample, except for a few examples without a time; None if not a time."""
+        times = self.read_times(FEW_WITHOUT_TIME)
+        return None if times is None else times.seconds
 
     def read_times(self, most_without: float) -> SampleTimes | None:
-        """None if the value of more than this share of the examples is no time, or missing.
+        """The times, or None if more than this share of the examples has no time.
 
-        As many may have an odd time, such as 1970-01-01 or the year 9999; where there are more, it is what they hold.
+        The same share may have implausible times, such as 1970-01-01 or the year 9999; if more do, they are accepted.
         """
         without: list[int] = []
         allowed = max(most_without * self.examples, 1 if self.examples >= FEWEST_FOR_SLIPS else 0)
@@ -171,7 +171,7 @@ class Profile:
 
     @property
     def nesting(self) -> str | None:
-        """What each value holds if it is no single one: "lists", "structs"."""
+        """The kind of the values if they are not single values: "lists", "structs"."""
         return nesting(self.column)
 
     @property
@@ -184,7 +184,7 @@ class Profile:
         return values
 
     def first_other(self, values: list[str]) -> tuple[SourcePlace, str]:
-        """Where the first example has another value than these, and which; "" if it has none."""
+        """The place and text of the first example whose value is not in `values`; "" for a missing value."""
         texts = self.texts()
         i = next(i for i, text in enumerate(texts) if text not in values)
         return self.place(i), texts[i] or ""
@@ -215,7 +215,7 @@ def plain_name(name: str) -> str:
 
 
 def split_parts(value: str, separator: str) -> list[str]:
-    """The parts of one value, as text_columns.h cuts them."""
+    """The parts of one value, split as in text_columns.h."""
     is_list = len(value) >= 2 and value[0] == "[" and value[-1] == "]"
     pieces = [piece.strip(" \t") for piece in (value[1:-1] if is_list else value).split(separator)]
     if is_list:
@@ -226,7 +226,7 @@ def split_parts(value: str, separator: str) -> list[str]:
 def sample_profiles(
     source: RawSource, columns: tuple[str, ...] | None = None
 ) -> tuple[list[Profile], int, list[BadLine]]:
-    """(a profile per column, examples in the sample, lines that could not be read)."""
+    """(a profile per column, number of examples in the sample, unreadable lines)."""
     columns = source.columns if columns is None else columns
     bad_lines = BadLines(allowed=1_000_000)
     blocks = list(_first_blocks(source, columns, bad_lines))
@@ -278,24 +278,26 @@ def _profile(
 
 
 def list_array(texts: pa.Array) -> pa.Array:
-    """Lists that are written as JSON; a single value among them is a list of one."""
+    """Lists written as JSON. A single value among them becomes a list of one."""
     lists = [_items(text) if text else None for text in texts.to_pylist()]
-    items = {type(item) for found in lists for item in found or ()}
+    items = {type(item) for parsed in lists for item in parsed or ()}
     if items and items <= {int, float} and float in items:
         return pa.array(lists, pa.list_(pa.float64()))
-    return pa.array([found and [str(item) for item in found] for found in lists], pa.list_(pa.large_string()))
+    return pa.array(
+        [parsed and [str(item) for item in parsed] for parsed in lists], pa.list_(pa.large_string())
+    )
 
 
 def _items(text: str) -> list[Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        found = text
-    return [item for item in found if item is not None] if isinstance(found, list) else [text]
+        parsed = text
+    return [item for item in parsed if item is not None] if isinstance(parsed, list) else [text]
 
 
 def _distinct(column: raw.RawColumn, array: pa.Array) -> tuple[list[str], NDArray[np.int64]]:
-    """Distinct values as text, most frequent first; lists and structs are not looked into."""
+    """Distinct values as text, most frequent first. Lists and structs are not examined."""
     if nesting(column) is not None:
         return [], np.full(1, len(array) - array.null_count, np.int64)
     table = pc.value_counts(_as_text(array).drop_null())

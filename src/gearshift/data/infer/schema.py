@@ -1,8 +1,8 @@
-"""Guesses what the columns of a log mean, each with its reason in words, for `gearshift init`.
+"""Infers the schema of a log, with a reason for each column, for `gearshift init`.
 
-Looks at the first 100,000 examples. The label is found first, then the time, then what each other column is,
-then what only shows in comparison: leaks, shared embeddings, the group. A guess is a proposal: the user reads
-the reasons and corrects what is wrong.
+It reads the first 100,000 examples. First it finds the label, then the time, then the kind of each other column, and
+last what only a comparison of columns shows: leaks, shared embeddings, the group. A guess is a proposal: the user
+reads the reasons and corrects errors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gearshift.data.infer.time import FoundTime, find_time, is_time, missed_time
 from gearshift.data.label_rule import Positive
 from gearshift.data.order import ColumnGrouping, find_grouping
 from gearshift.data.readers.bad_lines import BadLine, lines_lost
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.files import hive_keys
 from gearshift.data.readers.python_objects import as_table
-from gearshift.data.readers.sniff import CsvFormat
 from gearshift.data.readers.sources import Source, builtin_schema, file_remarks, open_source
 from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
@@ -47,7 +47,7 @@ GROUP_NAMES = (
 
 @dataclass(frozen=True)
 class InferredSchema:
-    """Everything `init` needs to print and to write."""
+    """Everything that `init` prints and writes."""
 
     source: str
     format: str
@@ -56,7 +56,7 @@ class InferredSchema:
     guesses: tuple[ColumnGuess, ...]
     schema: Schema
     warnings: tuple[str, ...] = ()
-    grouping: ColumnGrouping | None = None  # by what the examples are grouped, if they are
+    grouping: ColumnGrouping | None = None  # the column by which the examples are grouped, if any
 
 
 def infer_schema(
@@ -66,11 +66,11 @@ def infer_schema(
     time: str | None = None,
     positive: str | Sequence[str] | None = None,
 ) -> Schema:
-    """The schema that `gearshift init` would write for this file or table.
+    """Infer the schema that `gearshift init` would write for this file or table.
 
-    `positive` says which values of a single label mean a click: "yes", ["click", "buy"], "> 0", ">= 4".
-    Several labels are several tasks, named like their columns; a column that gives one of them away is no feature.
-    Words that mean "missing" in the data (NULL, NA) are in `schema.null`, and `read` takes them from there.
+    `positive` defines which values of a single label mean a click: "yes", ["click", "buy"], "> 0", ">= 4".
+    Several labels are several tasks, named like their columns. A column that reveals one of them is not a feature.
+    Words that mean "missing" in the data (NULL, NA) are in `schema.null`, and `read` uses them.
     """
     if label is None or isinstance(label, str):
         return infer(source, label=label, time=time, positive=positive).schema
@@ -81,12 +81,12 @@ def infer_schema(
 
 def _distinct(labels: Sequence[str]) -> Sequence[str]:
     if not labels or len(set(labels)) < len(labels):
-        raise UserError(f"label={list(labels)}: name one column or more, each once")
+        raise UserError(f"label={list(labels)}: give one or more distinct columns")
     return labels
 
 
 def _of_several_labels(schemas: list[Schema]) -> Schema:
-    """From a schema for each label: the features that none of them leaves out, and that are no label."""
+    """Combine the schemas of several labels: features that are in all of them and are not labels."""
     columns = {schema.labels[0].column for schema in schemas}
     labels = tuple(replace(schema.labels[0], task=schema.labels[0].column) for schema in schemas)
     features = tuple(
@@ -149,7 +149,7 @@ def infer(
 
 def _stated_rule(label: str | None, positive: str | Sequence[str] | None) -> Positive:
     if positive is not None and label is None:
-        raise UserError("--positive is a rule for the label: name it with --label (in Python: label=)")
+        raise UserError("--positive is a rule for the label: set --label (in Python: label=)")
     return Label(label or "", positive).positive  # type: ignore[arg-type]
 
 
@@ -157,13 +157,13 @@ def _unreadable_words(unreadable: list[BadLine]) -> str:
     lost = lines_lost(unreadable)
     lines = "1 line" if lost == 1 else f"{lost:,} lines"
     return (
-        f"{lines} of the sample could not be read and would end a training, the first is {unreadable[0]}. "
+        f"{lines} of the sample cannot be read and would end the training; the first is {unreadable[0]}. "
         "Fix the data, or allow some: data.bad_lines={skip: 1000}"
     )
 
 
 def _looked_at(raw: RawSource, unreadable: list[BadLine]) -> str:
-    """The columns, what cuts them and how many lines do not fit: where a label may have got lost."""
+    """The columns, their delimiter and the number of bad lines: hints for a label that was not found."""
     names = ", ".join(raw.columns[:SHOWN_COLUMNS])
     more = f" and {len(raw.columns) - SHOWN_COLUMNS:,} more" if len(raw.columns) > SHOWN_COLUMNS else ""
     words = f"{len(raw.columns):,} column{'s' * (len(raw.columns) != 1)}: {names}{more}"
@@ -188,12 +188,12 @@ def _why_no_examples(name: str, raw: RawSource, unreadable: list[BadLine]) -> st
 
 
 def _folder_names(raw: RawSource) -> dict[str, list[str]]:
-    """The values of columns that are folder names: dt -> 2026-11-01, 2026-11-02, ..."""
-    found: dict[str, list[str]] = {}
+    """The values of columns that come from folder names: dt -> 2026-11-01, 2026-11-02, ..."""
+    values: dict[str, list[str]] = {}
     for file in raw.files:
         for key, value in hive_keys(file.path).items():
-            found.setdefault(key, []).append(value)
-    return found
+            values.setdefault(key, []).append(value)
+    return values
 
 
 def _guess_all(
@@ -206,7 +206,7 @@ def _guess_all(
         elif found_time is not None and profile.name == found_time.column:
             guesses.append(ColumnGuess(profile.name, "time", found_time.why, "time"))
         elif found_time is not None and is_time(profile):
-            why = f"a time too, but {found_time.column} is the time of the example; tomorrow's values are all new"
+            why = f"another time; {found_time.column} is the time of the example, and tomorrow's values are all new"
             guesses.append(ignored(profile, why))
         else:
             guesses.append(guess_column(profile))
@@ -238,9 +238,9 @@ def _without_leaks(guesses: list[ColumnGuess], profiles: list[Profile], label: L
 
 
 def _group(guesses: list[ColumnGuess], profiles: list[Profile]) -> str | None:
-    """Whose examples are ranked against each other: a user column with several examples each.
+    """The column for grouped ranking: a user column with several examples per user.
 
-    Of `User` and `user` the one that is spelled like the name, else the first.
+    Of `User` and `user` the one that matches the known name is chosen, otherwise the first.
     """
     categories = [g.column for g in guesses if isinstance(g.feature, Categorical)]
     by_name = {profile.name: profile for profile in profiles}
@@ -257,14 +257,14 @@ def _spelled_alike(name: str, columns: Sequence[str]) -> list[str]:
 
 
 def _other_groups(group: str | None, guesses: Sequence[ColumnGuess]) -> tuple[str, ...]:
-    """A sentence where another column has the group's name in another spelling."""
+    """A warning if another column has the group's name in a different spelling."""
     columns = [g.column for g in guesses if isinstance(g.feature, Categorical)]
     others = [column for column in _spelled_alike(group or "", columns) if column != group]
     if not others:
         return ()
     return (
-        f"{group} and {others[0]} both look like the user: {group} is the group, within which gAUC ranks; "
-        f"if it is the other, set data.group: {others[0]}",
+        f"{group} and {others[0]} both look like the user: {group} is the group of gAUC; "
+        f"to use the other one, set data.group: {others[0]}",
     )
 
 
@@ -287,7 +287,7 @@ def _builtin_guesses(
 
 
 def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
-    """How the text was cut, in full, so that a config that names it does not depend on guessing again."""
+    """The complete layout of the text, so that a config with it does not depend on detection."""
     if not isinstance(raw, TextSource) or not isinstance(raw.layout, TextLayout) or raw.layout.libfm:
         return stated
     layout = raw.layout
@@ -299,8 +299,8 @@ def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
         null=layout.null,
         quote=layout.quote or "none",
         trim=layout.trim,
-        decimal=layout.decimal,
-        thousands=layout.thousands or ("none" if layout.marks_doubts else stated.thousands),
+        decimal=layout.decimal,  # type: ignore[arg-type]  # one of the marks, as is `thousands`
+        thousands=layout.thousands or ("none" if layout.marks_doubts else stated.thousands),  # type: ignore[arg-type]
         escape="backslash" if layout.escape else "none",
     )
 

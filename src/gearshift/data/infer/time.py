@@ -1,4 +1,4 @@
-"""Which column is the time of an example: values that are times, and a name or an order that says so."""
+"""Finds the column with the time of an example: it holds times, and its name or order suggests it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TIME_NAME = re.compile(
 )
 THIS_CENTURY, SOON = 978_307_200, 2_051_222_400  # 2001 .. 2035
 FOLDER_MALUS = 3.0
-MOST_WITHOUT_TIME = 0.5  # of the examples of a column that is named
+MOST_WITHOUT_TIME = 0.5  # share of the examples, for a column with the name of a time
 LONGEST_LOG = 10 * 365 * 86_400  # seconds
 NO_TIME_NAME = re.compile(f"{ID_NAME.pattern}|phone|{QUANTITY_NAME.pattern}", re.IGNORECASE)
-# Times that are not read, and what they are.
+# Unsupported times and their descriptions.
 UNREAD_TIMES = (
-    (re.compile(r"\[?\d{1,2}/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d.*"), "a time as web servers log it"),
-    (FOREIGN_DATE, "a date in a format that is not read"),
+    (re.compile(r"\[?\d{1,2}/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d.*"), "a time in the format of web server logs"),
+    (FOREIGN_DATE, "a date in an unsupported format"),
     (
         re.compile(r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?$", re.IGNORECASE),
         "a time of day without its date",
     ),
-    (re.compile(r"\d([.,]\d+)?e\+?(0?9|1[0-9])$", re.IGNORECASE), "a number that lost its last digits"),
+    (re.compile(r"\d([.,]\d+)?e\+?(0?9|1[0-9])$", re.IGNORECASE), "a number that has lost its last digits"),
 )
 PLAIN_TIME_NAME = re.compile(
     r"(ts|time_?stamp|date_?time|date|unix_?time|epoch)|.*_(at|date|ts|time_?stamp)", re.IGNORECASE
 )
-EXCEL_DAYS = (36_526, 54_789)  # 2000 .. 2050, as spreadsheets count days
+EXCEL_DAYS = (36_526, 54_789)  # 2000 .. 2050, in spreadsheet days
 DOTTED_DATE = re.compile(r"\s*(\d{1,2})\.(\d{1,2})\.\d{4}(\D.*)?")
 
 
@@ -58,9 +58,9 @@ def find_time(
     label: str,
     folders: Mapping[str, Sequence[str]] = {},
 ) -> FoundTime | None:
-    """The column the user named, or the one that looks most like the time of an example.
+    """The column that the user named, or the one that looks most like the time of an example.
 
-    `folders` are the values of columns that are folder names (dt=2026-11-01/): the sample may hold the first alone.
+    `folders` has the values of columns that come from folder names (dt=2026-11-01/); the sample may have only one.
     """
     if stated is not None:
         profile = next((p for p in profiles if p.name == stated), None)
@@ -70,26 +70,28 @@ def find_time(
         times = profile.read_times(MOST_WITHOUT_TIME)
         if times is None:
             raise UserError(f"{where}: {_no_time(profile)}; expected epoch seconds or an ISO date.")
-        return _found(profile, times)
-    found = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
-    if not found:
+        return _found_time(profile, times)
+    scored = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
+    if not scored:
         return _time_of_folders(folders)
-    # The day of a folder ascends by itself: a clock in the file is finer, in whatever order.
-    best = max(found, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
+    # The date of a folder is always ascending. A clock in the file is finer, in whatever order.
+    best = max(scored, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
     times = best.read_times(FEW_WITHOUT_TIME)
     assert times is not None
-    return _found(best, times)
+    return _found_time(best, times)
 
 
 def missed_times(profiles: list[Profile], label: str) -> tuple[str, ...]:
-    """Sentences about columns that would be the time of the example if fewer examples had none."""
+    """Warnings about columns that would be the time of the example if fewer examples lacked one."""
     named = [p for p in profiles if p.name != label and TIME_NAME.search(p.name) and not is_time(p)]
-    found = [(profile, profile.read_times(MOST_WITHOUT_TIME)) for profile in named if _holds_times(profile)]
+    candidates = [
+        (profile, profile.read_times(MOST_WITHOUT_TIME)) for profile in named if _holds_times(profile)
+    ]
     return tuple(
         f"{_without(profile, times) if times.without else _odd(profile, times)}, too many for the time of the example; "
-        f"if it is, name it: --time {profile.name} "
+        f"if it is, set --time {profile.name} "
         f'(in Python: time="{profile.name}")' + _allowed(times)
-        for profile, times in found
+        for profile, times in candidates
         if times is not None and (times.without or times.odd)
     )
 
@@ -100,7 +102,7 @@ def _allowed(times: SampleTimes) -> str:
 
 
 def _holds_times(profile: Profile) -> bool:
-    """Whether a frequent value is a time; spares a column of words a look at all of them."""
+    """Whether a frequent value is a time. Avoids parsing all values of a column of words."""
     start = raw.plain(pa.array(profile.values[:20], pa.large_string()))
     refused: list[int] = []
     seconds = raw.times(start, lambda i, _text: refused.append(i))
@@ -118,7 +120,7 @@ def _no_time(profile: Profile) -> str:
     )
 
 
-def _found(profile: Profile, times: SampleTimes) -> FoundTime:
+def _found_time(profile: Profile, times: SampleTimes) -> FoundTime:
     why, warnings = _why(profile, times.seconds), []
     if times.without:
         why += f"; {len(times.without):,} without a time"
@@ -127,8 +129,8 @@ def _found(profile: Profile, times: SampleTimes) -> FoundTime:
     if times.odd:
         why += f"; {len(times.odd):,} before 1990 or after 2100"
         warnings.append(
-            f"{_odd(profile, times)}: a training takes such a time as it stands, so a split by a duration (valid: 1d) "
-            "may hold nothing else; fix the data, or leave these examples out"
+            f"{_odd(profile, times)}: training uses these times as they are, so a split by a duration (valid: 1d) "
+            "may contain nothing else; fix the data, or remove these examples"
         )
     if _is_ambiguous(profile):
         warnings.append(
@@ -139,23 +141,23 @@ def _found(profile: Profile, times: SampleTimes) -> FoundTime:
 
 
 def _is_ambiguous(profile: Profile) -> bool:
-    """Dotted dates in which either number may be the month, and they differ."""
+    """Dotted dates in which both numbers could be the month, and differ."""
     dates = [DOTTED_DATE.fullmatch(value) for value in profile.values]
     pairs = {(int(date[1]), int(date[2])) for date in dates if date is not None}
     return bool(pairs) and all(first <= 12 for first, _ in pairs) and any(a != b for a, b in pairs)
 
 
 def unread_times(profiles: list[Profile], label: str, time: str | None) -> tuple[str, ...]:
-    """Sentences about columns that are named like a time, but hold none that is read."""
+    """Warnings about columns with the name of a time whose values are not supported."""
     others = [
         p for p in profiles if p.name not in (label, time) and TIME_NAME.search(p.name) and p.distinct > 1
     ]
-    # Beside the time of the example, a time of day or an hour is a feature.
+    # If there is another time of the example, a time of day or an hour is a feature.
     named = [p for p in others if time is None or PLAIN_TIME_NAME.fullmatch(p.name)]
-    found = [(p, _what_unread(p, time is None)) for p in named if not is_time(p)]
+    candidates = [(p, _what_unread(p, time is None)) for p in named if not is_time(p)]
     return tuple(
         f"{p.name} is named like a time, but {p.values[0][:30]!r} is {what}"
-        for p, what in found
+        for p, what in candidates
         if what is not None
     )
 
@@ -172,13 +174,13 @@ def _what_unread(profile: Profile, no_other: bool) -> str | None:
             and PLAIN_TIME_NAME.fullmatch(profile.name)
             and profile.read_times(MOST_WITHOUT_TIME) is None
         )
-        return f"not read as one: {fix}" if unread else None
+        return f"not supported: {fix}" if unread else None
     low, high = float(profile.quantity.min()), float(profile.quantity.max())
     if low >= EXCEL_DAYS[0] and high < EXCEL_DAYS[1]:
-        return f"probably a day as spreadsheets count them: {fix}"
+        return f"probably a spreadsheet day number: {fix}"
     if no_other and not profile.is_whole and low >= EARLIEST and high <= LATEST:
         return (
-            "a number with a fraction; if it is in epoch seconds, name it: "
+            "a number with a fraction; if it is in epoch seconds, set "
             f'--time {profile.name} (in Python: time="{profile.name}")'
         )
     return None
@@ -204,7 +206,7 @@ def _first(profile: Profile, examples: Sequence[int]) -> str:
 
 
 def is_time(profile: Profile) -> bool:
-    """Whether a column holds times, though another one is the time of the example."""
+    """Whether a column holds times, although another column is the time of the example."""
     return _score(profile) > 0
 
 
@@ -223,7 +225,7 @@ def _time_of_folders(folders: Mapping[str, Sequence[str]]) -> FoundTime | None:
 
 
 def _score(profile: Profile) -> float:
-    """0: not a time. A name counts more than the order, a finer clock more than a coarse one."""
+    """0 if not a time. A name counts more than the order, a finer clock more than a coarse one."""
     if profile.distinct < 2 or (profile.numbers is not None and not profile.is_whole):
         return 0.0
     named = TIME_NAME.search(profile.name) is not None
@@ -239,9 +241,9 @@ def _score(profile: Profile) -> float:
 
 
 def _is_epoch(profile: Profile, times: NDArray[np.int64]) -> bool:
-    """Many different moments of a few years of this century, under a name that says nothing else.
+    """Many different times within a few years of this century, and a name that does not suggest anything else.
 
-    Ids with as many digits lie further apart, or are fewer.
+    Ids with equally many digits are spread wider, or are fewer.
     """
     if NO_TIME_NAME.search(profile.name) or profile.distinct < 20 or float(profile.quantity.min()) < 1e9:
         return False

@@ -1,1 +1,1 @@
-"""From files and tables to raw columns: text, JSON lines, Parquet, Arrow, generated and prepared data."""
+"""Readers of files and tables: text, JSON lines, Parquet, Arrow, generated and prepared data, as raw columns."""

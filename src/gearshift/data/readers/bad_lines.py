@@ -1,7 +1,7 @@
-"""What happens to lines that cannot be read: they end the run, or up to `allowed` are left out and listed.
+"""Handling of unreadable lines: they end the run, or up to `allowed` of them are skipped and listed.
 
-Knows no file format; whoever reads says where the lines are and what is wrong with them, in words. An example that
-spans several lines counts as many.
+This module knows no file format. A reader reports where a bad line is and what is wrong with it. An example that
+spans several lines counts as that many lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALLOW_SOME = "Fix the line, or allow some: data.bad_lines={skip: 1000}"
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """Where an example came from: line 7 of a text file, lines 7-9 of one, or example 7 of a table."""
+    """The origin of an example: line 7 or lines 7-9 of a text file, or example 7 of a table."""
 
     file: str
     number: int  # counted from 1
@@ -40,15 +40,15 @@ class BadLine:
 
 
 def lines_lost(bad: Iterable[BadLine]) -> int:
-    """Lines, not examples."""
+    """The number of bad lines. An example may span several lines."""
     return sum(line.place.lines for line in bad)
 
 
 @dataclass
 class BadLines:
-    """Counts each bad line once, however often the data are read.
+    """Counts each bad line once, however often the data is read.
 
-    `advice` takes the place of "fix the line, or allow some", where none can be left out.
+    `advice` replaces the advice "fix the line, or allow some" where no line may be skipped.
     """
 
     allowed: int = 0
@@ -58,11 +58,11 @@ class BadLines:
     _lock: Lock = field(default_factory=Lock)
 
     def __reduce__(self) -> tuple[type[BadLines], tuple[int, str | None]]:
-        """To another process, which counts for itself."""
+        """Pickle only the settings. Another process counts its bad lines separately."""
         return BadLines, (self.allowed, self.advice)
 
     def refuse(self, place: SourcePlace, reason: str, advice: str | Callable[[], str]) -> None:
-        """Raises UserError unless one more bad line is allowed; `advice` that costs time is made only then."""
+        """Raise UserError unless one more bad line is allowed. A callable `advice` is called only for the error."""
         line = BadLine(place, reason)
         with self._lock:
             if place not in self._seen:
@@ -81,7 +81,7 @@ class BadLines:
     def _shown(self, advice: str) -> str:
         if self.advice is None:
             return advice
-        tail = ALLOW_SOME[1:]  # behind other advice it starts with a small letter
+        tail = ALLOW_SOME[1:]  # after other advice it starts with a lower-case letter
         return advice.replace(tail, self.advice[1:]) if tail in advice else self.advice
 
     def listed(self) -> list[BadLine]:

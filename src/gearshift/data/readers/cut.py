@@ -1,7 +1,7 @@
-"""What a piece of text is cut into, whatever its format: spans of values, line numbers, and lines that are bad.
+"""The result of splitting a piece of text of any format: spans of values, line numbers and bad lines.
 
-A layout (`delimited.py`, `json_lines.py`) describes a format and makes cutters; `text.py` reads the
-files, feeds a cutter and knows where in the files it is.
+A layout (`delimited.py`, `json_lines.py`) describes a format and creates cutters. `text.py` reads the files, passes
+their text to a cutter and tracks the position in the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PADDING = 64  # bytes that a cutter may read past the end of the text
 
 @dataclass(frozen=True)
 class BadText:
-    """A line that is no record; counted from 0 in the file."""
+    """A line that is not a record; its number counts from 0 in the file."""
 
     line: int
     reason: str
@@ -32,33 +32,33 @@ class TextRecords:
     """The records of a piece of text."""
 
     spans: NDArray[np.uint32]  # [records, wanted, 2]: start and size
-    lines: NDArray[np.uint32]  # [records]: lines of the file before each
-    consumed: int  # bytes behind which the next piece starts
-    passed: int  # lines in these bytes
-    full: bool  # there was no room for more records
+    lines: NDArray[np.uint32]  # [records]: number of lines in the file before each record
+    consumed: int  # bytes used; the next piece starts after them
+    passed: int  # number of lines in these bytes
+    full: bool  # no room was left for more records
     bad: Sequence[BadText] = ()
-    long: Mapping[int, int] = field(default_factory=dict)  # record: lines, of those that span several
+    long: Mapping[int, int] = field(default_factory=dict)  # record: lines, for records that span several
     nested: Mapping[str, str] = field(default_factory=dict)  # column: "lists", "structs"
-    headers: Sequence[int] = ()  # records that have the letters of the header
+    headers: Sequence[int] = ()  # records with the same text as the header
 
     def without(self, records: Sequence[int]) -> TextRecords:
-        """The same without some of its records."""
-        gone = np.asarray(records)
-        long = {i - int((gone < i).sum()): lines for i, lines in self.long.items() if i not in records}
-        kept = np.delete(self.spans, gone, axis=0), np.delete(self.lines, gone)
+        """A copy without some of the records."""
+        removed = np.asarray(records)
+        long = {i - int((removed < i).sum()): lines for i, lines in self.long.items() if i not in records}
+        kept = np.delete(self.spans, removed, axis=0), np.delete(self.lines, removed)
         return replace(self, spans=kept[0], lines=kept[1], long=long, headers=())
 
 
 class Cutter(Protocol):
     def cut(self, text: Bytes, size: int, last: bool, room: int, line: int) -> TextRecords:
-        """At most `room` records of the first `size` bytes; `line` lines of the file lie before them.
+        """Split the first `size` bytes into at most `room` records; `line` is the number of lines before them.
 
-        With `last` the final record needs no newline; otherwise an unfinished one is left for the next piece.
+        With `last`, the final record needs no newline. Otherwise an unfinished record is left for the next piece.
         """
 
 
 class RecordLayout(Protocol):
-    """How a text file is written."""
+    """The layout of a text file."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -72,10 +72,10 @@ class RecordLayout(Protocol):
     def thousands(self) -> str: ...
     @property
     def is_json(self) -> bool:
-        """Whether lists among the values are JSON, whatever the separator."""
+        """Whether lists in the values are JSON, regardless of the separator."""
 
     @property
     def doubts_quotes(self) -> bool:
-        """Whether values of many lines are a sign of stray quotes."""
+        """Whether quoted values that span lines are checked for stray quotes."""
 
     def cutter(self, wanted: tuple[str, ...]) -> Cutter: ...

@@ -1,7 +1,7 @@
-"""Delimited text: its columns, quotes and nulls, and the sentences about lines that do not fit them.
+"""Delimited text: columns, quotes and null values, and the error messages for lines that do not fit.
 
-Cutting is done by `text_lines.h`. A quote may be a stray one, so a quoted value that spans lines is believed only
-if it is short (`quoted_lines`) and the record fits the header; otherwise its first line alone is bad.
+`text_lines.h` splits the text. A quote may be a stray character. A quoted value that spans lines is therefore
+accepted only if it is short (`quoted_lines`) and its record matches the header. Otherwise only its first line is bad.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ NEVER_CLOSES, TOO_MANY_LINES, TEXT_AFTER_QUOTE, WHOLE_LINES = -1, -2, -3, -4  # 
 
 @dataclass(frozen=True)
 class TextLayout:
-    """How the text is cut; `columns` are the names of all columns, in file order."""
+    """How to split the text; `columns` has the names of all columns, in file order."""
 
     columns: tuple[str, ...]
     delimiter: str = ","
     quote: str = '"'  # "" for none
     header: bool = True
     null: tuple[str, ...] = ("",)
-    trim: bool = False  # spaces around values do not count
+    trim: bool = False  # ignore spaces around values
     decimal: str = "."
-    thousands: str = ""  # the mark between them, "" for none
-    marks_doubts: tuple[str, ...] = ()  # sentences, where the two were a guess that may be wrong
-    marks_stated: tuple[str | None, str | None] | None = None  # by the user; None: the format fixes them
+    thousands: str = ""  # the thousands separator, "" for none
+    marks_doubts: tuple[str, ...] = ()  # warnings, if the two marks are a guess that may be wrong
+    marks_stated: tuple[str | None, str | None] | None = None  # set by the user; None: the format fixes them
     libfm: bool = False
     rest_in_last: bool = False  # the last column takes the rest of the line
-    counted_by: str = "the header"  # what says how many columns there are, for the error message
-    quoted_lines: int | None = None  # lines that a quoted value may span; a stated number means: trust quotes
+    counted_by: str = "the header"  # what determines the number of columns, for error messages
+    quoted_lines: int | None = None  # lines that a quoted value may span; if set, quotes are trusted
     is_json: bool = False
-    escape: str = ""  # before a quote inside quotes: it is text; "" for none
-    header_line: str = ""  # that names the columns, to find it again further down
+    escape: str = ""  # marks a quote inside quotes as text; "" for none
+    header_line: str = ""  # the line that names the columns, to detect repetitions
 
     @property
     def doubts_quotes(self) -> bool:
         return self.quoted_lines is None
 
     def with_marks(self, decimal: str, thousands: str) -> TextLayout:
-        """With the marks of other data instead of guessed ones; where the user said otherwise, as it is."""
+        """Use these marks instead of guessed ones. Return self if the user set different marks."""
         if self.marks_stated is None or any(
             stated not in (None, mark)
             for stated, mark in zip(self.marks_stated, (decimal, thousands), strict=True)
@@ -86,7 +86,7 @@ class TextCutter:
             consumed,
             passed,
             records == room,
-            [self._bad_text(line, *found) for found in bad],
+            [self._bad_text(line, *record) for record in bad],
             dict(zip(long[::2], long[1::2], strict=True)),
             headers=headers,
         )
@@ -100,11 +100,11 @@ class TextCutter:
         return BadText(before + line, f"the quote that opens {where} {reason}", advice)
 
     def _broken_quote(self, problem: int, closed: str) -> tuple[str, str]:
-        """(what it does, what to do about it)."""
+        """(problem with the quote, advice)."""
         if problem == NEVER_CLOSES:
             return "never closes", QUOTE_ADVICE
         if problem == TOO_MANY_LINES:
-            more = f"Close it, allow longer values: data.csv={{quoted_lines: {10 * self._most_lines}}}"
+            more = f"Close it, allow more lines: data.csv={{quoted_lines: {10 * self._most_lines}}}"
             advice = QUOTE_ADVICE.replace("Close it", more)
             return f"does not close within {self._most_lines} line{'s' * (self._most_lines != 1)}", advice
         if problem == TEXT_AFTER_QUOTE:
@@ -117,5 +117,5 @@ class TextCutter:
         return f"closes in line {closed}, and the record then has {self._column_count(problem)}", QUOTE_ADVICE
 
     def _column_count(self, columns: int) -> str:
-        whose = self._layout.counted_by
-        return f"{columns:,} column{'s' * (columns != 1)} where {whose} has {len(self._slots):,}"
+        expected = f"{self._layout.counted_by} has {len(self._slots):,}"
+        return f"{columns:,} column{'s' * (columns != 1)} where {expected}"

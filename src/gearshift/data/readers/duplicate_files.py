@@ -1,7 +1,7 @@
-"""The same file twice among the files of a data set: day.csv beside day.csv.gz, `day (1).csv` of a browser.
+"""Detection of duplicate files in a data set: day.csv next to day.csv.gz, or `day (1).csv` saved by a browser.
 
-Their examples would count twice, and those of a validation set could be trained on. Cheap: only files of the same name
-but for the compression, or of the same size, are opened, and only their ends are read.
+Examples in duplicates would count twice, and validation examples could be used for training. The check is cheap: it
+opens only files with equal size, or with the same name apart from the compression, and reads only their ends.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow.parquet as pq
 
-from gearshift.data.readers.files import COMPRESSIONS, PARQUET_ENDINGS, DataFile, open_raw
+from gearshift.data.readers.files import DataFile, open_raw
+from gearshift.data.readers.formats import COMPRESSIONS, PARQUET_ENDINGS
 
 END_BYTES = 1 << 16
-MOST_COMPARED = 1000  # files of the same size as another
+MOST_COMPARED = 1000  # files that share their size with another file
 
 
 def copy_remarks(files: Sequence[DataFile]) -> tuple[str, ...]:
-    """One sentence, if a file is there twice."""
+    """One warning, if the same file occurs twice."""
     copies = list(_copies(files))
     if not copies:
         return ()
-    first, again = copies[0]
-    more = f" ({len(copies) - 1:,} more such)" if len(copies) > 1 else ""
-    if first.path == again.path:
-        return (f"{first.path} is named twice{more}: its examples are read twice. Name it once",)
+    first, second = copies[0]
+    more = f" ({len(copies) - 1:,} more duplicates)" if len(copies) > 1 else ""
+    if first.path == second.path:
+        return (f"{first.path} is listed twice{more}: its examples are read twice. List it once",)
     return (
-        f"{again.path} seems to hold the same examples as {first.path}{more}: they are read twice. Move one of them "
-        "out of the way, or name the files to read one by one",
+        f"{second.path} seems to hold the same examples as {first.path}{more}: they are read twice. Move one of "
+        "them away, or list the files explicitly",
     )
 
 
 def _copies(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, DataFile]]:
-    """(a file, another with the same content)."""
+    """(file, another file with the same content)."""
     by_size: dict[int, list[DataFile]] = defaultdict(list)
     by_name: dict[str, list[DataFile]] = defaultdict(list)
     for file in files:
@@ -68,7 +69,7 @@ def _ends(file: DataFile) -> bytes:
 
 
 def _has_examples(file: DataFile) -> bool:
-    """Hours without a click have equal files: a header, or a Parquet footer, and nothing else."""
+    """Files of hours without clicks are equal: they hold a header or a Parquet footer and nothing else."""
     if file.ending in PARQUET_ENDINGS:
         with open_raw(file) as stream:
             return bool(pq.ParquetFile(stream).metadata.num_rows)

@@ -1,8 +1,8 @@
-"""Files of a data set: found by path, list, glob or folder; opened as bytes, decompressed by their ending.
+"""The files of a data set: found by path, list, glob or folder, opened as bytes, decompressed by file extension.
 
-Text in another encoding is turned into UTF-8 while it is read. Local paths and whatever `pyarrow.fs` knows by its
-address (s3://, gs://, hdfs://). Knows nothing of what is inside a file. A folder means the data files in it, at any
-depth (dt=2026-11-01/part-0.parquet), by path.
+Text in other encodings is converted to UTF-8 while it is read. Paths are local or any URI that `pyarrow.fs` supports
+(s3://, gs://, hdfs://). This module does not look at the contents. A folder stands for all data files in it, at any
+depth (dt=2026-11-01/part-0.parquet), sorted by path.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from gearshift.data.readers.formats import COMPRESSIONS, DATA_ENDINGS
 from gearshift.errors import UserError, nearest_name
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-PARQUET_ENDINGS = (".parquet", ".pq")
-DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", *JSON_ENDINGS, *PARQUET_ENDINGS)
 UTF_8 = "utf-8"
 
 
 @dataclass(frozen=True)
 class DataFile:
-    path: str  # as the user knows it
+    path: str  # as the user wrote it
     size: int  # bytes, compressed
     encoding: str = UTF_8  # of text
 
@@ -39,24 +36,24 @@ class DataFile:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it has to be read from its start to get to a place in it."""
+        """Whether a position in the file can be reached only by reading from the start."""
         return self.compression is not None or self.encoding != UTF_8
 
     @property
     def ending(self) -> str:
-        """The ending that names the format: ".csv" of clicks.csv.gz."""
+        """The extension of the format: ".csv" for clicks.csv.gz."""
         stem = self.path.removesuffix(os.path.splitext(self.path)[1]) if self.compression else self.path  # noqa: PTH122
         return os.path.splitext(stem)[1].lower()  # noqa: PTH122
 
     def head(self, limit: int) -> tuple[bytes, bool]:
-        """(the first decompressed bytes, are these all)."""
+        """(the first decompressed bytes, whether they are the whole file)."""
         with ByteStream(self) as stream:
             buffer = bytearray(limit)
             got = stream.read_into(memoryview(buffer))
             return bytes(buffer[:got]), got < limit
 
     def tail(self, limit: int) -> bytes:
-        """The whole lines among the last decompressed bytes; a stream is read through for them."""
+        """The complete lines in the last decompressed bytes. A stream is read from the start for this."""
         with ByteStream(self, 0 if self.is_stream else max(self.size - limit, 0)) as stream:
             end, piece = b"", bytearray(1 << 20)
             while got := stream.read_into(memoryview(piece)):
@@ -64,7 +61,7 @@ class DataFile:
             return end[end.find(b"\n") + 1 :]
 
     def sample_lines(self, limit: int) -> tuple[int, int]:
-        """(lines, bytes of the file) in its first `limit` decompressed bytes."""
+        """(number of lines, bytes of the file) for its first `limit` decompressed bytes."""
         with ByteStream(self) as stream:
             buffer = bytearray(limit)
             got = stream.read_into(memoryview(buffer))
@@ -75,26 +72,26 @@ class DataFile:
 
 
 def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[DataFile, ...]:
-    """All files that `source` names, in the order given, those of a glob or folder sorted by path."""
+    """All files that `source` names, in the given order; files of a glob or folder are sorted by path."""
     if isinstance(source, str | os.PathLike):
         return _find(os.fspath(source))
     try:
-        found = [file for part in source for file in _find(os.fspath(part))]
+        files = [file for part in source for file in _find(os.fspath(part))]
     except TypeError:
         raise UserError(
-            f"cannot read an object of type {type(source).__name__}: name files, or pass an object with "
+            f"cannot read an object of type {type(source).__name__}: pass file names, or an object with "
             "__arrow_c_stream__ (pandas, polars, duckdb, pyarrow)."
         ) from None
-    if not found:
+    if not files:
         raise UserError("the list of data files is empty")
-    return tuple(found)
+    return tuple(files)
 
 
 def _find(pattern: str) -> tuple[DataFile, ...]:
-    found = _find_remote(pattern) if "://" in pattern else _find_local(pattern)
-    if not found:
+    files = _find_remote(pattern) if "://" in pattern else _find_local(pattern)
+    if not files:
         raise UserError(f"no such file: {pattern}{_why_no_match(pattern)}")
-    return tuple(found)
+    return tuple(files)
 
 
 def _find_local(pattern: str) -> list[DataFile]:
@@ -108,14 +105,14 @@ def _find_local(pattern: str) -> list[DataFile]:
         return []
     anchor = Path(path.anchor) if path.is_absolute() else Path()
     relative = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
-    found: list[DataFile] = []
+    files: list[DataFile] = []
     for match in sorted(anchor.glob(relative)):
-        found += _find_local(str(match))
-    return found
+        files += _find_local(str(match))
+    return files
 
 
 def _is_data(path: Path) -> bool:
-    """Not hidden, not a marker such as _SUCCESS, and of an ending that can hold data."""
+    """Not hidden, not a marker such as _SUCCESS, and with the extension of a data file."""
     if any(part[0] in "._" for part in path.parts):
         return False
     return DataFile(path.name, 0).ending in DATA_ENDINGS
@@ -149,7 +146,7 @@ def _filesystem(address: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _why_no_match(pattern: str) -> str:
-    """The folder's files that come close: another ending, or none at all."""
+    """A hint: similar files in the folder, such as files with another extension, or an empty folder."""
     if "://" in pattern:
         return ""
     folder = Path(pattern).expanduser().parent
@@ -167,7 +164,10 @@ def _why_no_match(pattern: str) -> str:
         if close := fnmatch.filter(names, name + suffix):
             return f" (folder {folder}/ has {_files(close)} that end in {suffix}: add {suffix}?)"
     if Path(pattern).expanduser().is_dir():
-        return f" (the folder has no data file: {', '.join(DATA_ENDINGS)}, or these with .gz or .zst)"
+        endings = ", ".join(DATA_ENDINGS)
+        return (
+            f" (the folder contains no data files; they end in {endings}, optionally followed by .gz or .zst)"
+        )
     near = nearest_name(name, names)
     return f" (did you mean {folder / near}?)" if near else ""
 
@@ -183,7 +183,7 @@ def hive_keys(path: str) -> dict[str, str]:
 
 
 def open_raw(file: DataFile) -> pa.NativeFile:
-    """The file's own bytes, with random access."""
+    """The raw bytes of the file, with random access."""
     filesystem, path = (
         _filesystem(file.path) if "://" in file.path else (None, str(Path(file.path).expanduser()))
     )
@@ -194,26 +194,26 @@ def open_raw(file: DataFile) -> pa.NativeFile:
 
 
 def encoding_name(name: str) -> str:
-    """One name per encoding; "utf-8" also for those that are a part of it."""
+    """The canonical name of an encoding; "utf-8" also for its subsets."""
     try:
-        found = codecs.lookup(name)
-        "a".encode(name)  # not all codecs are of text
+        codec = codecs.lookup(name)
+        "a".encode(name)  # not every codec encodes text
     except LookupError:
         raise UserError(
             f"data.csv.encoding: no encoding is called `{name}`; common ones: utf-8, latin-1, cp1252, utf-16"
         ) from None
-    return UTF_8 if found.name in (UTF_8, "ascii", "utf-8-sig") else found.name
+    return UTF_8 if codec.name in (UTF_8, "ascii", "utf-8-sig") else codec.name
 
 
 class ByteStream:
-    """The bytes of a file from `offset` on, decompressed and in UTF-8. One that ends early is refused, not cut."""
+    """The bytes of a file from `offset` on, decompressed and in UTF-8. Truncated files are errors."""
 
     def __init__(self, file: DataFile, offset: int = 0) -> None:
         self.file = file
         self._raw = open_raw(file)
         self._stream: Any = self._raw
         self.error: EarlyEnd | None = None
-        # Small pieces of a compressed stream: when it breaks off, what came before is not lost.
+        # Read a compressed stream in small pieces, so that data before a damaged part is not lost.
         self._piece = 1 << 16 if file.compression else 1 << 30
         if file.compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, file.compression)
@@ -225,7 +225,7 @@ class ByteStream:
             self._raw.seek(offset)
 
     def read_into(self, buffer: memoryview) -> int:
-        """Fills the buffer; less than its length at the end of the file, or before a damage (`error`)."""
+        """Fill the buffer. Fewer bytes are returned at the end of the file or before damaged data (`error`)."""
         filled = 0
         while filled < len(buffer):
             try:
@@ -251,7 +251,7 @@ class ByteStream:
             count -= got
 
     def tell(self) -> int:
-        """How far the file itself has been read."""
+        """The position in the raw file."""
         return int(self._raw.tell())
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class ByteStream:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """A compressed stream that is cut off or damaged; whoever counts examples tells the user."""
+    """A truncated or damaged compressed stream. The caller that counts examples reports it to the user."""
 
     file: DataFile
     detail: str
@@ -277,7 +277,7 @@ class EarlyEnd:
         kind = self.file.compression
         size = _megabytes(self.file.size)
         others = sorted(f.size for f in neighbours if f.path != self.file.path)
-        beside = f", its neighbours {_megabytes(others[len(others) // 2])}" if others else ""
+        beside = f", the other files about {_megabytes(others[len(others) // 2])}" if others else ""
         if "runcated" in self.detail:
             return (
                 f"{self.file.path}: the {kind} stream ends early after {examples:,} examples; "

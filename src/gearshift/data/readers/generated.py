@@ -1,4 +1,4 @@
-"""A range of a synthetic click log as examples: made when asked for, at any position."""
+"""A range of a synthetic click log as examples, generated on demand at any position."""
 
 from __future__ import annotations
 

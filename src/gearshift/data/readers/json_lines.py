@@ -1,8 +1,8 @@
-"""JSON lines: one object per line, its keys are columns; `user.id` is the key `id` of the object `user`.
+"""JSON lines: one object per line. Its keys are columns; `user.id` is the key `id` of the object `user`.
 
-Lines may have other keys than the lines before: one that is not there is missing. So the columns are known only
-as far as one has looked: those at the start of the files, and those that a schema names and that come later.
-Cutting is done by `json_lines.h`; a value is its text, so "17" and 17 are the same category as in a CSV.
+Lines may differ in their keys; an absent key is a missing value. The full set of columns is therefore not known in
+advance: it contains the keys at the start of the files, and keys named by a schema that occur later.
+`json_lines.h` splits the lines. A value is its text, so "17" and 17 are the same category, as in a CSV file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gearshift.data.readers.cut import BadText, TextRecords
 from gearshift.data.readers.files import ByteStream, DataFile
 from gearshift.errors import UserError
 
-SAMPLE_BYTES = 8 << 20  # of the first file
-OTHERS_BYTES = 64 << 10  # of each other file
+SAMPLE_BYTES = 8 << 20  # read from the first file
+OTHERS_BYTES = 64 << 10  # read from each other file
 OBJECTS, LISTS_OF_OBJECTS, LISTS_OF_LISTS, LISTS = 8, 4, 2, 1  # Nesting in json_lines.h
 WORDS = {
     OBJECTS: "structs",
@@ -60,11 +60,11 @@ class JsonCutter:
             consumed,
             passed,
             records == room,
-            [_bad_text(line, *found) for found in bad],
+            [_bad_text(line, *record) for record in bad],
             nested={
-                name: held
+                name: nested
                 for name, kind in zip(self._wanted, nesting, strict=True)
-                if (held := _in_words(kind)) is not None
+                if (nested := _nesting_name(kind)) is not None
             },
         )
 
@@ -73,14 +73,14 @@ def _bad_text(before: int, line: int, character: int, reason: str) -> BadText:
     return BadText(before + line, f"not a JSON object: {reason} at character {character + 1:,}", ALLOW_SOME)
 
 
-def _in_words(nesting: int) -> str | None:
+def _nesting_name(nesting: int) -> str | None:
     return next((words for bit, words in WORDS.items() if nesting & bit), None)
 
 
 def find_json_layout(
     files: Sequence[DataFile], null: tuple[str, ...], expected: frozenset[str]
 ) -> JsonLayout:
-    """`expected` are columns that a schema names; the files are searched for those that are not at their start."""
+    """The layout of the files. Columns that the schema names (`expected`) are searched for beyond the samples."""
     columns: dict[str, None] = {}
     for number, file in enumerate(files):
         data, _ = file.head(OTHERS_BYTES if number else SAMPLE_BYTES)
@@ -108,14 +108,14 @@ def _paths(data: Bytes) -> list[str]:
 
 
 def _search(file: DataFile, names: Sequence[str]) -> set[str]:
-    """Which of these columns a file has anywhere."""
-    found: set[str] = set()
+    """The columns among `names` that occur anywhere in the file."""
+    present: set[str] = set()
     with ByteStream(file) as stream:
         carry = b""
         buffer = bytearray(SAMPLE_BYTES)
-        while len(found) < len(names) and (got := stream.read_into(memoryview(buffer))):
+        while len(present) < len(names) and (got := stream.read_into(memoryview(buffer))):
             data = carry + bytes(buffer[:got])
             end = data.rfind(b"\n") + 1 if got == len(buffer) else len(data)
-            found.update(set(_paths(np.frombuffer(bytearray(data[:end]), np.uint8))) & set(names))
+            present.update(set(_paths(np.frombuffer(bytearray(data[:end]), np.uint8))) & set(names))
             carry = data[end:]
-    return found
+    return present

@@ -1,6 +1,6 @@
-"""Columns whose values are lists or structs (Parquet, Arrow, JSON): what reads them, and what to do about others.
+"""Checks of columns that hold lists or structs (Parquet, Arrow, JSON): which features read them, and advice otherwise.
 
-Decided by the column's type, before any value is looked at.
+The check uses the type of the column, before any value is read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gearshift.data.columns import RawColumn, TextColumn, is_list
 from gearshift.data.schema import Bag, Feature, Numeric, Schema, Sequence, Vector
 from gearshift.errors import UserError
 
-UNNEST = "write each of their fields as a column of its own"
+UNNEST = "write each of their fields as a separate column"
 
 
 def check_nesting(schema: Schema, columns: Mapping[str, RawColumn], *, labelled: bool = True) -> None:
-    """Refuses a column that its feature, or its role, cannot read."""
+    """Refuse a column that its feature or role cannot read."""
     for feature in schema.features:
         _check_feature(feature, columns[feature.name])
     roles = {key: getattr(schema, key) for key in ("time", "group", "weight")}
@@ -28,13 +28,13 @@ def check_nesting(schema: Schema, columns: Mapping[str, RawColumn], *, labelled:
 
 
 def check_single(what: str, column: RawColumn) -> None:
-    """One value per example is needed."""
-    if (held := nesting(column)) is not None:
-        raise UserError(f"{what}: the column holds {held}; it must hold one value per example")
+    """Refuse a column with more than one value per example."""
+    if (kind := nesting(column)) is not None:
+        raise UserError(f"{what}: the column holds {kind}; it must hold one value per example")
 
 
 def nesting(column: RawColumn) -> str | None:
-    """What the values are if they are no single ones, in words: "lists", "structs", "lists of structs"."""
+    """What the values are if they are not single values: "lists", "structs", "lists of structs"."""
     return column.nested if isinstance(column, TextColumn) else _in_words(column.type)
 
 
@@ -52,12 +52,12 @@ def _in_words(kind: pa.DataType) -> str | None:
 
 
 def _check_feature(feature: Feature, column: RawColumn) -> None:
-    held = nesting(column)
-    if held is None or (held == "lists" and isinstance(feature, Bag | Sequence | Vector)):
+    kind = nesting(column)
+    if kind is None or (kind == "lists" and isinstance(feature, Bag | Sequence | Vector)):
         return
     advice = UNNEST
-    if held == "lists":
+    if kind == "lists":
         advice = f"use type: bag or sequence{', or vector' if isinstance(feature, Numeric) else ''}"
-    elif held.startswith("lists of"):
+    elif kind.startswith("lists of"):
         advice = "write lists of single values"
-    raise UserError(f"feature `{feature.name}`: the column holds {held}; {advice}")
+    raise UserError(f"feature `{feature.name}`: the column holds {kind}; {advice}")

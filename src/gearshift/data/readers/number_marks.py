@@ -1,9 +1,9 @@
-"""What commas and points in numbers are: decimal marks, or marks that separate thousands.
+"""The meaning of commas and points in numbers: decimal marks, or separators of thousands.
 
-`3,5` and `0,123` have a decimal comma; `1,234,567` and `1,234.5` separate thousands. `7,212` may be either, so a column
-in which every comma stands before exactly three digits is in doubt: other columns of the file may settle it. If none
-does, a comma is taken to separate thousands (who writes decimals seldom keeps three digits throughout) and a point as
-a decimal mark, and the user is told. Where the delimiter is a comma, it is no decimal mark unless that is stated.
+`3,5` and `0,123` have a decimal comma; `1,234,567` and `1,234.5` have thousands separators. `7,212` is ambiguous.
+A column is in doubt if every comma is followed by exactly three digits; other columns of the file may resolve it.
+If none does, commas separate thousands (decimals rarely have three digits throughout), points are decimal marks, and
+the user gets a warning. If the delimiter is a comma, commas are not decimal marks unless the user says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 MARKS = ",."
-LONGEST_GROUPS = 4  # 123,456,789,012: more are the parts of a list
+LONGEST_GROUPS = 4  # 123,456,789,012; a value with more groups is a list
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class NumberMarks:
 
 @dataclass(frozen=True)
 class _Column:
-    """What the values of one column say about one mark."""
+    """Evidence about one mark in the values of one column."""
 
-    decimals: int = 0  # values that can only have it as a decimal mark
-    grouped: int = 0  # values in which it may separate thousands; 0 if that does not fit all of them
-    sure: bool = False  # one of them can be nothing else
+    decimals: int = 0  # values in which it can only be a decimal mark
+    grouped: int = 0  # values in which it may separate thousands; 0 unless this fits all of them
+    sure: bool = False  # at least one of them allows no other reading
 
 
 def find_marks(
     records: Sequence[Sequence[str]], delimiter: str, decimal: str | None, thousands: str | None
 ) -> NumberMarks:
-    """From records without the header; what is stated (not None) is taken."""
+    """Find the marks from records without the header. Values set by the user (not None) are kept."""
     columns = [
         [value.strip() for value in column if value.strip()] for column in zip_longest(*records, fillvalue="")
     ]
@@ -54,7 +54,7 @@ def find_marks(
 
 
 def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) -> NumberMarks:
-    """No decimal comma was seen; `settled`: a decimal point was."""
+    """The marks if no decimal comma was seen; `settled` means that a decimal point was seen."""
     sure = settled or any(column.sure for column in seen[","])
     commas = [i for i, column in enumerate(seen[","]) if column.grouped]
     if commas:
@@ -66,16 +66,16 @@ def _undecided(seen: dict[str, list[_Column]], delimiter: str, settled: bool) ->
         return NumberMarks(",", ".")
     return NumberMarks(
         ".", "", tuple(points) if delimiter == ";" else ()
-    )  # `;` is what exports with decimal commas have
+    )  # `;` is typical of exports with decimal commas
 
 
 def is_grouped(text: str) -> str:
-    """The mark that separates the thousands of a number, if it has one: `,` of 1,234."""
+    """The thousands separator of a number, if it has one: `,` in 1,234."""
     return next((mark for mark in MARKS if _grouping(mark).fullmatch(text.strip())), "")
 
 
 def grouped_pattern(mark: str) -> str:
-    """A number with its thousands separated by `mark`. None starts with a group of 0: 0,237 has a decimal comma."""
+    """The pattern of a number with `mark` between thousands. A leading 0 is excluded: 0,237 has a decimal comma."""
     return rf"[-+]?([1-9][0-9]{{0,2}})(([{mark}][0-9]{{3}})+)([{_other(mark)}][0-9]*)?"
 
 
@@ -105,7 +105,7 @@ def _look(values: Sequence[str], mark: str) -> _Column:
         return _Column(decimals)
     plain = [value for value in values if re.fullmatch(rf"[-+]?\d+([{_other(mark)}]\d*)?", value)]
     below_1000 = [value for value in plain if abs(int(re.split(r"[,.]", value)[0])) < 1000]
-    # Lists of ids with three digits look alike, but for their first group.
+    # Lists of three-digit ids look the same, except for their first group.
     first_is_short = any(len(match[1]) < 3 for match in groups)
     most = max(len(match[2]) // 4 for match in groups)
     fits = len(groups) + len(below_1000) == len(values) and first_is_short and most < LONGEST_GROUPS

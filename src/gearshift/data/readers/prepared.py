@@ -1,7 +1,7 @@
-"""Reading what `prepare` wrote: row groups of ready columns to batches.
+"""Reads the output of `prepare`: row groups of encoded columns become batches.
 
-A schema may ask for some of the prepared features, and may change what does not touch the numbers (dim,
-pool); a feature that would have to be encoded differently is refused with its name.
+A schema may use some of the prepared features, and may change settings that do not affect the encoding (dim, pool). A
+feature that would have to be encoded differently is refused by name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gearshift.errors import UserError
 
 
 def is_prepared(source: object) -> bool:
-    """Is this the path of a folder that `prepare` wrote? Models have a manifest too, which says `facts`."""
+    """Whether this is the path of a prepared folder. The manifest of a model differs: it contains `facts`."""
     if not isinstance(source, str | Path) or not (Path(source) / MANIFEST).is_file():
         return False
     try:
         return "facts" not in json.loads((Path(source) / MANIFEST).read_text())
-    except ValueError:  # damaged: reading it says so
+    except ValueError:  # damaged: reading it will raise an error
         return True
 
 
@@ -89,7 +89,7 @@ class PreparedExamples:
                     yield batch.slice(before, len(batch)) if before else batch
 
     def pieces(self) -> PieceAt:
-        opened: list[tuple[int, _File]] = []  # the newest
+        opened: list[tuple[int, _File]] = []  # at most one
 
         def piece_at(position: int) -> Batch:
             if not 0 <= position < self._count:
@@ -112,9 +112,9 @@ class PreparedExamples:
         labels = [f"label.{label.task}" for label in self.schema.labels] if self.labelled else []
         return labels + _column_names(self.schema)
 
-    def _matching(self, asked: Schema) -> Schema:
-        known = self._prepared if self.labelled else replace(self._prepared, labels=asked.labels)
-        return _matching(self.folder, known, asked)
+    def _matching(self, requested: Schema) -> Schema:
+        known = self._prepared if self.labelled else replace(self._prepared, labels=requested.labels)
+        return _matching(self.folder, known, requested)
 
     def with_schema(self, schema: Schema) -> PreparedExamples:
         return PreparedExamples(self.folder, schema, labelled=self.labelled)
@@ -128,7 +128,7 @@ class PreparedExamples:
 
 
 class _File:
-    """One file, opened: its row groups, whatever their size, by position."""
+    """An open file with its row groups, of any size, by position."""
 
     def __init__(self, part: _Part, columns: list[str]) -> None:
         self._path, self._columns = part.path, columns
@@ -171,7 +171,7 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(path.read_text())
         version = manifest["version"] if manifest["format"] == "gearshift-prepared" else None
     except FileNotFoundError:
-        raise UserError(f"{folder} is no prepared folder (no {MANIFEST}); see gearshift prepare") from None
+        raise UserError(f"{folder} is not a prepared folder (no {MANIFEST}); see gearshift prepare") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; prepare the data again.") from None
     if version != FORMAT_VERSION:
@@ -181,51 +181,55 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _matching(folder: Path, prepared: Schema, asked: Schema) -> Schema:
-    """The asked schema with what the prepared one has learned; refuses what is not in the files."""
+def _matching(folder: Path, prepared: Schema, requested: Schema) -> Schema:
+    """The requested schema with the fits of the prepared one. Refuses columns that are not in the files."""
     known = {(f.name, type(f)): f for f in prepared.features}
     names = {f.name for f in prepared.features}
     features = []
-    for feature in asked.features:
+    for feature in requested.features:
         there = known.get((feature.name, type(feature)))
         if there is None or _encoding(learned := _with_learned(feature, there)) != _encoding(there):
-            what = "was prepared with other settings" if feature.name in names else "is not in it"
+            what = "was prepared with different settings" if feature.name in names else "is not in it"
             raise UserError(f"{folder}: feature `{feature.name}` {what}; prepare the data again.")
         features.append(learned)
     columns = {label.column for label in prepared.labels}
-    for label in asked.labels:
+    for label in requested.labels:
         if label.column in columns and label not in prepared.labels:
             raise UserError(
                 f"{folder}: label `{label.column}` was prepared with another rule or task; prepare the data again."
             )
-    missing = [label.column for label in asked.labels if label not in prepared.labels]
+    missing = [label.column for label in requested.labels if label not in prepared.labels]
     for name in ("time", "group", "weight"):
-        if getattr(asked, name) not in (None, getattr(prepared, name)):
-            missing.append(getattr(asked, name))
-    missing += [name for name in asked.keep if name not in prepared.keep]
+        if getattr(requested, name) not in (None, getattr(prepared, name)):
+            missing.append(getattr(requested, name))
+    missing += [name for name in requested.keep if name not in prepared.keep]
     if missing:
         raise UserError(f"{folder}: column `{missing[0]}` is not in it; prepare the data again.")
-    marks = prepared if asked.decimal is None else asked
+    marks = prepared if requested.decimal is None else requested
     return replace(
-        asked,
+        requested,
         features=tuple(features),
-        forms=asked.forms or prepared.forms,
+        forms=requested.forms or prepared.forms,
         decimal=marks.decimal,
         thousands=marks.thousands,
     )
 
 
-def _with_learned(asked: Feature, prepared: Feature) -> Feature:
-    """What is still to be fitted comes from the prepared feature."""
-    if isinstance(asked, Numeric) and isinstance(prepared, Numeric) and asked.fit is None:
-        return replace(asked, fit=prepared.fit)
-    if isinstance(asked, Bucketized) and isinstance(prepared, Bucketized) and isinstance(asked.buckets, int):
-        return replace(asked, buckets=prepared.buckets)
-    return asked
+def _with_learned(requested: Feature, prepared: Feature) -> Feature:
+    """The requested feature, fitted like the prepared one if necessary."""
+    if isinstance(requested, Numeric) and isinstance(prepared, Numeric) and requested.fit is None:
+        return replace(requested, fit=prepared.fit)
+    if (
+        isinstance(requested, Bucketized)
+        and isinstance(prepared, Bucketized)
+        and isinstance(requested.buckets, int)
+    ):
+        return replace(requested, buckets=prepared.buckets)
+    return requested
 
 
 def _encoding(feature: Feature) -> Feature:
-    """What decides the numbers in the files; the rest is set to one value."""
+    """The feature with all settings reset that do not affect the encoding."""
     if isinstance(feature, Numeric | Vector):
         return feature
     if isinstance(feature, Bag):

@@ -1,4 +1,4 @@
-"""The schemas of public click logs whose columns are fixed."""
+"""The schemas of public click logs with fixed columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AVAZU_FIELDS = (
 
 
 def criteo_schema() -> Schema:
-    """13 counts (log1p) and 26 categories; the rows have no time."""
+    """13 counts (log1p) and 26 categories; there is no time."""
     numeric = tuple(Numeric(f"I{i}", "log1p") for i in range(1, 14))
     return Schema(numeric + tuple(Categorical(f"C{i}") for i in range(1, 27)), (Label("label"),))
 
 
 def avazu_schema() -> Schema:
-    """All columns but the example's own id are categories; `hour` is the time, and no feature."""
+    """All columns except the id of the example are categories; `hour` is the time and not a feature."""
     return Schema(tuple(Categorical(name) for name in AVAZU_FIELDS), (Label("click"),), time="hour")
 
 

@@ -1,4 +1,4 @@
-"""Examples in Python objects as Arrow tables: a list of dicts, a lazy frame. Everything else stays as it is."""
+"""Converts Python objects (a list of dicts, a lazy frame) to Arrow tables. Other sources are unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gearshift.tables import to_arrow
 
 
 def as_table(source: Any) -> Any:
-    """A table in the place of a list of dicts or of a lazy frame (polars); other sources unchanged."""
+    """A table for a list of dicts or a lazy frame (polars); any other source unchanged."""
     if isinstance(source, Mapping):
         raise UserError(
             "a dict can be one example or a table of columns: pass a list of examples, [{...}], or pyarrow.table({...})"

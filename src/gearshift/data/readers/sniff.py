@@ -1,7 +1,7 @@
-"""Looks at the start of a text file and says how it is cut: format, delimiter, header, decimal comma.
+"""Detects the layout of a text file from its start: format, delimiter, header, decimal comma.
 
-Decides from the text alone and always the same way, so `init`, `infer_schema` and `read` agree without having
-to tell each other. What a user states in `CsvFormat` is taken and not guessed.
+The result depends only on the text, so `init`, `infer_schema` and `read` always agree. Anything set in `CsvFormat`
+is used as given.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.files import ByteStream, DataFile
 from gearshift.data.readers.number_marks import NumberMarks, find_marks
 from gearshift.data.readers.unsupported import refuse_foreign
@@ -22,39 +23,21 @@ from gearshift.errors import UserError
 SAMPLE_BYTES = 1 << 20
 SAMPLE_RECORDS = 400
 HEADER_BYTES = 1 << 16
-QUOTED_LINES = 8  # where no number is stated
+QUOTED_LINES = 8  # default
 DELIMITERS = (
+    "\x01",  # of Hive
     "\t",
     ";",
     "|",
     ",",
     " ",
-)  # where two cut equally well, the one that is rarer inside values wins
+)  # if two fit equally well, the one that is rarer inside values wins
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
 LIBFM_LINE = re.compile(r"[-+]?\d+(\.\d+)?([ \t]+\d+:\S+)*\s*(#.*)?")
 BACKSLASH = "\\"
 ICONV = "iconv -f LATIN1 -t UTF-8"
 AVAZU_START = ("id", "click", "hour", "C1", "banner_pos")
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
-
-
-@dataclass(frozen=True)
-class CsvFormat:
-    """How a CSV file is cut. What is None is found out by looking at the start of the file."""
-
-    delimiter: str | None = None
-    header: bool | None = None
-    columns: tuple[str, ...] | None = None  # names, where there is no header
-    null: tuple[str, ...] = ("",)  # values that mean "missing"
-    quote: str | None = None  # "none": quotes are text like any other
-    trim: bool | None = None  # spaces around values do not count
-    decimal: str | None = None  # "." or ","
-    quoted_lines: int | None = (
-        None  # lines that a quoted value may span; None: 8, if nothing speaks against it
-    )
-    encoding: str | None = None  # None: utf-8
-    escape: str | None = None  # "backslash": \" inside quotes is a quote; "none": a backslash is text
-    thousands: str | None = None  # "," or "." between the thousands of a number, or "none"
 
 
 @dataclass(frozen=True)
@@ -67,13 +50,13 @@ class Sniffed:
     decimal: str = "."
     quote: str = '"'
     escape: str = ""
-    header_line: str = ""  # the line that names the columns, as it is written
+    header_line: str = ""  # the line that names the columns, unchanged
     thousands: str = ""
-    remarks: tuple[str, ...] = ()  # sentences about what could be read in another way
+    remarks: tuple[str, ...] = ()  # warnings about ambiguous values
 
 
 def sample_text(file: DataFile, limit: int = SAMPLE_BYTES) -> str:
-    """The whole lines among the first bytes of a file."""
+    """The complete lines in the first bytes of a file."""
     with ByteStream(file) as stream:
         buffer = bytearray(limit)
         got = stream.read_into(memoryview(buffer))
@@ -95,7 +78,7 @@ def sniff(
     expected: frozenset[str] = frozenset(),
     format: str = "auto",
 ) -> Sniffed:
-    """`expected` are column names that the schema has: a first line that holds one of them is a header."""
+    """Detect the layout. A first line that contains one of the `expected` column names is a header."""
     text = sample_text(file)
     if format == "auto" and _leaves_cutting_open(csv_format):
         known = _known_format(text, expected)
@@ -120,7 +103,7 @@ def sniff(
         _check_names("data.csv.columns", columns, "")
     elif header:
         line = 1 + text[: len(text) - len(text.lstrip())].count("\n")
-        advice = ", or, if this line is no header, say data.csv={header: false}"
+        advice = ", or, if this line is not a header, set data.csv={header: false}"
         _check_names(f"{file.path} line {line:,}", columns, advice)
         _check_encoding(f"{file.path} line {line:,}", columns)
     body = records[1:] if header else records
@@ -143,7 +126,7 @@ def sniff(
 
 
 def _first_line(text: str) -> str:
-    """The header, unless a name in it spans lines."""
+    """The header line, unless a name in it spans lines."""
     return next((line for line in text.splitlines() if line), "")
 
 
@@ -187,7 +170,7 @@ def read_records(
     quoted_lines: int = QUOTED_LINES,
     escape: str = "",
 ) -> list[list[str]]:
-    """The first records of a text; blank lines are none. A line whose quote stays open for long is cut without."""
+    """The first records of a text, without blank lines. A line whose quote does not close is split without quoting."""
     lines = list(islice(io.StringIO(text, newline=""), limit * (quoted_lines + 1)))
     records: list[list[str]] = []
     at = 0
@@ -204,7 +187,7 @@ def read_records(
 def _read_record(
     lines: list[str], delimiter: str, quote: str, trim: bool, escape: str = ""
 ) -> tuple[list[str], int]:
-    """(the first record, the lines it takes)."""
+    """(the first record, the number of lines it takes)."""
     reader = csv.reader(
         lines,
         delimiter=delimiter,
@@ -215,18 +198,18 @@ def _read_record(
     )
     try:
         return next(reader, []), max(reader.line_num, 1)
-    except csv.Error:  # a value that is longer than a sample needs; the reader itself tells the line
+    except csv.Error:  # a value longer than the sample needs; the reader reports the line later
         return [], max(reader.line_num, 1)
 
 
 def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = frozenset()) -> str:
-    """The one that finds expected names in the first line, cuts most lines into equally many columns, and
-    leaves whole numbers whole (1,5;2,5)."""
+    """The delimiter that gives the most expected names in the first line, then the most lines with equal column
+    counts, then the most intact numbers (1,5;2,5)."""
     best, best_score = ",", (0, 0.0, 0.0, 0)
     for delimiter in DELIMITERS:
         records = read_records(text, delimiter, quote, trim=delimiter != " ")
         columns, hits = Counter(len(record) for record in records).most_common(1)[0]
-        if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # words have spaces between them too
+        if columns < 2 or (delimiter == " " and best_score[1] >= 0.9):  # spaces also separate words
             continue
         named = len(expected & {value.strip() for value in records[0]})
         share = round(hits / len(records), 1) * (1.0 if len(records[0]) == columns else 0.8)
@@ -238,8 +221,8 @@ def find_delimiter(text: str, quote: str = '"', expected: frozenset[str] = froze
 
 
 def find_quote(text: str, delimiter: str | None = None, expected: frozenset[str] = frozenset()) -> str:
-    """A single quote if more lines then have the columns of the first one, or if it encloses all values of a
-    column; otherwise a double one."""
+    """A single quote if it makes more lines match the column count of the first line, or if it encloses all values
+    of a column; otherwise a double quote."""
     if re.search(r"(^|[\t;|, ])'", text, re.MULTILINE) is None:
         return '"'
 
@@ -254,7 +237,7 @@ def find_quote(text: str, delimiter: str | None = None, expected: frozenset[str]
 
 
 def find_escape(text: str, delimiter: str, quote: str) -> str:
-    """A backslash where it stands before quotes in the middle of quoted values, or makes more lines fit; else none."""
+    """A backslash if it precedes quotes inside quoted values, or makes more lines fit; otherwise ""."""
     if not quote or BACKSLASH + quote not in text:
         return ""
     cut, mark = re.escape(delimiter), re.escape(quote)
@@ -281,28 +264,28 @@ def has_header(records: list[list[str]], expected: frozenset[str] = frozenset())
         return True
     if any(map(is_number, first)) or not any(first):
         return False
-    if first.count("") > 1:  # one without a name: the index that pandas writes
+    if first.count("") > 1:  # one empty name is the index column that pandas writes
         return False
     columns = [[row[i] for row in rest if i < len(row) and row[i]] for i in range(len(first))]
     numeric = [column for column in columns if column and sum(map(is_number, column)) > 0.9 * len(column)]
-    if numeric:  # also if a name occurs twice, which is refused then
+    if numeric:  # even if a name occurs twice, which is refused later
         return True
     if len(set(first)) < len(first):
         return False
-    again = sum(first[i] in column for i, column in enumerate(columns))
-    return again == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
+    repeated = sum(first[i] in column for i, column in enumerate(columns))
+    return repeated == 0 and all(re.fullmatch(r"([A-Za-z_][\w .:/()%#-]*)?", value) for value in first)
 
 
 def header_names(file: DataFile, first: Sniffed) -> tuple[str, ...]:
-    """The names in the header of a file that is cut like another; looks at its first lines only."""
+    """The column names in the header of a file with a known layout. Reads only its first lines."""
     text = sample_text(file, HEADER_BYTES)
     return _names(read_records(text, first.delimiter, first.quote, trim=first.trim, limit=1)[0], True)
 
 
 def _names(first: list[str], header: bool) -> tuple[str, ...]:
-    """The header's names; c1, c2, ... where there is none.
+    """The names in the header, or c1, c2, ... if there is none.
 
-    Spaces around a name do not count, unless only they tell two columns apart (`user` and `user `).
+    Spaces around a name are ignored, unless they are the only difference between two columns (`user` and `user `).
     """
     if not header:
         return tuple(f"c{i}" for i in range(1, len(first) + 1))
@@ -317,12 +300,12 @@ def _check_names(where: str, names: tuple[str, ...], advice: str) -> None:
         at = [str(i) for i, name in enumerate(names, 1) if name == twice[0]]
         which = f"{', '.join(at[:-1])} and {at[-1]}"
         raise UserError(
-            f"{where}: `{twice[0]}` is the name of columns {which}; give each column a name of its own{advice}."
+            f"{where}: `{twice[0]}` is the name of columns {which}; give each column a unique name{advice}."
         )
 
 
 def _check_encoding(where: str, names: tuple[str, ...]) -> None:
-    """A name cannot be shown with a replacement: the config has to repeat it."""
+    """A header with replacement characters is unusable, because the config has to repeat the names."""
     if any("\ufffd" in name for name in names):
         raise UserError(
             f"{where}: the header is not UTF-8 text; name its encoding: data.csv={{encoding: latin-1}} "
@@ -338,7 +321,7 @@ def _has_padding(records: list[list[str]]) -> bool:
 def _doubts(
     file: DataFile, marks: NumberMarks, columns: Sequence[str], records: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
-    """A sentence if the numbers of a column could be read in another way."""
+    """A warning if the numbers of a column are ambiguous."""
     if not marks.doubtful:
         return ()
     at = marks.doubtful[0]
@@ -347,12 +330,12 @@ def _doubts(
     name = {",": "comma", ".": "point"}[mark]
     others = [f"`{columns[i]}`" for i in marks.doubtful[1:]]
     more = f" (as in {', '.join(others)})" if others else ""
-    start = f"{file.path}: column `{columns[at]}` has three digits behind every {name}, as in {value}{more}: "
+    start = f"{file.path}: column `{columns[at]}` has three digits after every {name}, as in {value}{more}: "
     if marks.thousands:
         number = value.replace(mark, "")
         how = f"data.csv={{decimal: '{mark}'}}"
         return (
-            f"{start}read as {number}, with the {name} between thousands; if it is a decimal {name}: {how}",
+            f"{start}read as {number}, with {name}s between thousands; if they are decimal {name}s: {how}",
         )
     how = f"data.csv={{thousands: '{mark}'}}"
     return (f"{start}read as a decimal {name}; if it separates thousands: {how}",)

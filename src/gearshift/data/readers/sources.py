@@ -1,8 +1,8 @@
-"""From what a user names to raw columns: which format it is, how it is cut, whether the files agree.
+"""Opens a source named by the user: detects its format and layout, and checks that its files agree.
 
 criteo   Criteo Kaggle and Terabyte: label, I1-I13, C1-C26, tabs, no header
 avazu    Avazu: CSV with a header; `hour` (yymmddHH) is the time
-libfm    "label index:1 ...": fields f1, f2, ... if all lines have as many, otherwise one bag `features`
+libfm    "label index:1 ...": fields f1, f2, ... if all lines have the same number, otherwise one bag `features`
 csv      any delimited text        jsonl    a JSON object per line
 parquet  any Parquet               and any object with __arrow_c_stream__
 """
@@ -14,18 +14,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from gearshift.data.columns import floats
 from gearshift.data.examples import RawSource
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.duplicate_files import copy_remarks
-from gearshift.data.readers.files import JSON_ENDINGS, PARQUET_ENDINGS, DataFile, encoding_name, find_files
+from gearshift.data.readers.files import DataFile, encoding_name, find_files
+from gearshift.data.readers.formats import FORMATS, JSON_ENDINGS, PARQUET_ENDINGS
 from gearshift.data.readers.json_lines import find_json_layout
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.data.readers.sniff import (
     AVAZU_START,
     CRITEO_COLUMNS,
-    CsvFormat,
     Sniffed,
     header_names,
     sample_text,
@@ -37,20 +40,31 @@ from gearshift.data.readers.unsupported import is_json_lines
 from gearshift.data.schema import Bag, Categorical, Label, Schema
 from gearshift.errors import UserError
 
-FORMATS = ("auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared")
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 
 
 def libfm_schema(raw: RawSource) -> Schema:
-    """Labels of libfm are 0 and 1, or -1 and 1: whichever of these a file has, 1 is a click."""
+    """libfm labels are 0 and 1, or -1 and 1. In both cases 1 is a click."""
     names, label = raw.columns[1:], Label("label", positive="1")
     if tuple(names) == ("features",):
         return Schema((Bag("features", separator=" ", pool="sum", max_len=1000),), (label,))
     return Schema(tuple(Categorical(name) for name in names), (label,))
 
 
+def refuse_other_libfm_labels(raw: RawSource) -> None:
+    """Where no label is stated: ratings and counts would otherwise count as no click, all but 1."""
+    for block in raw.starts("label"):
+        values = floats(block.columns["label"], lambda _i, _text: None)
+        for i in np.flatnonzero(~np.isin(values, (-1.0, 0.0, 1.0)) & ~np.isnan(values))[:1]:
+            raise UserError(
+                f"{block.place(int(i))}: the label is {values[i]:g}, and libfm's labels are 0 and 1, or -1 and 1. Say "
+                "which values mean a click: data.label={column: label, positive: '>= 4'} (in Python: "
+                'gs.infer_schema(path, label="label", positive=">= 4"))'
+            )
+
+
 def builtin_schema(format: str, raw: RawSource) -> Schema | None:
-    """The schema of a format that fixes the meaning of its columns."""
+    """The schema of a format with fixed columns."""
     if format == "libfm":
         return libfm_schema(raw)
     return KNOWN_LOGS.get(format)
@@ -61,7 +75,7 @@ def is_table(source: object) -> bool:
 
 
 def format_of_more(source: Source, trained_on: str) -> str:
-    """The format of data that a model gets to see after its training: they may come in another one."""
+    """The format of data that a trained model reads; it may differ from the format of the training data."""
     if is_table(source) or trained_on == "prepared":
         return "auto"
     ending = find_files(source)[0].ending
@@ -77,7 +91,7 @@ def open_source(
     csv: CsvFormat = CsvFormat(),
     expected: frozenset[str] = frozenset(),
 ) -> tuple[RawSource, str]:
-    """(raw columns, format). `expected` are the schema's columns, which tell a header from a first line."""
+    """(raw columns, format). `expected` are the schema's columns; they help to recognise a header."""
     if format not in FORMATS:
         raise UserError(f"unknown data.format `{format}`; it is one of {', '.join(FORMATS)}.")
     if is_table(source):
@@ -90,7 +104,7 @@ def open_source(
 
 
 def file_remarks(raw: RawSource) -> tuple[str, ...]:
-    """Sentences for the user about how the files are read. Opens those that may be copies of each other."""
+    """Warnings about how the files are read. Opens files that may be duplicates."""
     return (*raw.remarks, *copy_remarks(raw.files))
 
 
@@ -112,24 +126,24 @@ def _open_files(
 
 
 def _stated(format: str, file: DataFile) -> Sniffed | None:
-    """A format that the user named and that leaves nothing to find out."""
+    """A format that was named by the user and needs no detection."""
     if format == "criteo":
         return Sniffed("criteo", "\t", False, CRITEO_COLUMNS, quote="")
     if format in ("libfm", "avazu"):
-        found = sniff(file)
-        if found.format != format:
+        sniffed = sniff(file)
+        if sniffed.format != format:
             expected = (
                 '"label index:1 index:1 ..."' if format == "libfm" else f'"{",".join(AVAZU_START)},..."'
             )
             raise UserError(
                 f"{file.path} does not look like {format}: expected lines like {expected}; see data.format"
             )
-        return found
+        return sniffed
     return None
 
 
 def _check_headers(files: Sequence[DataFile], first: Sniffed, stated: bool) -> None:
-    """All files have the same columns in the same order; names that are `stated` replace others, but no order."""
+    """Check that all files have the same columns in the same order. `stated` names may rename but not reorder."""
     for file in files if stated else files[1:]:
         columns = header_names(file, first)
         if stated and columns != first.columns and sorted(columns) == sorted(first.columns):
@@ -146,11 +160,11 @@ def _difference(columns: Sequence[str], first: Sequence[str]) -> str:
     if added:
         return f"the header has a column `{added[0]}` that is not in"
     at = next(i for i, name in enumerate(columns) if name != first[i])
-    return f"the header has column `{columns[at]}` where `{first[at]}` stands in"
+    return f"the header has column `{columns[at]}` where `{first[at]}` is in"
 
 
 def _check_libfm(files: Sequence[DataFile], first: Sniffed, expected: frozenset[str]) -> Sniffed:
-    """One file with lines of another length makes all of them one bag; so does a schema that asks for it."""
+    """Read libfm as one bag if a file has lines of another length, or if the schema has the column `features`."""
     same = "features" not in expected and all(sniff(file).columns == first.columns for file in files[1:])
     return first if same else replace(first, columns=("label", "features"))
 

@@ -1,7 +1,7 @@
-"""Parquet files and in-memory tables as raw blocks: anything with typed columns.
+"""Parquet files and in-memory tables as raw blocks.
 
-Parquet is read by row group and only the wanted columns, so a data set of any size needs the memory of one
-row group's slice. A folder level such as dt=2026-11-01 becomes a text column `dt`.
+Parquet is read one row group at a time, and only the requested columns, so memory does not grow with the data set. A
+folder level such as dt=2026-11-01 becomes a text column `dt`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK_EXAMPLES = 65_536
 
 
 class TableMark(NamedTuple):
-    """The next example to read: of a row group for Parquet, of the table (group 0) in memory."""
+    """The next example to read: its row group and offset for Parquet, its offset (group 0) for a table in memory."""
 
     file: int
     group: int
@@ -44,7 +44,7 @@ def table_block(batch: pa.RecordBatch, name: str, before: int, extra: dict[str, 
 def _check_unique(names: Sequence[str], where: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise UserError(f"{where}: several columns are called `{twice[0]}`; give each a name of its own.")
+        raise UserError(f"{where}: several columns are called `{twice[0]}`; give each column a unique name.")
 
 
 class ParquetSource:
@@ -84,7 +84,7 @@ class ParquetSource:
         return sum(self._counts)
 
     def mark_before(self, position: int) -> tuple[int, TableMark]:
-        """(position, mark) of the last row group that starts at or before an example."""
+        """(position, mark) of the last row group that starts at or before the given position."""
         number = int(np.searchsorted(np.cumsum(self._counts), position, side="right"))
         if number == len(self.files):
             return sum(self._counts), TableMark(number, 0, 0)
@@ -136,7 +136,7 @@ class ParquetSource:
         extra = {key: value for key, value in hive_keys(file.path).items() if key == column}
         with _parquet(file) as parquet:
             groups = parquet.metadata.num_row_groups
-            if groups <= (1 if at == -1 else 0):  # the last one is the first one
+            if groups <= (1 if at == -1 else 0):  # the last group is also the first
                 return
             table = parquet.read_row_group(at % groups, columns=[] if extra else [column], use_threads=False)
             for batch in table.to_batches():
@@ -144,7 +144,7 @@ class ParquetSource:
 
 
 class _parquet:
-    """An open Parquet file; a file that is none is the user's mistake."""
+    """An open Parquet file. An unreadable file raises UserError."""
 
     def __init__(self, file: DataFile) -> None:
         self._raw = open_raw(file)

@@ -1,8 +1,8 @@
 """Text files as raw blocks: any CSV or TSV, Criteo, Avazu, libfm and JSON lines, plain or compressed.
 
-Reads a few MiB at a time and cuts them into records in C++, so a file of any size needs the same memory. A
-`OwnerMark` is a place between two records at which reading can start again: plain files seek there, compressed
-ones are decompressed up to it. Values are not converted here.
+Reads a few MiB at a time and splits them into records in C++, so memory does not grow with the file. A `TextMark` is
+a position between two records from which reading can restart: plain files seek to it, compressed files are
+decompressed up to it. Values are not converted here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CHUNK_BYTES = 8 << 20
 LONGEST_RECORD = 256 << 20
 ESTIMATE_BYTES = 16 << 20
 EDGE_BYTES = 256 << 10
-LEAST_YIELD = 0.5  # of the examples that the start of a file promises
+LEAST_YIELD = 0.5  # of the number of examples estimated from the start of a file
 BOM = b"\xef\xbb\xbf"
 
 
 class TextMark(NamedTuple):
-    """The next record to read: `offset` counts decompressed bytes, `line` the lines before it."""
+    """The next record to read: `offset` counts decompressed bytes, `line` counts the lines before it."""
 
     file: int
     offset: int
@@ -51,19 +51,19 @@ class TextSource:
         self.files = tuple(files)
         self.layout = layout
         self.remarks: tuple[str, ...] = self._doubts
-        self.checked_utf8: set[int] = set()  # files that need not be checked again
+        self.checked_utf8: set[int] = set()  # numbers of the files that need no further check
         folders = [name for name in hive_keys(self.files[0].path) if name not in layout.columns]
         self.columns = (*layout.columns, *folders)
 
     @property
     def marks(self) -> tuple[str, str] | None:
-        """The decimal mark and that between thousands, of text that may have any."""
+        """(decimal mark, thousands separator), or None if the format fixes them."""
         if not isinstance(self.layout, TextLayout) or self.layout.marks_stated is None:
             return None
         return self.layout.decimal, self.layout.thousands
 
     def with_marks(self, decimal: str, thousands: str) -> TextSource:
-        """The same files, read with the marks of other data where theirs are only a guess."""
+        """The same files, read with the marks of other data wherever their own marks are a guess."""
         if self.marks in (None, (decimal, thousands)) and not self._doubts:
             return self
         assert isinstance(self.layout, TextLayout)
@@ -84,7 +84,7 @@ class TextSource:
         return None
 
     def estimate(self) -> int:
-        """From the lines per (compressed) byte, and the examples per line, at the start of the first file."""
+        """Extrapolated from lines per (compressed) byte and examples per line at the start of the first file."""
         lines, size = self.files[0].sample_lines(ESTIMATE_BYTES)
         if self.layout.header:
             lines -= 1
@@ -92,7 +92,7 @@ class TextSource:
         return max(int(examples * sum(f.size for f in self.files) / max(size, 1)), 0)
 
     def examples_per_line(self, number: int) -> float:
-        """At the start of a file; below 1 where quoted values hold line ends."""
+        """Measured at the start of the file; below 1 if quoted values contain newlines."""
         start = _FilePass(self, self.layout.columns[:1], _lenient(), TextMark(number, 0, 0))
         block = start.edge_block(*self.files[number].head(EDGE_BYTES))
         if block.size < 2:
@@ -102,7 +102,7 @@ class TextSource:
     def blocks(
         self, wanted: Sequence[str], bad_lines: BadLines, start: TextMark = START
     ) -> Iterator[tuple[RawBlock, TextMark | None]]:
-        """Blocks of up to 64 Ki examples; with a mark where reading can start again behind the block."""
+        """Blocks of up to 64 Ki examples. A mark allows reading to restart after its block."""
         for number in range(start.file, len(self.files)):
             at = start if number == start.file else TextMark(number, 0, 0)
             yield from _FilePass(self, tuple(wanted), bad_lines, at).run()
@@ -127,7 +127,7 @@ def _lenient() -> BadLines:
 
 
 class _FilePass:
-    """One pass over one file, from a mark on."""
+    """One pass over one file, starting at a mark."""
 
     def __init__(
         self, source: TextSource, wanted: tuple[str, ...], bad_lines: BadLines, at: TextMark
@@ -163,7 +163,7 @@ class _FilePass:
             self._check_yield()
 
     def edge_block(self, data: bytes, last: bool) -> RawBlock:
-        """The whole records of a piece of the file."""
+        """The complete records in a piece of the file."""
         chunk = np.zeros(len(data) + PADDING, np.uint8)
         chunk[: len(data)] = np.frombuffer(data, np.uint8)
         self._expected_records = BLOCK_EXAMPLES
@@ -172,7 +172,7 @@ class _FilePass:
         raise AssertionError("a chunk has at least one block")
 
     def _fill(self, stream: ByteStream, carry: Bytes, capacity: int) -> tuple[Bytes, int, bool]:
-        """(buffer, bytes in it, is the file at its end). A fresh buffer: blocks keep theirs alive."""
+        """(buffer, bytes in it, whether the file is at its end). The buffer is new, because blocks keep references."""
         chunk = np.empty(capacity + PADDING, np.uint8)
         chunk[: len(carry)] = carry
         got = stream.read_into(chunk[len(carry) : capacity].data)
@@ -191,22 +191,22 @@ class _FilePass:
         return self._at.line - (1 if self._layout.header and self._at.line else 0)
 
     def _check_encoding(self, chunk: Bytes, size: int, last: bool) -> None:
-        """Warns of the first byte that is not UTF-8. Ids are those of the bytes, so they do not change."""
+        """Warn about the first byte that is not UTF-8. Ids are hashes of the bytes, so they do not change."""
         checked = self._source.checked_utf8
         if self._at.file in checked or (at := _core.find_not_utf8(chunk, size, last)) < 0:
             return
         checked.add(self._at.file)
         line = self._at.line + int(np.count_nonzero(chunk[:at] == ord("\n"))) + 1
         warn(
-            f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are told apart by "
-            "their bytes and shown with \ufffd. If the file is in another encoding, name it: "
+            f"{self._file.path} line {line:,}: byte 0x{chunk[at]:02X} is not UTF-8; such values are identified by "
+            "their bytes and displayed with \ufffd. If the file is in another encoding, name it: "
             "data.csv={encoding: latin-1}"
         )
 
     def _chunk_blocks(
         self, chunk: Bytes, size: int, last: bool
     ) -> Generator[tuple[RawBlock, TextMark | None], None, int]:
-        """The whole records of a chunk; returns how many of its bytes they took."""
+        """Yield the complete records of a chunk; return how many of its bytes they used."""
         begin = len(BOM) if self._at.offset == 0 and chunk[: len(BOM)].tobytes() == BOM else 0
         header = self._layout.header and self._at.offset == 0
         text, length, consumed = chunk[begin:], size - begin, 0
@@ -216,18 +216,18 @@ class _FilePass:
         at, line = 0, self._at.line
         pending: RawBlock | None = None
         while True:
-            found = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
-            full = found.full
-            if found.headers:
-                found = self._without_headers(found, text[at:], header, self._at.offset == 0 and at == 0)
-            self._note(found, header)
+            records = self._cutter.cut(text[at:], length - at, last, self._expected_records, line)
+            full = records.full
+            if records.headers:
+                records = self._without_headers(records, text[at:], header, self._at.offset == 0 and at == 0)
+            self._note(records, header)
             if full:
                 self._expected_records = BLOCK_EXAMPLES
             if pending is not None:
                 yield pending, None
-            pending = self._block(text[at:], found, header)
-            header = header and len(found.lines) == 0
-            at, line = at + found.consumed, line + found.passed
+            pending = self._block(text[at:], records, header)
+            header = header and len(records.lines) == 0
+            at, line = at + records.consumed, line + records.passed
             if not full:
                 break
         if not is_libfm:
@@ -236,52 +236,55 @@ class _FilePass:
         yield pending, self._at
         return begin + consumed
 
-    def _without_headers(self, found: TextRecords, text: Bytes, header: bool, is_start: bool) -> TextRecords:
-        """A header among the examples, as `cat a.csv b.csv` leaves it, is a bad line; one in another order an error.
+    def _without_headers(
+        self, records: TextRecords, text: Bytes, header: bool, is_start: bool
+    ) -> TextRecords:
+        """Remove header lines among the examples, which `cat a.csv b.csv` leaves there. They count as bad lines.
 
-        `is_start`: the first record is that of the file; it is a header that nobody expects if there is to be none.
+        A header with another column order is an error. `is_start`: the first row is the first one of the file; if the
+        layout has no header, it is an unexpected one.
         """
         repeated = []
-        for record in found.headers:
-            names = [_text(text, span) for span in found.spans[record]]
-            is_first = header and record == 0
+        for row in records.headers:
+            names = [_text(text, span) for span in records.spans[row]]
+            is_first = header and row == 0
             if is_first or len(set(names)) < len(names) or not set(names) <= set(self._layout.columns):
                 continue
-            place = SourcePlace(self._file.path, int(found.lines[record]) + 1)
+            place = SourcePlace(self._file.path, int(records.lines[row]) + 1)
             moved = [pair for pair in zip(names, self._wanted, strict=True) if pair[0] != pair[1]]
-            if is_start and record == 0:
+            if is_start and row == 0:
                 self._refuse_first(place, moved)
             elif moved:
                 raise UserError(
-                    f"{place}: a second header, with column `{moved[0][0]}` where `{moved[0][1]}` stands in the first "
-                    "one: the lines below it would be read under the wrong names. Cut the file in two at this line, "
-                    "and put the columns of both parts into the same order."
+                    f"{place}: a second header, with column `{moved[0][0]}` where `{moved[0][1]}` is in the first "
+                    "one: the lines below it would be read under the wrong names. Split the file at this line, "
+                    "and give both parts the same column order."
                 )
             else:
                 self._bad_lines.refuse(place, "the header is repeated here", ALLOW_SOME)
-            repeated.append(record)
-        return found.without(repeated) if repeated else found
+            repeated.append(row)
+        return records.without(repeated) if repeated else records
 
     def _refuse_first(self, place: SourcePlace, moved: Sequence[tuple[str, str]]) -> None:
-        """A header where data.csv.columns names the columns; `moved` are (its name, the stated one) that differ."""
+        """A header although data.csv.columns names the columns; `moved` has the pairs (header name, given name)."""
         if moved:
             raise UserError(
                 f"{place}: this line is a header, with column `{moved[0][0]}` where data.csv.columns has "
-                f"`{moved[0][1]}`. Say so: data.csv={{header: true}}, and name the columns in the order of the file."
+                f"`{moved[0][1]}`. Set data.csv={{header: true}}, and name the columns in the order of the file."
             )
-        self._bad_lines.refuse(place, "this line is a header", "Say so: data.csv={header: true}")
+        self._bad_lines.refuse(place, "this line is a header", "Set data.csv={header: true}")
 
-    def _note(self, found: TextRecords, header: bool) -> None:
-        """Refuses the bad lines; a bad header cannot be left out."""
-        for bad in found.bad:
-            if header and not (len(found.lines) and found.lines[0] < bad.line):
+    def _note(self, records: TextRecords, header: bool) -> None:
+        """Report bad lines. A bad header cannot be skipped."""
+        for bad in records.bad:
+            if header and not (len(records.lines) and records.lines[0] < bad.line):
                 raise UserError(f"{self._file.path} line {bad.line + 1:,}, the header: {bad.reason}.")
             self._bad_lines.refuse(SourcePlace(self._file.path, bad.line + 1), bad.reason, bad.advice)
-        self._yield.add(found, header)
+        self._yield.add(records, header)
 
-    def _block(self, text: Bytes, found: TextRecords, header: bool) -> RawBlock:
-        file, first = self._file.path, 1 if header and len(found.lines) else 0
-        spans, lines, long = found.spans[first:], found.lines[first:], found.long
+    def _block(self, text: Bytes, records: TextRecords, header: bool) -> RawBlock:
+        file, first = self._file.path, 1 if header and len(records.lines) else 0
+        spans, lines, long = records.spans[first:], records.lines[first:], records.long
         missing = [value for value in self._layout.null if value]
         if missing:
             for slot in range(len(self._wanted)):
@@ -293,7 +296,7 @@ class _FilePass:
                 self._layout.decimal,
                 self._layout.thousands,
                 self._layout.is_json,
-                found.nested.get(name),
+                records.nested.get(name),
             )
             for slot, name in enumerate(self._wanted)
         }
@@ -311,23 +314,23 @@ class _FilePass:
             line = self._at.line + int(np.count_nonzero(text[:bad] == ord("\n"))) + 1
             token = text[bad : bad + 80].tobytes().split()[0].decode("utf-8", "replace")
             raise UserError(
-                f"{self._file.path} line {line:,}: feature `{token}` has another value than 1; "
+                f"{self._file.path} line {line:,}: feature `{token}` has a value other than 1; "
                 "libfm text is read as categories (index:1). Write numbers as CSV or Parquet columns."
             )
         return out, written, consumed
 
     def _check_yield(self) -> None:
-        """A file that gives far fewer examples than its start promises has lost them in quotes."""
+        """Refuse a file with far fewer examples than its start suggests: stray quotes have swallowed lines."""
         counted = self._yield
         if not self._layout.doubts_quotes or counted.examples >= LEAST_YIELD * counted.lines:
             return
         promised = self._source.examples_per_line(self._at.file) * counted.lines
         if counted.examples < LEAST_YIELD * promised:
             raise UserError(
-                f"{self._file.path}: {counted.lines:,} lines give {counted.examples:,} examples where the start of the "
-                f"file promises {promised:,.0f}; quoted values take up the other lines, the first from line "
-                f"{counted.first:,} on. Look for stray quotes there, read without quoting: data.csv={{quote: none}}, "
-                "or, if all is well, state how many lines a value may have: data.csv={quoted_lines: 8}"
+                f"{self._file.path}: {counted.lines:,} lines contain {counted.examples:,} examples, but the start of "
+                f"the file suggests {promised:,.0f}; quoted values span the other lines, from line {counted.first:,} "
+                "on. Look for stray quotes there, or read without quoting: data.csv={quote: none}. If the quotes are "
+                "correct, set how many lines a value may span: data.csv={quoted_lines: 8}"
             )
 
 
@@ -337,16 +340,16 @@ def _text(data: Bytes, span: NDArray[np.uint32]) -> str:
 
 
 class _Yield:
-    """Counts the lines of a file and what came of them; bad lines have been reported and do not count."""
+    """Counts the lines of a file and the examples in them. Bad lines are reported separately and do not count."""
 
     def __init__(self) -> None:
         self.lines = 0
         self.examples = 0
-        self.first = 0  # line of the first example that spans several, from 1
+        self.first = 0  # line number of the first example that spans several lines, from 1
 
-    def add(self, found: TextRecords, header: bool) -> None:
-        examples = len(found.lines) - (1 if header and len(found.lines) else 0)
+    def add(self, records: TextRecords, header: bool) -> None:
+        examples = len(records.lines) - (1 if header and len(records.lines) else 0)
         self.examples += examples
-        self.lines += examples + sum(found.long.values()) - len(found.long)
-        if found.long and not self.first:
-            self.first = int(found.lines[min(found.long)]) + 1
+        self.lines += examples + sum(records.long.values()) - len(records.long)
+        if records.long and not self.first:
+            self.first = int(records.lines[min(records.long)]) + 1

@@ -1,6 +1,6 @@
-"""Files that are no text and no Parquet: what they are, by their first bytes or their ending, and what to do.
+"""Recognises files that are neither text nor Parquet, by their first bytes or extension, and suggests a conversion.
 
-The content decides; an ending is believed only where the content is no text.
+The content decides. The extension is used only if the content is not text.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 
-from gearshift.data.readers.files import JSON_ENDINGS, DataFile
+from gearshift.data.readers.files import DataFile
+from gearshift.data.readers.formats import JSON_ENDINGS
 from gearshift.errors import UserError
 
 UTF_16 = (
@@ -31,19 +32,25 @@ TAR = "is a tar archive; unpack it first: tar -xf FILE"
 MARKUP = "is a page of markup (XML, HTML), not a table; write CSV, JSON lines or Parquet"
 TFRECORD = "is a TFRecord file; write CSV, JSON lines or Parquet"
 STATISTICS = "is a file of a statistics program; write Parquet: pandas.read_sas, pandas.read_stata"
+OLD_LINE_ENDS = (
+    "has lines that end in a carriage return alone; convert it: tr '\\r' '\\n' < FILE > clicks.csv"
+)
+DELIMITER_NOTE = (
+    "begins with a note for Excel ({}) instead of a header; remove that line: tail -n +2 FILE > clicks.csv"
+)
 OTHER_ARCHIVE = "is an archive of a kind that is not read; unpack it, or compress it with gzip or zstd"
 
 MAGIC = {
     b"\xff\xfe": UTF_16,
     b"\xfe\xff": UTF_16,
-    b"\x1f\x8b": "is gzip-compressed; let its name end in .gz.",
-    b"\x28\xb5\x2f\xfd": "is zstd-compressed; let its name end in .zst.",
-    b"BZh": "is bzip2-compressed; let its name end in .bz2.",
-    b"\x04\x22\x4d\x18": "is lz4-compressed; let its name end in .lz4.",
+    b"\x1f\x8b": "is gzip-compressed; its name must end in .gz.",
+    b"\x28\xb5\x2f\xfd": "is zstd-compressed; its name must end in .zst.",
+    b"BZh": "is bzip2-compressed; its name must end in .bz2.",
+    b"\x04\x22\x4d\x18": "is lz4-compressed; its name must end in .lz4.",
     b"\xfd7zXZ\x00": "is xz-compressed; unpack it, or compress it with gzip or zstd: xz -d FILE",
     b"7z\xbc\xaf": OTHER_ARCHIVE,
     b"Rar!": OTHER_ARCHIVE,
-    b"PAR1": "is a Parquet file; say data.format=parquet",
+    b"PAR1": "is a Parquet file; set data.format=parquet",
     b"Obj\x01": AVRO,
     b"ORC": ORC,
     b"ARROW1": ARROW,
@@ -75,17 +82,27 @@ ENDINGS = {
     ".tgz": TAR,
 }
 # A pickle of protocol 2 to 5 starts with its number; what follows tells it from text in some odd encoding.
+EXCEL_NOTE = re.compile(rb'(?:\xef\xbb\xbf)?("?sep=.{1,2}?"?)\r?\n', re.IGNORECASE)
 PICKLE_START = re.compile(rb"\x80[\x02-\x05][\x00-\x7f\x8c\x95]")
 
 
 def refuse_foreign(file: DataFile, start: bytes) -> None:
-    """Raises UserError if a file that should be text starts like something else."""
+    """Raise UserError if a file that should be text starts like another format."""
     sentence = _by_content(start)
     if sentence is None and b"\0" in start:
         unknown = f"is not a text file (byte 0 at {start.index(0):,}); see data.format"
         sentence = ENDINGS.get(file.ending, unknown)
+    sentence = sentence or _odd_lines(start)
     if sentence is not None:
         raise UserError(f"{file.path} {sentence}")
+
+
+def _odd_lines(start: bytes) -> str | None:
+    """Text whose lines cannot be read as they are."""
+    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
+        return OLD_LINE_ENDS
+    note = EXCEL_NOTE.match(start)
+    return None if note is None else DELIMITER_NOTE.format(note[1].decode("utf-8", "replace"))
 
 
 def _by_content(start: bytes) -> str | None:
@@ -100,7 +117,7 @@ def _by_content(start: bytes) -> str | None:
 
 
 def is_json_lines(file: DataFile, text: str) -> bool:
-    """One JSON object per line. Other JSON is refused with the command that makes lines of it."""
+    """Whether the file has one JSON object per line. Other JSON is refused, with a command that converts it."""
     start = text.lstrip()
     if re.match(r"\[\s*\{", start) or (start.startswith("[") and file.ending in JSON_ENDINGS):
         raise UserError(

@@ -2,13 +2,30 @@
 
     messages, replica_messages      what the roles send each other
     worker, shard, coordinator      the three roles
-    orders                          the coordinator's numbered orders to the shards
     resend                          how often a large unanswered message is resent
-    host                            what the coordinator needs from its process: durable storage and accounts
-    requests                        a user's switches and resizes, in order
-    replica_exchange, sync_server   the worker's and the shard's part where workers keep dense replicas
-    replica_meetings                the coordinator's part: when all replicas meet
+
+    The coordinator's parts:
+    host                            what the role needs from its process: durable storage and accounts
+    shard_members                   boots of the shards, their silence, and who has loaded the snapshot
+    worker_sessions                 the workers that are here
+    incarnation                     one incarnation at work: the parts below, put together
+    orders                          numbered orders to the shards
+    snapshot_cuts                   a snapshot from its order to its commit
+    data_passes, pass_epochs        which examples are next, and the epoch of each pass
+    assignments                     a lease that may begin becomes a message to its worker
+    worker_leases                   joins, reports, and the leases of workers that go
     all_reduce                      which workers sum dense gradients among themselves, and when the sum counts
+    replica_plans                   how replicas are exchanged, and who is a member
+    replica_meetings                which meeting of all workers is wanted or under way, and who has met
+    meeting_course                  what is done in a meeting, step by step
+    requests                        a user's switches and resizes, in order
+
+    A worker's parts where workers keep dense replicas, and a shard's:
+    replica_exchange                exchanges with the shards, beside the training or in meetings
+    worker_replica                  the replica itself and the plan that it follows
+    replica_offers                  offers to the shards, resent until answered
+    meeting_attendance              the meeting that the worker is in
+    sync_server                     the shard's part of the centre or of the mean
 
 Theory of operation
 ===================
@@ -29,15 +46,15 @@ No single message has to arrive, or arrive once, or in order; some copy of it ha
       | Hello(boot) ---------------->|                               |
       |<------- Welcome(incarnation) |                               |
       | Report(request 1) ---------->|  parked until the strategy    |
-      |<-- Work(lease, version)      |  lets it begin                |
+      |<-- Assignment(lease, version)|  lets it begin                |
       | Pull(version) ---------------------------------------------->|  parked until step >= version
       |<------------------------------------------------------- Rows |
       | (computes)                   |                               |
       | Give(lease, gradient) -------------------------------------->|  kept under the lease's number
       |<------------------------------------------------------ Taken |
-      | Report(request 2, lease) --->|  "all shards have it; more?"  |
+      | Report(request 2, done) ---->|  "all shards have it; more?"  |
       |                              | Tell(order 7: step 3 = ...) ->|  applied in order of number
-      |<-- Work(next lease)          |<-------------------- Done(7)  |
+      |<-- Assignment(next lease)    |<-------------------- Done(7)  |
 
 Which process is speaking: incarnations and boots
 -------------------------------------------------
@@ -73,7 +90,7 @@ Why all shards make the same steps
    bounded.
 4. One step is under way at a time. The next is ordered when all shards have made the last one and the host has had
    its look, so an evaluation or a snapshot sees exactly one step.
-5. `Work` names a version, and a shard parks a pull until it has made that step. Shards may answer from different
+5. `Assignment` names a version, and a shard parks a pull until it has made that step. Shards may answer from different
    steps, none older than the version; the worker reports the oldest, and staleness counts from it.
 
 Why every example counts once
@@ -105,10 +122,10 @@ every step made is accounted for the action is carried out. `Go` then brings the
 
 All-reduce
 ----------
-In sync, workers may sum dense gradients among themselves (a *ring*). A sum cannot be taken apart, so its gradients
-count together or not at all: one member gives the sum to the shards, the coordinator holds the reports until all
-members have reported, and if one is lost, restarts or has no sum, all of the ring's leases are given out again and
-the round goes through the shards. The shards hold the truth in both cases. A member keeps a dense copy and steps it
-with the sum once the shards have; one that cannot gets the values from them. ADRs 10, 14, 15 and 16 have the reasons
-and what was rejected.
+In sync, workers may sum dense gradients among themselves (a *group*). A sum cannot be taken apart, so its gradients
+count together or not at all: one member gives the sum to the shards (`GroupSumPush`) and the others their rows alone
+(`GroupRowsPush`), and the coordinator holds the reports until all members have reported. If one is lost, restarts or
+has no sum (`GroupBroken`), all of the group's leases are given out again and the round goes through the shards. The
+shards hold the truth in both cases. A member keeps a dense copy and steps it with the sum once the shards have; one
+that cannot gets the values from them. ADRs 10, 14, 15 and 16 have the reasons and what was rejected.
 """

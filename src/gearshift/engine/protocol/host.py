@@ -1,4 +1,4 @@
-"""What the coordinator's role needs of whoever runs it: something that outlives processes, and the accounts."""
+"""What the coordinator's role needs from its process: storage that outlives processes, and the accounts."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from gearshift.parameters.replicas.figures import Counts
 
 
 class SnapshotStore(Protocol):
-    """What outlives every process."""
+    """Durable storage, which outlives every process."""
 
     def new_incarnation(self) -> int:
-        """Higher than any before."""
+        """A number higher than any before."""
 
     def newest(self) -> tuple[str, dict[str, Any]]:
         """The name and the facts of the newest whole snapshot; there is always one."""
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
-        """Every shard has written its part of this one. Nothing, if a later incarnation has begun."""
+        """Every shard has written its part. Does nothing if a later incarnation has begun."""
 
     def failed(self, name: str, error: str) -> None:
-        """A shard could not write its part of this one."""
+        """A shard could not write its part of this snapshot."""
 
 
 class Accounts(Host[Any], Protocol):
-    """A host whose accounts can be set back to a snapshot's."""
+    """A host whose accounts can be reset to those of a snapshot."""
 
     def facts(self) -> Any: ...
     def restore(self, facts: Any) -> None: ...
     def passed(self, first_lease: int) -> bool:
-        """The data are done with. True: once more from the beginning; leases go on with this number."""
+        """A pass over the data has ended. True: another one follows, whose leases start at this number."""
 
     def rate_after(self, examples: int) -> float:
-        """`rate`, for a step that a worker makes itself."""
+        """Like `rate`, for a step that a worker makes on its replica."""
 
     def counted(self, worker: int, boot: int, counts: Counts) -> None:
-        """What the exchanges of this worker came to since it started."""
+        """The counts of this worker's exchanges since it started."""
 
     def shown(self) -> None:
-        """Replicas are where they can be evaluated, saved, or taken over by another strategy; nobody steps."""
+        """The shards have the result of the replicas, and no worker steps: it can be evaluated, saved or taken over."""
 
 
 class StateLost(Exception):
-    """A shard that the host asked has begun anew: what it looked at is gone."""
+    """A shard restarted while the host was querying it: the state is gone."""

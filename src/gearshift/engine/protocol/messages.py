@@ -1,7 +1,10 @@
-"""What worker, coordinator and shards say to each other.
+"""The messages of worker, coordinator and shards.
 
-Everything said under an earlier incarnation is refused. A `boot` is the number under which a process started; a later
-start has a higher one. What is asked is numbered, so that an answer is known by its question.
+A message of an earlier incarnation is ignored. A `boot` is the number under which a process started; a later start has
+a higher one. Requests are numbered, and an answer has the number of its request.
+
+A message is declared here (or in replica_messages.py) and nowhere else: its encoding is derived from its fields, and
+its reader from the unions at the end (engine/wire/message_layout.py).
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from gearshift.engine.protocol.replica_messages import (
     Offer,
     Target,
 )
-from gearshift.parameters.push import Push
+from gearshift.parameters.marked_types import Statistics, WholeOptimizerState
+from gearshift.parameters.push import ShardPush
 from gearshift.parameters.shard import HeldDense, Order, StepOnSum
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import BatchMeasures
@@ -39,19 +43,44 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseDone:
+    """All shards have the gradient of this lease."""
+
+    lease: int
+    version: int = 0  # the oldest step among the shards it pulled from
+    seconds: float = 0.0
+    content: BatchMeasures | None = None
+    group: int = 0  # the all-reduce group that has its dense gradient in a sum; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRefused:
+    """There is no gradient that could be used."""
+
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroken:
+    """The all-reduce group has no sum; a lease that was computed for it does not count."""
+
+    group: int
+    reason: str
+
+
+Outcome = LeaseDone | LeaseRefused | GroupBroken  # of a lease
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """All shards have the gradient of `lease` (None: there is none yet), and the worker asks for more."""
+    """What became of the worker's lease (None: it has had none yet), and the worker asks for more."""
 
     incarnation: int
     worker: int
     boot: int
     request: int
-    lease: int | None = None
-    refused: str = ""  # why there is no gradient to give
-    version: int = 0  # the oldest step among the shards it pulled from
-    seconds: float = 0.0
-    content: BatchMeasures | None = None
-    ring: int = 0  # that has its dense gradient in the sum; without a lease: that broke
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +138,7 @@ class Seen:
     number: int
     rows: tuple[Floats, ...]
     dense: Tensor
-    statistics: dict[str, Tensor] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
 
 
 # ---- to a worker ----
@@ -130,12 +159,12 @@ class Assignment:
     epoch: int = 0  # which pass over the data its examples are of
     plan: ExchangePlan = SERVERS_ONLY
     rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
-    place: GroupRank = NO_GROUP  # in the ring that sums dense gradients
+    place: GroupRank = NO_GROUP  # in the all-reduce group that sums dense gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """The coordinator does not know this worker, or not any more: it must start anew."""
+    """The coordinator does not know this worker, or not any more: it must join again with a higher boot."""
 
     boot: int
 
@@ -148,6 +177,14 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
+class DenseValues:
+    """A shard's dense weights, and the state of the dense optimizer for a worker that shall hold it."""
+
+    flat: Tensor
+    state: WholeOptimizerState = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """One shard's answer to a pull."""
 
@@ -157,17 +194,14 @@ class Rows:
     pull: int
     step: int
     rows: tuple[Floats, ...]
-    dense: Tensor
-    statistics: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # running ones of the model, from the first shard
-    made: StepOnSum | None = None  # how who holds the dense state comes to this step; None: `dense` has it
-    state: dict[str, Tensor] = field(default_factory=dict)  # of the dense optimizer, for who shall hold it
+    # As it is at this step; or how the worker, which holds the state before it, makes the step; None: not asked for.
+    dense: DenseValues | StepOnSum | None
+    statistics: Statistics = field(default_factory=dict)  # from the first shard
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The shard has the gradient, or its lease had ended; either way it need not be sent again."""
+    """The shard has the gradient, or its lease had ended; either way it need not be resent."""
 
     incarnation: int
     shard: int
@@ -179,9 +213,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Forget everything and take your part of this snapshot; a new incarnation begins.
+    """The shard forgets everything and loads its part of this snapshot; a new incarnation begins.
 
-    For the shard of this start alone: one that started anew must not take the place of what it was, unheard.
+    Only for the shard of this boot: one that has restarted must not take the place of the old one unnoticed.
     """
 
     incarnation: int
@@ -197,7 +231,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class IsSaved:
-    """Asks again what became of a cut; no answer: it is still being written."""
+    """Asks what became of a cut; there is no answer while it is still being written."""
 
     incarnation: int
     name: str
@@ -219,7 +253,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """The coordinator measures the model: rows as they are now, and nothing is born."""
+    """The coordinator measures the model: it gets rows as they are now, and no row is created."""
 
     incarnation: int
     number: int
@@ -233,12 +267,12 @@ class Give:
     incarnation: int
     worker: int
     lease: int
-    push: Push
+    push: ShardPush
 
 
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
 ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go
-ToShard = Load | Tell | IsSaved | Pull | Peek | Give | Offer
+ToShard = Load | Tell | Pull | Give | IsSaved | Peek | Offer
 Message = ToCoordinator | ToWorker | ToShard
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's orders to the shards: the same for all, numbered, said again until each has carried them out."""
+"""The coordinator's orders to the shards: the same for all, numbered, and resent until each has carried them out."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from gearshift.parameters.shard import ApplyStep, Assemble, Drop, Order, TakeCut
 
 
 class Orders:
-    def __init__(self, incarnation: int, shards: int, say: Callable[[To, Tell], None]) -> None:
-        self._incarnation, self._say = incarnation, say
+    def __init__(self, incarnation: int, shards: int, send: Callable[[To, Tell], None]) -> None:
+        self._incarnation, self._send = incarnation, send
         self._given = 0
-        self.open: deque[Order] = deque()  # not carried out by all
-        self._done = dict.fromkeys(range(shards), 0)  # carried out, by shard
-        self._step = 0  # the number of the step under way, 0: none
+        self.open: deque[Order] = deque()  # not carried out by all shards
+        self._done = dict.fromkeys(range(shards), 0)  # the highest number carried out, by shard
+        self._step = 0  # the order of the step in progress; 0: none
 
-    def give(self, what: ApplyStep | Drop | TakeCut | Assemble, open_from: int) -> None:
+    def carry_out(self, what: ApplyStep | Drop | TakeCut | Assemble, open_from: int) -> bool:
+        """Sends an order to all shards. Never done at once: `done` reports when a step is."""
         self._given += 1
         order = Order(self._given, what, open_from)
         self.open.append(order)
         if isinstance(what, ApplyStep):
             self._step = order.number
         for shard in self._done:
-            self._say(To("shard", shard), Tell(self._incarnation, order))
+            self._send(To("shard", shard), Tell(self._incarnation, order))
+        return False
 
-    def again(self) -> None:
+    def resend(self) -> None:
+        """Every open order, to the shards that have not carried it out."""
         for order in self.open:
             for shard, done in self._done.items():
                 if order.number > done:
-                    self._say(To("shard", shard), Tell(self._incarnation, order))
+                    self._send(To("shard", shard), Tell(self._incarnation, order))
 
     def done(self, shard: int, number: int) -> bool:
-        """Up to this number, by this shard. Whether all have now made the step that was under way."""
+        """This shard has carried out orders up to this number. Whether all shards have now made the current step."""
         self._done[shard] = max(self._done[shard], number)
         by_all = min(self._done.values())
         while self.open and self.open[0].number <= by_all:

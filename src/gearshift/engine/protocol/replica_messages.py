@@ -1,7 +1,7 @@
-"""What is said where workers keep replicas (docs/adr/0016); the rules are those of `messages.py`.
+"""The messages where workers keep replicas (docs/adr/0016); the rules are those of `messages.py`.
 
-An offer goes to every shard, each with its part of the values, and is known by its number: said again it moves nothing
-twice. A meeting is of all members at the same time; what is exchanged in the background has the meeting number 0.
+An offer goes to every shard, each with its part of the values. It has a number: when it is resent, it moves nothing
+twice. All members take part in a meeting at the same time; an exchange in the background has the meeting number 0.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 
-from torch import Tensor
-
+from gearshift.parameters.marked_types import OptimizerState, OptionalDense
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
@@ -28,6 +27,7 @@ class ExchangePlan:
 
 
 SERVERS_ONLY = ExchangePlan()
+FIRST_GENERATION = 1  # of an incarnation: the strategy that it begins with
 
 
 def choices_text(choices: Choices) -> str:
@@ -53,21 +53,34 @@ class OfferKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Occasion:
+    """What an offer is made for."""
+
+    generation: int  # of the plan
+    meeting: int = 0  # 0: none, it is in the background or with the centre
+    assembly: int = 0  # the list of members that a shard must have heard of for this meeting
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedValues:
+    """A replica's part for one shard; `flat` and `state` are empty where the kind of offer needs none."""
+
+    weight: float
+    flat: OptionalDense
+    state: OptimizerState = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
-    """To a shard, from a worker; `flat` and `state` are empty where the kind needs none."""
+    """To a shard, from a worker."""
 
     incarnation: int
     worker: int
     boot: int
     number: int
-    generation: int
-    meeting: int
-    assembly: int  # the list of members that a shard must have heard of for this meeting
     kind: OfferKind
-    present: bool  # False: the worker takes part, and has no replica yet
-    weight: float
-    flat: Tensor
-    state: dict[str, Tensor] = field(default_factory=dict)
+    occasion: Occasion
+    values: OfferedValues | None  # None: the worker takes part, and has no replica yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +91,8 @@ class Target:
     shard: int
     boot: int  # the worker's
     number: int
-    flat: Tensor
-    state: dict[str, Tensor] = field(default_factory=dict)
+    flat: OptionalDense
+    state: OptimizerState = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What users ask of a live run (a switch, a resize), carried out in the order in which it was asked.
+"""A user's requests to a live run (a switch, a resize), carried out in order of arrival.
 
-Both may change the strategy: a resize cuts the global batch anew, and with it the share of a replica's batch. A change
-that concerns replicas waits until they are shown, and so does everything that was asked after it.
+Both may change the strategy: a resize divides the global batch by another number of workers, and with it the share of a
+replica's batch. A change that concerns replicas waits until they are shown, and so does every later request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ def carry_out_requests(
     strategy_after: Callable[[R], Strategy],
     carry_out: Callable[[R], None],
 ) -> None:
-    """`strategy_after` names the strategy that decides once a request is carried out."""
-    if role.epoch is None or role.over:
+    """`strategy_after` returns the strategy that will decide once a request is carried out."""
+    if role.running is None or role.over:
         return
+    meetings = role.running.meetings
     requests = [queue.get() for _ in range(queue.qsize())]
-    while requests and not role.meetings.concerns(strategy_after(requests[0])):
+    while requests and not meetings.concerns(strategy_after(requests[0])):
         carry_out(requests.pop(0))
     if requests:
-        role.meetings.want()
+        meetings.request_show()
     for request in requests:
         queue.put(request)

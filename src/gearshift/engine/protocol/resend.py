@@ -1,4 +1,4 @@
-"""How often what was not answered is said again, if it is large: a link that is slow must not be filled with copies."""
+"""How often a large unanswered message is resent: a slow link must not be filled with copies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ SELDOM = 32  # ticks
 
 class ResendBackoff:
     def __init__(self) -> None:
-        self._ticks = 0  # since it was said first
+        self._ticks = 0  # since it was first sent
 
     def due(self) -> bool:
-        """Asked at every tick: yes after 1, 2, 4, 8, 16 and 32 of them, and then every 32."""
+        """Called at every tick. True after 1, 2, 4, 8, 16 and 32 ticks, and then every 32."""
         self._ticks += 1
         return self._ticks % SELDOM == 0 or (self._ticks.bit_count() == 1 and self._ticks < SELDOM)

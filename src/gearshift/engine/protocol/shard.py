@@ -1,4 +1,4 @@
-"""A shard on the network: it serves pulls once it has the version they ask for, keeps gradients, carries out orders."""
+"""A shard on the network: serves pulls once it has the requested version, keeps gradients, and carries out orders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from gearshift.engine.protocol.messages import (
     COORDINATOR,
+    DenseValues,
     Done,
     Give,
     IsSaved,
@@ -29,7 +30,9 @@ from gearshift.optim.trust_figures import as_figures
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Shard
 
-LoadPart = Callable[[str], Server]  # this shard's part of the snapshot of that name
+# Loads this shard's part of the snapshot of that name, now or in a thread, and calls the function with it when the
+# part is there. The function belongs to the role: it must be called where the role's messages are handled.
+LoadPart = Callable[[str, Callable[[Server], None]], None]
 TakeCut = Callable[
     [str, Server], None
 ]  # sets the server's state aside; `ShardRole.saved` is called when it is written
@@ -38,12 +41,14 @@ TakeCut = Callable[
 class ShardRole:
     def __init__(self, number: int, boot: int, load: LoadPart, take_cut: TakeCut) -> None:
         self.number, self.boot, self._load, self._take_cut = number, boot, load, take_cut
-        self.incarnation = 0  # of what it holds; 0: nothing
+        self.incarnation = 0  # of the state that it holds; 0: none
         self.shard: Shard | None = None
-        self._replicas: SyncServer | None = None  # there with the shard
+        self._replicas: SyncServer | None = None  # exists when `shard` does
         self.out: Out = []
         self._parked: dict[int, Pull] = {}  # by worker: the newest
-        self._saved: Saved | None = None  # what became of the last cut
+        self._saved: Saved | None = None  # the result of the last cut
+        self._wanted: Load | None = None  # the newest request for a snapshot that is not loaded yet
+        self._loading = False
         self._hello()
 
     def handle(self, message: ToShard) -> None:
@@ -61,8 +66,8 @@ class ShardRole:
                     self.shard.take(lease, push)
                     self.out.append((To("worker", worker), Taken(self.incarnation, self.number, lease)))
                 case Tell(_, order):
-                    self.shard.tell(order)
-                    self._say_done(self.shard)
+                    self.shard.receive(order)
+                    self._send_done(self.shard)
                 case Peek(_, number, ids):
                     rows, dense, statistics = self.shard.peek(ids)
                     seen = Seen(self.incarnation, self.number, self.boot, number, rows, dense, statistics)
@@ -73,17 +78,17 @@ class ShardRole:
                 case Offer():
                     self._replicas.take(message)
             self._serve(self.shard)
-            self.out += self._replicas.said()
+            self.out += self._replicas.take_out()
 
     def tick(self) -> None:
-        """Time has passed: what was not answered is said again, and that it lives."""
+        """Time has passed: sends the coordinator a heartbeat with the last order carried out."""
         if self.shard is None:
             self._hello()
         else:
-            self._say_done(self.shard)
+            self._send_done(self.shard)
 
     def figures(self) -> dict[str, float]:
-        """What waits here, and what r did where variance is reduced. From any thread."""
+        """Figures of what is waiting here, and of r under vr_*. May be called from any thread."""
         shard = self.shard
         if shard is None:
             return {"parked_pulls": 0, "gradients_waiting": 0}
@@ -91,7 +96,7 @@ class ShardRole:
         return waits | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
-        """The cut of this name is written, or could not be."""
+        """The cut of this name has been written, or could not be."""
         if incarnation == self.incarnation:
             self._saved = Saved(incarnation, self.number, self.boot, name, error)
             self.out.append((COORDINATOR, self._saved))
@@ -103,24 +108,42 @@ class ShardRole:
         self._saved = None
         self._take_cut(name, server)
 
-    def _say_done(self, shard: Shard) -> None:
+    def _send_done(self, shard: Shard) -> None:
         self.out.append((COORDINATOR, Done(self.incarnation, self.number, self.boot, shard.done)))
 
     def _take_snapshot(self, load: Load) -> None:
         if load.incarnation < self.incarnation or load.boot != self.boot:
             return
-        if load.incarnation > self.incarnation:
-            self.shard = self._replicas = None  # there may be no room for both
-            server = self._load(load.name)
-            self.incarnation = load.incarnation
-            self._replicas = SyncServer(server, self.incarnation, self.number)
-            self.shard = Shard(server, lambda name: self._cut(name, server), self._replicas.assemble)
-            self._parked.clear()
-            self._saved = None
+        if load.incarnation == self.incarnation:
+            self._send_loaded()
+        elif self._wanted is None or load.incarnation > self._wanted.incarnation:
+            self._wanted = load
+            if not self._loading:  # one load at a time: there may not be memory for two
+                self._begin_load(load.name)
+
+    def _begin_load(self, name: str) -> None:
+        self.shard = self._replicas = None  # there may not be memory for both
+        self._loading = True
+        self._load(name, lambda server: self._loaded(name, server))
+
+    def _loaded(self, name: str, server: Server) -> None:
+        self._loading = False
+        assert self._wanted is not None, "a part that nobody asked for"
+        if self._wanted.name != name:  # a newer incarnation begins from another snapshot
+            self._begin_load(self._wanted.name)
+            return
+        self.incarnation, self._wanted = self._wanted.incarnation, None
+        self._replicas = SyncServer(server, self.incarnation, self.number)
+        self.shard = Shard(server, lambda name: self._cut(name, server), self._replicas.assemble)
+        self._parked.clear()
+        self._saved = None
+        self._send_loaded()
+
+    def _send_loaded(self) -> None:
         self.out.append((COORDINATOR, Loaded(self.incarnation, self.number, self.boot)))
 
     def _serve(self, shard: Shard) -> None:
-        """The pulls that have waited for what is there now."""
+        """Answers the parked pulls whose version is available now."""
         for worker, pull in list(self._parked.items()):
             if shard.step >= pull.version:
                 del self._parked[worker]
@@ -128,8 +151,9 @@ class ShardRole:
 
     def _rows(self, shard: Shard, pull: Pull) -> Rows:
         head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
-        if pull.held is None:
-            return Rows(*head, *shard.pull(pull.ids, dense=pull.dense))
-        if (made := shard.way_on(pull.held)) is not None:
-            return Rows(*head, *shard.pull(pull.ids, dense=False), made)
-        return Rows(*head, *shard.pull(pull.ids), state=shard.state())
+        made = None if pull.held is None else shard.way_on(pull.held)
+        rows, flat, statistics = shard.pull(pull.ids, dense=pull.dense and made is None)
+        if made is not None:
+            return Rows(*head, rows, made, statistics)
+        state = {} if pull.held is None else shard.state()
+        return Rows(*head, rows, DenseValues(flat, state) if pull.dense else None, statistics)

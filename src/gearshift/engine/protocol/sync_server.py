@@ -1,9 +1,9 @@
-"""A shard as sync server: its part of the centre, or of the mean of all members; message in, messages out.
+"""A shard as sync server: its part of the centre, or of the mean of all members; messages in, messages out.
 
-The shard's dense weights are the centre (easgd), the global model (bmuf), or what the last meeting came to. The mean is
-made when every member has offered for the same meeting; who is a member comes as an order, so nobody waits for one that
-was given up. A worker that was given up may not know it and still offer: it moves nothing any more. An offer that is
-resent is answered again and moves nothing: with the centre as it is by now, or with the mean that it was part of.
+The shard's dense weights are the centre (easgd), the global model (bmuf), or the result of the last meeting. The mean
+is computed when every member has offered for the same meeting. The list of members comes as an order, so a worker that
+was given up is not waited for; if it still offers, its offer changes nothing. A resent offer is answered again and
+changes nothing: the answer is the current centre, or the mean that the offer was part of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from __future__ import annotations
 import torch
 
 from gearshift.engine.protocol.messages import Out, To
-from gearshift.engine.protocol.replica_messages import Offer, OfferKind, Target, choices_in
+from gearshift.engine.protocol.replica_messages import (
+    FIRST_GENERATION,
+    Offer,
+    OfferedValues,
+    OfferKind,
+    Target,
+    choices_in,
+)
 from gearshift.optim.first_order import State
 from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
 from gearshift.parameters.replicas.group import mean_state
@@ -25,19 +32,19 @@ class SyncServer:
     def __init__(self, server: Server, incarnation: int, shard: int) -> None:
         self.server, self.incarnation, self.shard = server, incarnation, shard
         self._out: Out = []
-        self.generation = 0  # 0: workers have had no replicas
+        self.generation = 0  # 0: workers have no replicas yet
         self._assembly = 0  # the number of the list of members
         self._members: dict[int, int] = {}  # boots, by worker
         self._offers: dict[int, Offer] = {}  # not answered, by worker: the newest
         self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest, by worker
         self._results: dict[int, Result] = {}  # of the last meeting that a worker was part of, by worker
-        self._early: dict[int, Offer] = {}  # of a generation that is still to be told, by worker
+        self._early: dict[int, Offer] = {}  # of a generation whose order has not come yet, by worker
 
     def assemble(self, order: Assemble) -> None:
-        """These are the members from here on; another generation begins from the shard's weights as they are."""
+        """Sets the members from here on. A new generation starts from the shard's current weights."""
         if order.generation > self.generation:
             self.generation, self._choices = order.generation, choices_in(order.choices)
-            self._global = GlobalStep(self._choices, self.server.flat)
+            self._begin_global_step()
             self._offers.clear()
             self._answered.clear()
         self._assembly, self._members = order.number, dict(order.members)
@@ -49,10 +56,11 @@ class SyncServer:
     def take(self, offer: Offer) -> None:
         worker, stamp = offer.worker, (offer.boot, offer.number)
         answered = self._answered.get(worker, (0, 0))
-        if offer.generation > self.generation:
+        generation = offer.occasion.generation
+        if generation > self.generation:
             self._keep_newest(self._early, offer)
-        elif offer.generation < self.generation:
-            pass  # it has not heard yet
+        elif generation < self.generation:
+            pass  # the worker has not received the new plan yet
         elif offer.kind is OfferKind.FORK:
             self._answer(offer, self._flat(), {n: v.clone() for n, v in self.server.optimizer_state.items()})
         elif stamp == answered:
@@ -67,12 +75,22 @@ class SyncServer:
             self._keep_newest(self._offers, offer)
             self._meet()
 
-    def said(self) -> Out:
-        """What is to be sent."""
+    def take_out(self) -> Out:
+        """The messages to send."""
         out, self._out = self._out, []
         return out
 
-    # ---- what is made of offers ----
+    def _begin_global_step(self) -> None:
+        """The first generation continues with the velocity of the checkpoint; later ones start without."""
+        self._global, server = GlobalStep(self._choices, self.server.flat), self.server
+        if not self._choices.block_momentum:
+            server.block_velocity = None
+            return
+        if server.block_velocity is not None and self.generation == FIRST_GENERATION:
+            self._global.velocity.copy_(server.block_velocity)
+        server.block_velocity = self._global.velocity  # the same tensor, so that a cut contains it
+
+    # ---- results of offers ----
 
     @property
     def _nothing(self) -> torch.Tensor:
@@ -83,20 +101,20 @@ class SyncServer:
             return self.server.flat.clone()
 
     def _centre(self, offer: Offer) -> torch.Tensor:
-        if not offer.weight:
+        if offer.values is None or not offer.values.weight:
             return self._flat()
         with self.server.dense_lock:
-            return centre_step(self.server.flat, offer.flat, self._choices)
+            return centre_step(self.server.flat, offer.values.flat, self._choices)
 
     def _meet(self) -> None:
-        """If everybody is here, and for the same."""
+        """Computes the mean if every member has offered for the same meeting."""
         offers = [self._offers.get(worker) for worker in sorted(self._members)]
         here = [one for one in offers if one is not None and one.boot == self._members[one.worker]]
-        if not here or len(here) < len(offers) or len({(one.meeting, one.kind) for one in here}) > 1:
+        if not here or len(here) < len(offers) or len({(one.occasion.meeting, one.kind) for one in here}) > 1:
             return
-        if max(one.assembly for one in here) > self._assembly:
-            return  # there may be members that we have not heard of
-        present = [one for one in here if one.present]
+        if max(one.occasion.assembly for one in here) > self._assembly:
+            return  # there may be members that we do not know yet
+        present = [one.values for one in here if one.values is not None]
         result = self._result(here[0].kind, present) if present else (self._nothing, {})
         for one in here:
             del self._offers[one.worker]
@@ -105,7 +123,7 @@ class SyncServer:
             self._answer(one, *result)
 
     @torch.no_grad()
-    def _result(self, kind: OfferKind, offers: list[Offer]) -> Result:
+    def _result(self, kind: OfferKind, offers: list[OfferedValues]) -> Result:
         weights = [one.weight for one in offers]
         if kind is OfferKind.MOMENTS:
             names = offers[0].state
@@ -129,5 +147,10 @@ class SyncServer:
     @staticmethod
     def _keep_newest(kept: dict[int, Offer], offer: Offer) -> None:
         before = kept.get(offer.worker, offer)
-        if (offer.generation, offer.boot, offer.number) >= (before.generation, before.boot, before.number):
+        if _order(offer) >= _order(before):
             kept[offer.worker] = offer
+
+
+def _order(offer: Offer) -> tuple[int, int, int]:
+    """A sort key: of two offers of a worker, the newer one has the higher key."""
+    return offer.occasion.generation, offer.boot, offer.number

@@ -1,14 +1,14 @@
-"""A worker on the network: asks, pulls from all shards, computes, gives each shard its part, reports, and asks again.
+"""A worker on the network: asks for work, pulls from all shards, computes, pushes to each shard, and reports.
 
-It reports a gradient only when every shard has said that it has its part. Whatever goes wrong, it is told to
-start anew, and then it knows nothing of what it did.
+It reports a gradient only when every shard has acknowledged its part. If anything goes wrong it is told to rejoin, and
+then starts from scratch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -19,8 +19,12 @@ from gearshift.engine.protocol.messages import (
     Alive,
     Assignment,
     Give,
+    GroupBroken,
     Hello,
+    LeaseDone,
+    LeaseRefused,
     Out,
+    Outcome,
     Over,
     Pull,
     Rejoin,
@@ -34,7 +38,7 @@ from gearshift.engine.protocol.messages import (
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Go, Meet, Target
 from gearshift.engine.protocol.resend import ResendBackoff
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import ShardPush, group_of
 from gearshift.parameters.shard import HeldDense
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import BatchMeasures
@@ -44,24 +48,28 @@ State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be computed, with what every shard sent."""
+    """A lease to compute, with the answers of all shards."""
 
     begin: Begin
     answers: tuple[Rows, ...]  # by shard
     epoch: int = 0
-    flat: Tensor | None = None  # the worker's own dense weights, where the shards' are not asked for
+    flat: Tensor | None = None  # the weights of the worker's replica, if it has one
     place: GroupRank = NO_GROUP
 
 
 @dataclass(frozen=True)
 class ComputedGradient:
-    """Of a job, until nothing speaks against its step."""
+    """The gradient of a job, until its step may be made."""
 
     job: Job
-    parts: Sequence[Push]  # by shard
+    parts: Sequence[ShardPush]  # by shard
     content: BatchMeasures | None
     seconds: float
-    ring: int
+
+    def done(self) -> LeaseDone:
+        """The outcome to report."""
+        lease, version = self.job.begin.lease.number, min(answer.step for answer in self.job.answers)
+        return LeaseDone(lease, version, self.seconds, self.content, group_of(self.parts[0]))
 
 
 class WorkerRole:
@@ -73,12 +81,12 @@ class WorkerRole:
         ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
         replicas: Exchanger,
     ) -> None:
-        """`new_boot` gives ever higher numbers; `ids_of` the ids that a lease of an epoch needs, by shard and store."""
+        """`new_boot` returns increasing numbers; `ids_of` the ids that a lease needs, by shard and store."""
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
         self.replicas = replicas
         self.out: Out = []
         self.job: Job | None = (
-            None  # set when there is something to compute; whoever computes calls `computed`
+            None  # set when there is something to compute; the caller computes it and calls `computed`
         )
         self._pull = 0
         self._start()
@@ -87,16 +95,16 @@ class WorkerRole:
         self.state: State = "joining"
         self.boot, self.incarnation, self.request = self._new_boot(), 0, 0
         self.job = None
-        self._begin: Begin | None = None
-        self._epoch, self._rate, self._place = 0, 1.0, NO_GROUP
+        self._work: Assignment | None = None
+        self._place = NO_GROUP  # the place in the assignment, unless replicas took over
+        self._ids: Sequence[tuple[Ids, ...]] = ()  # by shard and store
         self._held = HeldDense()
-        self._report: Report | None = None
+        self._unanswered: dict[int, Pull | Give] = {}  # by shard
+        self._answers: dict[int, Rows] = {}  # to the newest pull, by shard
         self._result: ComputedGradient | None = None
-        self._answers: dict[int, Rows] = {}
-        self._ids: Sequence[tuple[Ids, ...]] = ()
-        self._gifts: dict[int, Push] = {}  # by shard, until it has its own
+        self._outcome: Outcome | None = None  # of the last lease, to be reported
         self.replicas.restart(self.boot)
-        self._say_first()
+        self._send_first()
 
     def handle(self, message: ToWorker) -> None:
         match message:
@@ -109,169 +117,148 @@ class WorkerRole:
             case Rows(boot=boot, pull=pull) if (boot, pull) == (self.boot, self._pull):
                 if self.state == "pulling":
                     self._answers[message.shard] = message
-            case Taken(incarnation, shard, lease) if incarnation == self.incarnation and self._gives(lease):
-                self._gifts.pop(shard, None)
+                    self._unanswered.pop(message.shard, None)
+            case Taken(incarnation, shard, lease) if incarnation == self.incarnation:
+                give = self._unanswered.get(shard)
+                if isinstance(give, Give) and give.lease == lease:
+                    del self._unanswered[shard]
             case Target() | Meet() | Go() if message.boot == self.boot:
                 if message.incarnation == self.incarnation:
-                    self._of_replicas(message)
+                    self._handle_of_replicas(message)
             case Rejoin(boot) if boot == self.boot:
                 self._start()
             case Over(boot) if boot == self.boot:
                 self.state = "over"
             case _:
-                pass  # late, or meant for what this worker was before
-        self._go_on()
+                pass  # late, or meant for an earlier boot of this worker
+        self._continue()
+
+    def _handle_of_replicas(self, message: Target | Meet | Go) -> None:
+        plan = self.replicas.held.plan
+        self.replicas.handle(message)
+        if plan is not self.replicas.held.plan and self.state == "pulling":
+            self._start_pull()  # the values already pulled no longer apply
+
+    # ---- results of the computation ----
 
     def computed(
-        self,
-        job: Job,
-        parts: Sequence[Push],
-        content: BatchMeasures | None,
-        seconds: float = 0.0,
-        ring: int = 0,
+        self, job: Job, parts: Sequence[ShardPush], content: BatchMeasures | None, seconds: float = 0.0
     ) -> None:
-        """The gradient of this job, by shard; its dense part is in the sum of `ring`."""
+        """The gradient of this job, by shard."""
         if job is not self.job:
-            return  # it had to start anew meanwhile
-        self._result = ComputedGradient(job, parts, content, seconds, ring)
+            return  # the worker had to rejoin meanwhile
+        self._result = ComputedGradient(job, parts, content, seconds)
         self.state, self.job = "held", None
-        self._go_on()
+        self._continue()
 
     def failed(self, job: Job, reason: str) -> None:
-        """There is no gradient that could be used."""
+        """The job has no usable gradient."""
         if job is self.job:
             self.job = None
-            self._ask(self._done(job, refused=reason))
+            self._ask(LeaseRefused(job.begin.lease.number, reason))
 
     def broke(self, job: Job, reason: str) -> None:
-        """The ring has no sum; the work is to be given out again."""
+        """The all-reduce group has no sum; the lease must be reissued."""
         if job is self.job:
             self.job = None
-            self._ask_again(reason, job.place.ring)
+            self._ask(GroupBroken(job.place.group, reason))
+
+    # ---- time ----
 
     def tick(self) -> None:
-        """Time has passed: what was not answered is said again."""
+        """Time has passed: unanswered messages are resent."""
         self.replicas.tick(asking=self.state == "asking")
-        self._say(large=self._again.due())
-        self._go_on()
+        self._send(large=self._backoff.due())
+        self._continue()
 
     def wake(self) -> None:
-        """When its replica is due to exchange."""
+        """Called when the replica is due to exchange."""
         self.replicas.wake()
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
-        """As far as rows, replica and shards let it."""
-        if self.state == "pulling" and len(self._answers) == self.shards and self.replicas.ready:
-            self._begin_job()
+    # ---- state transitions ----
+
+    def _continue(self) -> None:
+        """Moves on as far as rows, replica and shards allow."""
+        if self.state == "pulling" and not self._unanswered and self.replicas.held.ready:
+            self._start_job()
         if self.state == "held" and self.replicas.may_step:
             self._give()
-        if self.state == "giving" and not self._gifts and not self.replicas.in_the_way:
-            self._ask(self._report)
-        self.out += self.replicas.said()
+        if self.state == "giving" and not self._unanswered and not self.replicas.in_the_way:
+            self._ask(self._outcome)
+        self.out += self.replicas.take_out()
 
-    def _of_replicas(self, message: Target | Meet | Go) -> None:
-        plan = self.replicas.plan
-        self.replicas.handle(message)
-        if plan is not self.replicas.plan and self.state == "pulling":
-            self._pull_anew()  # other values are needed now
-
-    def _give(self) -> None:
-        """The step is made: the dense part here if there is a replica, the rest by the shards."""
-        result, self._result = self._result, None
-        assert result is not None
-        if self.replicas.replicated and result.ring:
-            self._ask_again("replicas took over", result.ring)
-            return
-        parts = result.parts
-        if self.replicas.replicated:
-            parts = self.replicas.step(parts, self._rate)
-        self._held = replace(self._held, ring=result.ring)
-        self._report = self._done(
-            result.job, content=result.content, seconds=result.seconds, ring=result.ring
-        )
-        self.replicas.lease = self._report.lease
-        self._gifts = dict(enumerate(parts))
-        self.state = "giving"
-        self._say_first()
-
-    def _done(self, job: Job, **more: Any) -> Report:
-        version = min(answer.step for answer in job.answers)
-        lease = job.begin.lease.number
-        return Report(
-            self.incarnation, self.number, self.boot, self.request + 1, lease, version=version, **more
-        )
-
-    def _ask_again(self, reason: str, ring: int) -> None:
-        """A gradient of that ring does not count."""
-        head = self.incarnation, self.number, self.boot, self.request + 1
-        self._ask(Report(*head, refused=reason, ring=ring))
-
-    def _ask(self, report: Report | None) -> None:
+    def _ask(self, outcome: Outcome | None) -> None:
+        """Reports the outcome of the last lease, if there was one, and asks for the next."""
         self.request += 1
-        self._report = report or Report(self.incarnation, self.number, self.boot, self.request)
-        self.state = "asking"
-        self._say_first()
+        self._outcome, self.state = outcome, "asking"
+        self._send_first()
 
     def _begin_work(self, work: Assignment) -> None:
-        self.state, self._begin, self._epoch, self._rate = "pulling", work.begin, work.epoch, work.rate
-        self._place = work.place
+        self.state, self._work, self._place = "pulling", work, work.place
         self._ids = self._ids_of(work.begin, work.epoch)
         self.replicas.busy(work.plan)
-        self._pull_anew()
+        self._start_pull()
 
-    def _pull_anew(self) -> None:
-        if self.replicas.replicated:
-            self._place = NO_GROUP  # of a ring from before the switch
+    def _start_pull(self) -> None:
+        assert self._work is not None
+        replicated = self.replicas.held.replicated
+        if replicated:
+            self._place = NO_GROUP  # the group is from before the switch
         self._pull += 1
         self._answers = {}
-        self._say_first()
+        head = self.incarnation, self.number, self.boot, self._pull, self._work.begin.version
+        held = self._held if self._place.group else None
+        self._unanswered = {s: Pull(*head, self._ids[s], not replicated, held) for s in range(self.shards)}
+        self._send_first()
 
-    def _begin_job(self) -> None:
-        assert self._begin is not None
+    def _start_job(self) -> None:
+        assert self._work is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
         steps = {answer.step for answer in answers}
-        whole = self._place.ring and len(steps) == 1  # else the parts are of several steps
+        whole = self._place.group and len(steps) == 1  # else the parts belong to different steps
         self._held = HeldDense(steps.pop()) if whole else HeldDense()
-        replica = self.replicas.replica
+        replica = self.replicas.held.replica
         flat = None if replica is None else replica.flat
-        self.state, self.job = "computing", Job(self._begin, answers, self._epoch, flat, self._place)
+        self.state = "computing"
+        self.job = Job(self._work.begin, answers, self._work.epoch, flat, self._place)
 
-    def _gives(self, lease: int) -> bool:
-        return self.state == "giving" and self._report is not None and self._report.lease == lease
+    def _give(self) -> None:
+        """Makes the step: the dense part here if there is a replica; the rest is sent to the shards."""
+        result, self._result = self._result, None
+        assert result is not None and self._work is not None
+        done, parts = result.done(), result.parts
+        if self.replicas.held.replicated:
+            if done.group:
+                self._ask(GroupBroken(done.group, "replicas took over"))
+                return
+            parts = self.replicas.step(parts, self._work.rate)
+        self._held = replace(self._held, group=done.group)
+        self._outcome, self.replicas.lease, self.state = done, done.lease, "giving"
+        head = self.incarnation, self.number, done.lease
+        self._unanswered = {shard: Give(*head, part) for shard, part in enumerate(parts)}
+        self._send_first()
 
-    def _say_first(self) -> None:
-        self._again = ResendBackoff()
-        self._say(large=True)
+    # ---- sending ----
 
-    def _say(self, *, large: bool) -> None:
-        """What it waits for, to whom it concerns; and that it lives."""
+    def _send_first(self) -> None:
+        self._backoff = ResendBackoff()
+        self._send(large=True)
+
+    def _send(self, *, large: bool) -> None:
+        """Sends a heartbeat and resends what has no answer yet; `large` messages only if they are due."""
         match self.state:
             case "joining":
                 self.out.append((COORDINATOR, Hello(self.number, self.boot)))
-            case "asking" if large or (self._report is not None and self._report.content is None):
-                assert self._report is not None
-                self.out.append((COORDINATOR, self._report))
+            case "asking" if large or not self._reports_content:
+                head = self.incarnation, self.number, self.boot, self.request
+                self.out.append((COORDINATOR, Report(*head, self._outcome)))
                 return
-            case "pulling" if large:
-                self._pull_missing()
-            case "giving" if large:
-                self._give_missing()
+            case "pulling" | "giving" if large:
+                self.out += [(To("shard", shard), message) for shard, message in self._unanswered.items()]
         if self.state not in ("joining", "over"):
             self.out.append((COORDINATOR, Alive(self.incarnation, self.number, self.boot)))
 
-    def _pull_missing(self) -> None:
-        assert self._begin is not None
-        for shard in range(self.shards):
-            if shard not in self._answers:
-                version, ids = self._begin.version, self._ids[shard]
-                head = self.incarnation, self.number, self.boot, self._pull
-                held = self._held if self._place.ring else None
-                pull = Pull(*head, version, ids, not self.replicas.replicated, held)
-                self.out.append((To("shard", shard), pull))
-
-    def _give_missing(self) -> None:
-        assert self._report is not None and self._report.lease is not None
-        for shard, push in self._gifts.items():
-            give = Give(self.incarnation, self.number, self._report.lease, push)
-            self.out.append((To("shard", shard), give))
+    @property
+    def _reports_content(self) -> bool:
+        return isinstance(self._outcome, LeaseDone) and self._outcome.content is not None

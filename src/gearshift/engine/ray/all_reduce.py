@@ -1,9 +1,9 @@
-"""A worker's end of a ring: a process group of torch.distributed for each ring, and the sum that it makes.
+"""A worker's side of all-reduce groups: a torch.distributed process group for each, and the sum that it computes.
 
-The group is an object of its own, not torch's default one, and lives as long as its ring. Members find each other by a
-file in a folder that they share. Whatever goes wrong, a peer that died, a connection that broke, one that is late,
-the group is given up and the coordinator told; it makes another. gloo neither encrypts nor knows who speaks: inside a
-machine it listens on the loopback address, between machines only where the network is trusted.
+The process group is a separate object, not torch's default one, and lives as long as the all-reduce group. Members find
+each other through a file in a shared folder. If anything goes wrong (a peer dies, is late, or a connection breaks), the
+group is given up and the coordinator is notified; it forms another. gloo neither encrypts nor authenticates: inside a
+machine it listens on the loopback address, between machines it is used only where the network is trusted.
 """
 
 from __future__ import annotations
@@ -20,52 +20,51 @@ from torch._C._distributed_c10d import FileStore
 
 from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.optim.spread import SharedSums
-from gearshift.parameters.push import NO_VALUES
 
 
 class AllReduceError(Exception):
-    """There is no sum; why."""
+    """The reason why there is no sum."""
 
 
 class AllReduceMember:
     def __init__(self, folder: Path, host: str, size: int, patience: float, *, spread: bool = False) -> None:
         """Gradients of `size` numbers are summed; members wait for each other for `patience` seconds.
 
-        `spread`: their variance is found on the way, from as many numbers more in the same vector.
+        `spread`: their variance is computed too, from additional numbers in the same vector.
         """
         self._folder, self._host, self._timeout = folder, host, timedelta(seconds=patience)
         self._size, self._shared = size, SharedSums(size) if spread else None
-        # The last is the number of examples; of a gradient that cannot be used it is none.
+        # The last element is the number of examples, which is 0 for a gradient that cannot be used.
         self._values = self._shared.packed if self._shared is not None else torch.zeros(size + 1)
-        self._group: Any = None  # torch's stubs do not know gloo's
+        self._group: Any = None  # torch's stubs lack gloo's type
         self._file: Path | None = None  # where the members meet
-        self._of = (0, 0)  # incarnation and ring that the group is of
+        self._of = (0, 0)  # incarnation and number of the group
 
     @property
     def sum_P(self) -> Tensor:
-        """As it was made last."""
+        """The newest sum."""
         return self._values[: self._size]
 
     @property
-    def variance_P(self) -> Tensor:
-        """Of the gradients in it, if that is wanted."""
-        return NO_VALUES if self._shared is None else self._shared.variance
+    def variance_P(self) -> Tensor | None:
+        """The variance of the gradients in the newest sum, if it is computed."""
+        return None if self._shared is None else self._shared.variance
 
-    def stay_in(self, incarnation: int, ring: int) -> None:
-        """The next work has this ring, or none: who waits for us in another one shall not wait any longer."""
-        if self._of != (incarnation, ring):
+    def stay_in(self, incarnation: int, group: int) -> None:
+        """Leaves the current group unless the next lease is in it, so that its members do not wait for us."""
+        if self._of != (incarnation, group):
             self.close()
-            self._of = incarnation, ring
+            self._of = incarnation, group
 
     def reduce(self, place: GroupRank, dense: Tensor, examples: float) -> None:
-        """Leaves the sum of all members in `sum_P`, the same bits with each. Raises if there is none.
+        """Computes the sum of all members in `sum_P`, bit for bit the same on each. Raises if there is none.
 
         0 examples: this gradient cannot be used.
         """
         try:
             if self._group is None:
                 self._connect(place)
-                # Each member of a group has made all of its sums, so that their shift is the same.
+                # Each member of a group has taken part in all of its sums, so all have the same shift.
                 if self._shared is not None:
                     self._add_up(self._shared.propose(dense, examples if place.carries else 0.0))
             self._fill(dense, examples)

@@ -1,8 +1,8 @@
-"""Kills all processes of a local Ray cluster and removes its folder; also run as a program, by one of the killed.
+"""Kills all processes of a local Ray cluster and removes its folder. A process of the cluster can run it as a program.
 
-Ray's workers leave the process group of whoever started Ray, but not its session; and all of them have the token file
-in the cluster's folder in their environment, also when the leader of the session is gone and its pid is another's. It
-imports the standard library alone, so that it starts at once wherever the package is.
+Ray's workers leave the process group of the process that started Ray, but not its session. All of them have the
+cluster's token file in their environment, which identifies them even if the session leader is gone and its pid is
+reused. This module imports only the standard library, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 20.0
-QUIET = 0.3  # seconds in which nothing lives and nothing is written, before it counts as the end
+QUIET = 0.3  # seconds without a live process or a write, after which the cluster counts as ended
 
 
 def end_session(leader: int | None, folder: Path) -> None:
-    """`leader` is None if it is gone: then its processes are known by their environment alone."""
-    assert leader is None or leader > 1, "that is everybody's"
+    """`leader` is None if it is gone: then its processes are recognized by their environment alone."""
+    assert leader is None or leader > 1, "pid 1 leads the session of the whole system"
     until = time.monotonic() + SECONDS
     quiet_since = time.monotonic()
     while time.monotonic() < min(until, quiet_since + QUIET):
@@ -35,25 +35,25 @@ def end_session(leader: int | None, folder: Path) -> None:
 
 def processes_of(folder: Path) -> dict[int, str]:
     """Commands of the live processes that were started with the token file of this cluster, by pid."""
-    mark, found = f"RAY_AUTH_TOKEN_PATH={folder}/token".encode(), {}
+    mark, commands = f"RAY_AUTH_TOKEN_PATH={folder}/token".encode(), {}
     for pid in _processes():
         process = Path("/proc") / str(pid)
         with suppress(OSError):
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found[pid] = (
+                commands[pid] = (
                     (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 )
-    return {pid: command for pid, command in found.items() if command}  # a zombie has none
+    return {pid: command for pid, command in commands.items() if command}  # a zombie has none
 
 
 def _kill(leader: int | None, folder: Path) -> bool:
-    """Whether there was anybody to kill. Zombies of other parents are gone as far as we are concerned."""
+    """Whether there was a process to kill. Zombies of other parents do not count."""
     members = set(processes_of(folder)) - {os.getpid()}
     if leader is not None:
         with suppress(ChildProcessError):
-            os.waitpid(leader, os.WNOHANG)  # if it is ours: a dead child stays until then
+            os.waitpid(leader, os.WNOHANG)  # if it is our child: reaps the zombie
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)  # all that can be done where there is no /proc
+            os.killpg(leader, signal.SIGKILL)  # all that can be done without /proc
         members |= {pid for pid in _processes() if _session(pid) == leader}
     for pid in members:
         with suppress(ProcessLookupError, PermissionError):
@@ -74,5 +74,5 @@ def _session(pid: int) -> int | None:
 
 if __name__ == "__main__":
     _, seconds, the_leader, the_folder = sys.argv
-    time.sleep(float(seconds))  # for whoever asked: it has a last word to say
+    time.sleep(float(seconds))  # gives the process that asked time to report
     end_session(int(the_leader), Path(the_folder))

@@ -1,7 +1,7 @@
-"""A Ray cluster on this machine, for one run: started before it, stopped after it, also if its starter is gone by then.
+"""A Ray cluster on this machine for one run: started before it and stopped after it, even if its starter is gone.
 
-Only this user can use it: Ray's token authentication is on, the token is in a folder that nobody else can enter, and
-all ports are on loopback. Its folder says which run it belongs to (run/temporary_folders.py), for `gearshift clean`.
+Only this user can use it: Ray's token authentication is on, the token is in a folder that no other user can read, and
+all ports are on loopback. Its folder names its run (run/temporary_folders.py), for `gearshift clean`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gearshift.run import temporary_folders
 from gearshift.run.process_identity import process_start
 
 START_SECONDS = 60.0
-STORE_BYTES = 80 << 20  # of Ray's object store, which has next to nothing to hold
+STORE_BYTES = 80 << 20  # of Ray's object store, which holds almost nothing
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-# Ray takes 127.0.0.1 for its own address, and then listens there alone, only where it believes that it cannot have a
-# second machine. That is this variable, whatever the system.
+# Ray uses 127.0.0.1 as its address, and listens only there, if it believes that it cannot have a second machine. This
+# variable makes it believe so on every system.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -42,7 +42,7 @@ class LocalRay:
 
     @classmethod
     def start(cls, cpus: float, run: Path | None = None) -> LocalRay:
-        """For that run, or for several if it is none: then nobody but its starter ends it."""
+        """Starts a cluster for this run; if None, for several, and only its starter ends it."""
         folder = Path(tempfile.mkdtemp(prefix=temporary_folders.SOCKETS))
         try:
             port = _free_port()
@@ -53,14 +53,14 @@ class LocalRay:
         local = cls(str(folder), port, made.pid)
         until = time.monotonic() + START_SECONDS
         try:
-            if run is not None:  # at once: its starter may die before it answers
+            if run is not None:  # at once: the starter may die before Ray answers
                 temporary_folders.mark(folder, run, leader=made.pid)
             while not local._answers():
                 if made.poll() is not None or time.monotonic() > until:
-                    said = (folder / "start.log").read_text().strip().splitlines()[-3:]
-                    raise UserError(f"Ray did not start on this machine: {' '.join(said)}")
+                    last_lines = (folder / "start.log").read_text().strip().splitlines()[-3:]
+                    raise UserError(f"Ray did not start on this machine: {' '.join(last_lines)}")
                 time.sleep(0.1)
-        except BaseException:  # also Ctrl-C: it is in a session of its own, and does not hear it
+        except BaseException:  # also Ctrl-C, which Ray does not receive in its separate session
             local.stop()
             raise
         return local
@@ -71,9 +71,7 @@ class LocalRay:
         token.touch(0o600)
         token.write_text(_own_token())
         environment = {**os.environ, **TOKEN, **LOOPBACK, "RAY_AUTH_TOKEN_PATH": str(token)}
-        environment.setdefault(
-            "RAY_worker_niceness", "0"
-        )  # it is 15 otherwise, as if training were a pastime
+        environment.setdefault("RAY_worker_niceness", "0")  # Ray's default niceness is 15
         environment.pop("RAY_AUTH_TOKEN", None)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
         command += [
@@ -98,17 +96,17 @@ class LocalRay:
         return f"{self.folder}/s"
 
     def died(self) -> bool:
-        """Whether Ray is gone, for whoever started it. `ray start --block` ends when any process of Ray's own does."""
+        """Whether Ray is gone, as its starter sees it. `ray start --block` ends when any process of Ray does."""
         with suppress(ChildProcessError):
             return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
         return process_start(self.pid) is None
 
     def last_words(self) -> str:
-        """Which of its processes ended, if it was noticed."""
+        """Which of Ray's processes ended, if its log says so."""
         with suppress(OSError):
             log = (Path(self.folder) / "start.log").read_text()
-            if found := re.search(r"(\w+) \[exit code=(-?\d+)\]", log):
-                name, code = found.group(1), int(found.group(2))
+            if match := re.search(r"(\w+) \[exit code=(-?\d+)\]", log):
+                name, code = match.group(1), int(match.group(2))
                 return (
                     f"its {name} was killed by signal {-code}"
                     if code < 0
@@ -117,11 +115,11 @@ class LocalRay:
         return "its processes were killed"
 
     def stop(self) -> None:
-        """Everything of it, and its folder. Asked to end, Ray takes ten seconds and more, and has nothing to save."""
+        """Kills its processes and removes its folder. An orderly stop takes over ten seconds and would save nothing."""
         end_session(self.pid, Path(self.folder))
 
     def stop_soon(self) -> None:
-        """The same from a process that is part of it, and will end with it."""
+        """The same, from a process that is part of the cluster and ends with it."""
         program = [sys.executable, "-I", end_session_file, "2"]
         subprocess.Popen([*program, str(self.pid), self.folder], start_new_session=True)
 
@@ -132,7 +130,7 @@ class LocalRay:
 
 
 def _own_token() -> str:
-    """Of this process, for all clusters that it starts: Ray reads mode and token once, when it is imported."""
+    """The token of this process, for all clusters that it starts: Ray reads mode and token once, at import."""
     if os.environ.get("RAY_AUTH_MODE") != "token" and "ray" in sys.modules:
         raise UserError(
             "Ray was imported before this run was started, without its token authentication; "

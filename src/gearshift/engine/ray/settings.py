@@ -7,26 +7,50 @@ from typing import Literal
 
 from gearshift.engine.protocol.all_reduce import Transport
 from gearshift.errors import UserError
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count, Number, Seconds, Text
 
 Wire = Literal["auto", "ipc", "curve"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What Ray reserves for each process."""
+
+    coordinator_cpus: Number = setting(1.0, "CPUs of the coordinator.", at_least=0)
+    shard_cpus: Number = setting(1.0, "CPUs of a shard.", at_least=0)
+    worker_cpus: Number = setting(1.0, "CPUs of a worker.", at_least=0)
+    worker_gpus: Number = setting(0.0, "GPUs of a worker. Not tried by us.", at_least=0)
+
+
 @dataclass(frozen=True)
-class ClusterSettings:
+class ConnectionSettings:
+    """Where the cluster is, and how processes talk."""
+
+    address: Text = setting(
+        "local",
+        "Of a Ray cluster, as 10.0.0.5:6379; auto: the one of this machine; local: one for the run.",
+    )
+    wire: Wire = setting(
+        "auto", "How processes talk: ipc inside a machine, curve (encrypted) between machines."
+    )
+    half: bool = setting(False, "Send rows and gradients as bfloat16, half the bytes.")
+    patience: Seconds = setting(30.0, "A process that is silent for so long is replaced.", above=0)
+    sync_transport: Transport = setting(
+        "servers",
+        "How sync sums dense gradients: on the servers, among the workers, or what is faster here.",
+    )
+    trusted_network: bool = setting(
+        False, "Only you reach the network: all-reduce may go between machines, unencrypted."
+    )
+
+
+@dataclass(frozen=True)
+class ClusterSettings(ConnectionSettings, Resources):
     """Where a run's processes live, and how they talk."""
 
-    address: str = "local"  # of a Ray cluster; `local` starts one for the run, `auto` finds one that is there
-    wire: Wire = "auto"  # ipc inside a machine, curve (encrypted) between machines
-    half: bool = False  # rows and gradients travel as bfloat16
-    patience: float = 30.0  # seconds after which one that is silent is lost
-    spread: bool = False  # over machines, rather than together
-    coordinator_cpus: float = 1.0
-    shard_cpus: float = 1.0
-    worker_cpus: float = 1.0
-    worker_gpus: float = 0.0
-    threads: int = 1  # of a worker and of a shard
-    sync_transport: Transport = "servers"  # of dense gradients in sync; or all-reduce among the workers
-    trusted_network: bool = False  # all-reduce, which does not encrypt, may go between machines
+    spread: bool = setting(False, "Processes over many machines, rather than on few.")
+    threads: Count = setting(1, "CPU threads of a worker and of a shard.", at_least=1)
 
     def transport(self, wire: Wire) -> Transport:
         """What may be used with this wire."""

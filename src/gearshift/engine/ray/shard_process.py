@@ -1,12 +1,15 @@
-"""A shard as a process: its part of rows and dense parameters, and of every snapshot."""
+"""The process of a shard: holds its part of the rows and dense parameters, and writes its part of every snapshot."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
 from gearshift.engine.protocol.shard import ShardRole
-from gearshift.engine.ray.process_context import Membership, ProcessContext, driver_of, endpoint_of, layout_of
+from gearshift.engine.ray.background_load import load_in_background
+from gearshift.engine.ray.connection import layout_of
+from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.ray.snapshots import ShardSnapshot, load_part, part_folder
 from gearshift.errors import UserError
 from gearshift.parameters.server import Server
@@ -16,14 +19,15 @@ from gearshift.run.saver import why
 
 def serve(member: Membership, context: ProcessContext) -> None:
     context.enter(restarted=member.restarted)
-    context.keep_lease(member)
+    context.folder.keep_lease(f"{member.me.role}-{member.me.number}")
     number = member.me.number
     training = context.build().training
-    training.learner.server.threads = context.threads
-    layout = layout_of(training.learner, context.shards)
+    training.learner.server.threads = context.environment.threads
+    layout, checkpoints = layout_of(training.learner, context.shards), context.folder.checkpoints
 
-    def load(name: str) -> Server:
-        return load_part(training.learner, layout, number, context.checkpoints / name)
+    def load(name: str, done: Callable[[Server], None]) -> None:
+        path = checkpoints / name
+        load_in_background(partial(load_part, training.learner, layout, number, path), done, driver.post)
 
     def take_cut(name: str, server: Server) -> None:
         cut, incarnation = ShardSnapshot.of(server, number), role.incarnation
@@ -31,12 +35,10 @@ def serve(member: Membership, context: ProcessContext) -> None:
         def write() -> None:
             error = ""
             try:
-                cut.write(part_folder(context.checkpoints, name), context.check_not_taken)
+                cut.write(part_folder(checkpoints, name), context.folder.check_not_taken)
             except OSError as failed:
-                error = (
-                    f"shard {number} could not write its part of {name}: {why(failed, context.checkpoints)}"
-                )
-            except Exception as failed:  # whatever it is: the coordinator waits for an answer
+                error = f"shard {number} could not write its part of {name}: {why(failed, checkpoints)}"
+            except Exception as failed:  # of any kind: the coordinator waits for an answer
                 error = (
                     f"shard {number} could not write its part of {name} ({failed or type(failed).__name__})"
                 )
@@ -44,10 +46,10 @@ def serve(member: Membership, context: ProcessContext) -> None:
 
         in_background("gearshift-cut", write)
 
-    with closing(endpoint_of(member, context, training)) as endpoint:
-        driver = driver_of(member, context, endpoint)
+    with closing(context.connection.endpoint(member, training, context.shards)) as endpoint:
+        driver = context.connection.driver(member, endpoint)
         role = ShardRole(number, member.boot, load, take_cut)
         try:
             driver.run(role)
-        except FloatingPointError as error:  # it would come to this again, however often it starts
+        except FloatingPointError as error:  # a restart would fail in the same way
             raise UserError(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error

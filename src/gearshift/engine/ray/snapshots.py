@@ -1,12 +1,12 @@
-"""Snapshots of a run on many shards: each writes its part, and together they become a checkpoint like any other.
+"""Snapshots of a run on many shards: each shard writes its part, and the parts become an ordinary checkpoint.
 
     checkpoints/.step-600-3.part/     while it is written, by incarnation 3
         rows0-s1-0000.safetensors     rows of store 0 on shard 1
-        dense-s1.safetensors          its dense parameters, their optimizer's state, running statistics
-        s1.json                       what the manifest will say of the rows; how many they are
+        dense-s1.safetensors          its dense parameters, their optimizer's state, running statistics, bmuf's velocity
+        s1.json                       the manifest entries of its rows, and the number of rows
 
-The folder must be one that all machines see. Loading a part takes the rows whose hash names the shard, so a checkpoint
-of any number of shards, of any engine, loads on any other; of one with as many shards, only the shard's own files.
+All machines must see the folder. A shard loads the rows whose hash maps to it, so a checkpoint of any engine and any
+number of shards loads on any other. If the number of shards is the same, it reads only its own files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gearshift.run.saver import refuse_vanished
 from gearshift.training.learner import Learner, is_of_rows
 
 Size = tuple[int, int]  # rows, and the bytes of memory that they take
-PARTS = "row_parts"  # among a checkpoint's facts: rows are in files of so many shards
+PARTS = "row_parts"  # among a checkpoint's facts: the number of shards whose files hold the rows
 
 
 def part_folder(checkpoints: Path, name: str) -> Path:
@@ -45,10 +45,10 @@ def part_folder(checkpoints: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """A shard's part as it was when the cut was taken, while the shard goes on."""
+    """A shard's part as it was when the cut was taken; the shard keeps working."""
 
     shard: int
-    dense: dict[str, Tensor]  # flat, optimizer/..., statistics/...
+    dense: dict[str, Tensor]  # flat, optimizer/..., statistics/..., and velocity under bmuf
     rows: tuple[StoreSnapshot, ...]
     sizes: tuple[Size, ...]  # of the stores
 
@@ -57,6 +57,8 @@ class ShardSnapshot:
         dense = {"flat": server.flat.clone()}
         dense |= {f"optimizer/{name}": values.clone() for name, values in server.optimizer_state.items()}
         dense |= {f"statistics/{name}": values.clone() for name, values in server.buffers.items()}
+        if server.block_velocity is not None:
+            dense["velocity"] = server.block_velocity.clone()
         sizes = tuple((len(store), store.memory_bytes()) for store in server.stores)
         return cls(shard, dense, tuple(store.cut() for store in server.stores), sizes)
 
@@ -71,8 +73,8 @@ class ShardSnapshot:
                 files |= checkpoint.write_rows(folder, f"rows{i}-s{self.shard}", cut)
             arrays = {name: values.numpy() for name, values in self.dense.items()}
             (folder / f"dense-s{self.shard}.safetensors").write_bytes(save(arrays))
-            said = {"files": files, "sizes": self.sizes}
-            (folder / f"s{self.shard}.json").write_text(json.dumps(said))
+            entry = {"files": files, "sizes": self.sizes}
+            (folder / f"s{self.shard}.json").write_text(json.dumps(entry))
         finally:
             self.close()
 
@@ -82,7 +84,7 @@ class ShardSnapshot:
 
 
 def load_part(learner: Learner, layout: ShardLayout, shard: int, path: Path) -> Server:
-    """The server of this shard, with its part of the checkpoint; `learner` is of this process alone."""
+    """The server of this shard, with its part of the checkpoint; `learner` belongs to this process alone."""
     parted_alike = checkpoint.read_facts(path).get(PARTS) == layout.shards
     saved = Checkpoint.open(
         path, lambda file: not (parted_alike and is_of_rows(file)) or f"-s{shard}-" in file
@@ -91,6 +93,9 @@ def load_part(learner: Learner, layout: ShardLayout, shard: int, path: Path) -> 
     server = shard_server(learner.server, layout, shard)
     if layout.shards > 1:
         server.threads = learner.server.threads
+    if saved.has("replicas"):
+        velocity = torch.from_numpy(saved.arrays("replicas")["velocity"])
+        server.block_velocity = velocity[layout.dense[shard]].clone()
     return server
 
 
@@ -112,35 +117,41 @@ def commit(
 ) -> list[Size]:
     """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut.
 
-    Returns how large the stores were, over all shards.
+    A velocity among the arrays of replicas is replaced by that of the shards.
+    Returns the sizes of the stores, summed over all shards.
     """
     optimizer: dict[str, Tensor] = {
         name: torch.empty_like(values) for name, values in learner.server.optimizer_state.items()
     }
     files: dict[str, Any] = {}
     sizes: list[list[Size]] = []  # by shard
+    velocity = torch.zeros_like(learner.worker.dense.flat) if "replicas" in arrays else None
     with torch.no_grad():
-        for shard, own in enumerate(layout.dense):
+        for shard, columns in enumerate(layout.dense):
             part = dict(_arrays(beside / f"dense-s{shard}.safetensors"))
-            learner.worker.dense.flat[own].copy_(torch.from_numpy(part["flat"]))
+            learner.worker.dense.flat[columns].copy_(torch.from_numpy(part["flat"]))
             for name, values in optimizer.items():
                 saved = torch.from_numpy(part[f"optimizer/{name}"])
                 if values.dim():
-                    values[own] = saved
+                    values[columns] = saved
                 elif shard == 0:
                     values.copy_(saved)
             for name, values in learner.server.buffers.items() if shard == 0 else ():
                 values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
+            if velocity is not None:
+                velocity[columns] = torch.from_numpy(part["velocity"])
             with naming(beside / f"s{shard}.json"):
-                said = json.loads((beside / f"s{shard}.json").read_text())
-            files |= said["files"]
-            sizes.append(said["sizes"])
+                entry = json.loads((beside / f"s{shard}.json").read_text())
+            files |= entry["files"]
+            sizes.append(entry["sizes"])
     for leftover in [*beside.glob("dense-s*.safetensors"), *beside.glob("s*.json")]:
         leftover.unlink()
     dense: dict[str, Arrays] = {
         "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
         "optimizer": {name: t.numpy() for name, t in optimizer.items()},
     }
+    if velocity is not None:
+        dense["replicas"] = {"velocity": velocity.numpy()}
     checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
     return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
 

@@ -1,4 +1,4 @@
-"""A worker as a process: it reads the examples that it is given, pulls what they need, computes and gives."""
+"""The process of a worker: it reads the examples of its leases, pulls their parameters, computes and pushes."""
 
 from __future__ import annotations
 
@@ -14,114 +14,116 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.data.ranges import Ranges
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.embedding.sharded import IdPlacement
+from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import Rows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.ray.all_reduce import AllReduceError, AllReduceMember
+from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.dense_copy import DenseCopy, wants_spread
-from gearshift.engine.ray.process_context import Membership, ProcessContext, driver_of, endpoint_of, layout_of
+from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.wire.driver import AllReduceFailed, Computed, ComputeFailed, ComputeResult
-from gearshift.parameters.push import Push
-from gearshift.parameters.shard import NO_PREDICTIONS, ShardLayout
+from gearshift.parameters.push import NO_PREDICTIONS, GroupRowsPush, GroupSumPush, Push, ShardPush
+from gearshift.parameters.shard import ShardLayout
 from gearshift.sync.messages import Begin
 from gearshift.training.ended import measured_of
-from gearshift.training.epoch_host import NOT_FINITE
+from gearshift.training.lease_accounts import NOT_FINITE
 from gearshift.training.training import Training
 from gearshift.training.worker import NotFinitePush, compute_lease, stream_of
 
-STARTS = 1 << 20  # that a process has numbers for
+STARTS = 1 << 20  # the number of role boots that each process has
 LOOPBACK = "127.0.0.1"
 
 
 def work(member: Membership, context: ProcessContext) -> None:
     context.enter(restarted=member.restarted)
-    if member.me.number == 0:  # with the shards that is enough: many workers would only load the file system
-        context.keep_lease(member)
+    if member.me.number == 0:  # one worker and the shards are enough: more would only load the file system
+        context.folder.keep_lease(f"{member.me.role}-{member.me.number}")
     training = context.build().training
-    layout = layout_of(training.learner, context.shards)
-    ring = AllReduceMember(
-        context.meeting_place,
-        member.host if context.wire == "curve" else LOOPBACK,
+    layout, connection = layout_of(training.learner, context.shards), context.connection
+    group = AllReduceMember(
+        connection.meeting_place(context.folder.path),
+        member.host if connection.wire == "curve" else LOOPBACK,
         layout.dense[-1].stop,
-        context.patience,
+        connection.patience,
         spread=wants_spread(training.learner.server),
     )
-    hands = WorkerComputation(training, layout, member.me.number, context.shuffle, ring)
+    assert context.fitted is not None, "workers start after the coordinator has read the data"
+    hands = WorkerComputation(training, layout, member.me.number, context.fitted.shuffle, group)
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
-    with closing(endpoint_of(member, context, training)) as endpoint, closing(hands):
+    with closing(connection.endpoint(member, training, context.shards)) as endpoint, closing(hands):
         role = WorkerRole(member.me.number, context.shards, lambda: next(boots), hands.ids, replicas)
-        driver_of(member, context, endpoint).run(role, hands.compute)
+        connection.driver(member, endpoint).run(role, hands.compute)
 
 
 class WorkerComputation:
-    """What a worker does with its examples."""
+    """Computes the gradients of a worker's leases."""
 
     def __init__(
-        self, training: Training, layout: ShardLayout, number: int, shuffle: bool, ring: AllReduceMember
+        self, training: Training, layout: ShardLayout, number: int, shuffle: bool, group: AllReduceMember
     ) -> None:
         self._training, self._layout, self._number, self._shuffle = training, layout, number, shuffle
         self._learner = training.learner
         self._worker, self._buffers = self._learner.worker, dict(self._learner.model.named_buffers())
         self._ranges = Ranges(training.train)
-        self._dense_copy, self._ring = DenseCopy(self._learner.server, layout), ring
-        # What was read for the newest leases: one may be computed while the worker, told to start anew, begins another.
+        self._dense_copy, self._group = DenseCopy(self._learner.server, layout), group
+        # The batches of the newest leases. A worker that must rejoin may begin a lease while it still computes one.
         self._read: dict[int, tuple[IndexedBatch, list[IdPlacement]]] = {}
 
     def close(self) -> None:
         self._ranges.close()
-        self._ring.close()
+        self._group.close()
 
     def ids(self, begin: Begin, epoch: int) -> Sequence[tuple[Ids, ...]]:
-        """What the lease needs, by shard and store."""
+        """The ids that the lease needs, by shard and store."""
         plan, lease = self._training.plan, begin.lease
         batch = self._ranges.read(lease.first, lease.count, (plan.seed, epoch) if self._shuffle else None)
-        found = self._learner.find(batch)
+        indexed = self._learner.find(batch)
         several = self._layout.shards > 1
-        places = [IdPlacement(own, self._layout.shards) for own in found.ids] if several else []
-        self._read = {**dict(list(self._read.items())[-1:]), lease.number: (found, places)}
+        places = [IdPlacement(ids_U, self._layout.shards) for ids_U in indexed.ids] if several else []
+        self._read = {**dict(list(self._read.items())[-1:]), lease.number: (indexed, places)}
         if not several:
-            return [found.ids]
+            return [indexed.ids]
         return [
-            tuple(own[place.groups[s]] for own, place in zip(found.ids, places, strict=True))
+            tuple(ids_U[place.groups[s]] for ids_U, place in zip(indexed.ids, places, strict=True))
             for s in range(self._layout.shards)
         ]
 
     def compute(self, job: Job) -> ComputeResult:
-        since, (found, places) = time.monotonic(), self._read[job.begin.lease.number]
-        self._ring.stay_in(job.answers[0].incarnation, job.place.ring)
+        since, (indexed, places) = time.monotonic(), self._read[job.begin.lease.number]
+        self._group.stay_in(job.answers[0].incarnation, job.place.group)
         self._take_dense(job)
-        rows = self._rows(found, places, job.answers)
+        rows = self._rows(indexed, places, job.answers)
         seed = self._learner.seed + stream_of(job.epoch, job.begin.lease.first)
         try:
-            push = compute_lease(self._worker, found, rows, seed)
+            push = compute_lease(self._worker, indexed, rows, seed)
         except NotFinitePush as error:
-            if not job.place.ring:
+            if not job.place.group:
                 return ComputeFailed(f"{NOT_FINITE}: {error}")
-            push = replace(error.push, examples=0.0)  # the other members wait for it; it counts for nothing
+            push = replace(error.push, examples=0.0)  # the other members wait for it; its weight is 0
         if self._training.pacer is not None:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
-        content, own = measured_of(found.batch, push), time.monotonic()
-        if job.place.ring:
-            try:
-                push = self._reduced(job, push)
-            except AllReduceError as error:
-                return AllReduceFailed(str(error))
-        waited = time.monotonic() - own
-        return Computed(self._split(push, job.answers[0]), content, push.ring, waited)
+        content, computed_at = measured_of(indexed.batch, push), time.monotonic()
+        try:
+            given = self._reduced(job.place, push) if job.place.group else push
+        except AllReduceError as error:
+            return AllReduceFailed(str(error))
+        waited = time.monotonic() - computed_at
+        return Computed(self._split(given, job.answers[0]), content, waited)
 
-    def _reduced(self, job: Job, push: Push) -> Push:
-        """The push with the dense sum of all members, or without one if another carries it."""
-        self._ring.reduce(job.place, push.dense, push.examples)
-        dense, variance = self._ring.sum_P, self._ring.variance_P
-        if not job.place.carries:
-            dense, variance = dense[:0], variance[:0]
-        return replace(push, dense=dense, variance=variance, ring=job.place.ring)
+    def _reduced(self, place: GroupRank, push: Push) -> GroupSumPush | GroupRowsPush:
+        """The push with the dense sum of all members, or without it if another member carries the sum."""
+        self._group.reduce(place, push.dense, push.examples)
+        if not place.carries:
+            return GroupRowsPush(place.group, push.rows, push.examples)
+        dense, variance = self._group.sum_P, self._group.variance_P
+        return GroupSumPush(place.group, push.rows, dense, variance, push.examples)
 
     def _take_dense(self, job: Job) -> None:
-        """Of the worker's own replica if it has one: as it is now, whatever is merged into it meanwhile."""
+        """Copies the dense parameters: those of the worker's replica if it has one, as they are at this moment."""
         if job.flat is None:
-            self._dense_copy.take(job.answers, self._ring.sum_P, self._ring.variance_P)
+            self._dense_copy.take(job.answers, self._group.sum_P, self._group.variance_P)
         with torch.no_grad():
             if job.flat is not None:
                 self._worker.dense.flat.copy_(job.flat)
@@ -129,12 +131,12 @@ class WorkerComputation:
                 values.copy_(job.answers[0].statistics[name])
 
     def _rows(
-        self, found: IndexedBatch, places: list[IdPlacement], answers: tuple[Rows, ...]
+        self, indexed: IndexedBatch, places: list[IdPlacement], answers: tuple[Rows, ...]
     ) -> tuple[Floats, ...]:
         if len(answers) == 1:
             return answers[0].rows
         rows = []
-        for i, (ids_U, place) in enumerate(zip(found.ids, places, strict=True)):
+        for i, (ids_U, place) in enumerate(zip(indexed.ids, places, strict=True)):
             width = answers[0].rows[i].shape[1]
             rows_UW = self._worker.buffers.floats(f"{i} rows", len(ids_U), width)
             for at, answer in zip(place.groups, answers, strict=True):
@@ -142,7 +144,9 @@ class WorkerComputation:
             rows.append(rows_UW)
         return tuple(rows)
 
-    def _split(self, push: Push, first: Rows) -> list[Push]:
+    def _split(self, push: ShardPush, first: Rows) -> list[ShardPush]:
         changes = {name: values - first.statistics[name] for name, values in self._buffers.items()}
-        push = replace(push, probabilities_BT=NO_PREDICTIONS, buffer_changes=changes)
+        if isinstance(push, Push):
+            push = replace(push, probabilities_BT=NO_PREDICTIONS)
+        push = replace(push, buffer_changes=changes)
         return [push] if self._layout.shards == 1 else self._layout.split(push)

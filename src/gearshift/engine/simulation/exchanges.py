@@ -2,17 +2,16 @@
 
 With a centre, an exchange carries the dense parameters there and back over the trainer's own link and through the sync
 servers, which serve one after the other; each server has a share of the parameters, so n servers are n times as fast.
-The mean of all takes a ring over the trainers' links, and begins when the one before it has ended. In the background
-trainers compute meanwhile; in the training loop they wait. Knows no gradient: whoever learns (`ReplicaLearning`) is
-told when weights are copied and when they are merged.
+The mean of all is a ring all-reduce over the trainers' links, and begins when the one before it has ended. In the
+background trainers compute meanwhile; in the training loop they wait. Knows no gradient: `ReplicaLearning` is notified
+when weights are copied and when they are merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from gearshift.cluster_model.cluster import Network
+from gearshift.engine.simulation.replica_members import ReplicaLearning, ReplicaMembers
+from gearshift.engine.simulation.virtual_time import VirtualTime
 from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
@@ -20,202 +19,194 @@ AN_INSTANT = 0.01  # seconds
 BUFFERS = {"params": 1, "frozen_v": 2, "params_m_v": 3}  # that a merge averages
 
 
-class ReplicaLearning(Protocol):
-    """What replicas do, for an engine that knows none."""
-
-    def join(self, worker: int) -> None: ...
-
-    def leave(self, worker: int) -> None: ...
-
-    def idle(self, worker: int) -> None:
-        """There is nothing left for it to do."""
-
-    def send(self, replica: int) -> None:
-        """Its weights are copied: an exchange begins."""
-
-    def receive(self, replicas: tuple[int, ...]) -> None:
-        """The exchange of these ends: with the centre if it is one, with each other if they are all."""
-
-    def meet(self) -> None:
-        """All replicas merge in the training loop."""
+def pause_after(trigger: Background, takes: float) -> float:
+    """The pause between two exchanges of this duration. Without it, instant exchanges would loop forever."""
+    return max(trigger.pause, 0.0 if takes else AN_INSTANT)
 
 
-SetDown = Callable[
-    [float, Callable[[int, int], None], int, int], None
-]  # at, what happens, two numbers for it
-
-
-class Exchanges:
-    """The replicas of one replica strategy, from a switch to it to the next switch."""
+class CentreExchanges:
+    """Exchanges of one trainer with the centre, in the training loop or in the background."""
 
     def __init__(
         self,
         choices: Choices,
         network: Network,
-        clock: Callable[[], float],
-        set_down: SetDown,
-        counts: dict[int, Counts],
+        time: VirtualTime,
+        members: ReplicaMembers,
         learning: ReplicaLearning | None,
     ) -> None:
-        self.choices, self.network, self.learning = choices, network, learning
-        self._clock, self._set_down, self.counts = clock, set_down, counts
-        self._workers: dict[int, set[int]] = {}  # that are there, by replica
-        self._idle: set[int] = set()
-        self._steps: dict[int, int] = {}  # of each replica
-        self._given: dict[int, int] = {}  # of these, before its last exchange
-        self._exchanged_at: dict[int, float] = {}
-        self._in_flight: set[int] = set()
+        self._choices, self._network, self._time = choices, network, time
+        self._members, self._learning = members, learning
         self._servers_free_at = 0.0
-        self._in_round = False
-        self._members: tuple[int, ...] = ()  # of the round
-        self.over = False  # another strategy has taken over; what is under way comes to nothing
 
-    @property
-    def background(self) -> bool:
-        return isinstance(self.choices.trigger, Background)
-
-    # ---- workers ----
-
-    def join(self, worker: int, now: float) -> None:
-        replica = self.choices.replica_of(worker)
-        first = replica not in self._workers
-        self._workers.setdefault(replica, set()).add(worker)
-        self._idle.discard(worker)
-        self.counts.setdefault(replica, Counts())
-        self._steps.setdefault(replica, 0)
-        self._exchanged_at.setdefault(replica, now)
-        if self.learning is not None:
-            self.learning.join(worker)
-        if first and self.background:
-            self._begin(replica, now)
-
-    def leave(self, worker: int) -> None:
-        replica = self.choices.replica_of(worker)
-        workers = self._workers.get(replica, set())
-        workers.discard(worker)
-        if not workers:
-            self._workers.pop(replica, None)
-        if self.learning is not None:
-            self.learning.leave(worker)
-
-    def idle(self, worker: int) -> None:
-        self._idle.add(worker)
-        if self.learning is not None:
-            self.learning.idle(worker)
-
-    def begins(self, worker: int) -> None:
-        self._idle.discard(worker)
-
-    def stepped(self, worker: int, now: float) -> float:
-        """A batch of this worker is through; when it may ask for the next."""
-        replica = self.choices.replica_of(worker)
-        if replica not in self._steps:
-            return now  # it was lost before its step came
-        self._steps[replica] += 1
-        self.counts[replica].stepped(replica in self._in_flight)
-        if self.choices.exchange != "centre" or self.background or not self._due(replica, now):
-            return now
-        self._exchanged_at[replica] = now
-        end = self._send(replica, now)
-        self._set_down(end, self._foreground_end, replica, 0)
+    def begin(self, replica: int) -> float:
+        """Begins an exchange in the training loop. Returns when it ends."""
+        end = self._send(replica)
+        self._time.set(end, self._end, replica, 0)
         return end
 
-    def _due(self, replica: int, now: float) -> bool:
-        trigger = self.choices.trigger
-        if isinstance(trigger, EverySteps):
-            return self._steps[replica] % (trigger.steps * self.choices.workers_per_replica) == 0
-        assert isinstance(trigger, EverySeconds)
-        return now - self._exchanged_at[replica] >= trigger.seconds
+    def begin_background(self, replica: int) -> None:
+        self._time.set(self._send(replica), self._end_background, replica, 0)
 
-    # ---- with the centre ----
-
-    def _send(self, replica: int, now: float) -> float:
-        """Begins an exchange with the centre; when it ends."""
-        self._in_flight.add(replica)
-        if self.learning is not None:
-            self.learning.send(replica)
-        network = self.network
+    def _send(self, replica: int) -> float:
+        """The time at which the answer arrives."""
+        self._members.in_flight.add(replica)
+        if self._learning is not None:
+            self._learning.send(replica)
+        network, now = self._network, self._time.now
         through = both_ways(network.dense_bytes) / (network.sync_servers * network.sync_bandwidth)
         self._servers_free_at = max(self._servers_free_at, now) + through
         return 2 * network.latency + max(now + 2 * network.dense, self._servers_free_at)
 
-    def _end_centre(self, replica: int) -> None:
-        self._in_flight.discard(replica)
-        if replica in self._workers and not self.over:
-            self._count(replica, both_ways(self.network.dense_bytes))
-            if self.learning is not None:
-                self.learning.receive((replica,))
+    def _end(self, replica: int, _: int) -> None:
+        self._members.in_flight.discard(replica)
+        if replica in self._members:
+            self._members.count_exchange(replica, both_ways(self._network.dense_bytes))
+            if self._learning is not None:
+                self._learning.receive((replica,))
 
-    def _foreground_end(self, replica: int, _: int) -> None:
-        self._end_centre(replica)
+    def _end_background(self, replica: int, _: int) -> None:
+        self._end(replica, 0)
+        if replica in self._members:
+            trigger, network = self._choices.trigger, self._network
+            assert isinstance(trigger, Background)
+            takes = network.dense + network.latency + network.dense_bytes / network.sync_bandwidth
+            self._time.set(self._time.now + pause_after(trigger, takes), self._begin_again, replica, 0)
 
-    # ---- in the background ----
+    def _begin_again(self, replica: int, _: int) -> None:
+        if replica in self._members:
+            self.begin_background(replica)
 
-    def _begin(self, replica: int, now: float) -> None:
-        if self.choices.exchange == "centre":
-            self._set_down(self._send(replica, now), self._shadow_end, replica, 0)
-        elif not self._in_round:
-            self._begin_round(now)
 
-    def _shadow_end(self, replica: int, _: int) -> None:
-        self._end_centre(replica)
-        if replica in self._workers and not self.over:
-            self._set_down(self._clock() + self._pause, self._shadow_again, replica, 0)
+class MeanExchanges:
+    """Background exchanges of all trainers with each other, one round after the other."""
 
-    def _shadow_again(self, replica: int, _: int) -> None:
-        if replica in self._workers and not self.over:
-            self._begin(replica, self._clock())
+    def __init__(
+        self,
+        choices: Choices,
+        network: Network,
+        time: VirtualTime,
+        members: ReplicaMembers,
+        learning: ReplicaLearning | None,
+    ) -> None:
+        self._choices, self._network, self._time = choices, network, time
+        self._members, self._learning = members, learning
+        self._round: tuple[int, ...] | None = None  # the replicas of the one under way
 
-    def _begin_round(self, now: float) -> None:
-        self._in_round = True
-        self._members = tuple(sorted(self._workers))
-        for replica in self._members:
-            self._in_flight.add(replica)
-            if self.learning is not None:
-                self.learning.send(replica)
-        self._set_down(now + self.network.reduce(len(self._members)), self._round_end, 0, 0)
+    def begin_background(self, replica: int) -> None:
+        """This replica is new; it is in the next round."""
+        if self._round is None:
+            self._begin()
 
-    def _round_end(self, _: int, __: int) -> None:
-        self._in_round = False
-        self._in_flight.clear()
-        there = () if self.over else tuple(r for r in self._members if r in self._workers)
+    def _begin(self) -> None:
+        self._round = tuple(sorted(self._members.workers))
+        for replica in self._round:
+            self._members.in_flight.add(replica)
+            if self._learning is not None:
+                self._learning.send(replica)
+        end = self._time.now + self._network.reduce(len(self._round))
+        self._time.set(end, self._end, 0, 0)
+
+    def _end(self, _: int, __: int) -> None:
+        assert self._round is not None
+        size, there = len(self._round), tuple(r for r in self._round if r in self._members)
+        self._round = None
+        self._members.in_flight.clear()
         for replica in there:
-            self._count(replica, by_all_reduce(self.network.dense_bytes, len(self._members)))
-        if there and self.learning is not None:
-            self.learning.receive(there)
-        if self._workers and not self.over:
-            self._set_down(self._clock() + self._pause, self._round_again, 0, 0)
+            self._members.count_exchange(replica, by_all_reduce(self._network.dense_bytes, size))
+        if there and self._learning is not None:
+            self._learning.receive(there)
+        if self._goes_on:
+            trigger = self._choices.trigger
+            assert isinstance(trigger, Background)
+            takes = self._network.reduce(max(1, len(self._members)))
+            self._time.set(self._time.now + pause_after(trigger, takes), self._begin_again, 0, 0)
 
-    def _round_again(self, _: int, __: int) -> None:
-        if self._workers and not self.over and not self._in_round:
-            self._begin_round(self._clock())
+    def _begin_again(self, _: int, __: int) -> None:
+        if self._goes_on and self._round is None:
+            self._begin()
 
     @property
-    def _pause(self) -> float:
-        """What takes no time at all would go on for ever at one instant."""
-        trigger, network = self.choices.trigger, self.network
-        assert isinstance(trigger, Background)
-        in_a_round = network.reduce(max(1, len(self._workers)))
-        with_servers = network.dense + network.latency + network.dense_bytes / network.sync_bandwidth
-        takes = with_servers if self.choices.exchange == "centre" else in_a_round
-        return max(trigger.pause, 0.0 if takes else AN_INSTANT)
+    def _goes_on(self) -> bool:
+        return bool(self._members) and not self._members.over
 
-    # ---- together, in the training loop ----
+
+class Exchanges:
+    """The exchanges of one replica strategy, from a switch to it to the next switch."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        network: Network,
+        time: VirtualTime,
+        counts: dict[int, Counts],
+        learning: ReplicaLearning | None,
+    ) -> None:
+        self._choices, self._network, self._time, self._learning = choices, network, time, learning
+        self._members = ReplicaMembers(choices, counts)
+        self._centre = CentreExchanges(choices, network, time, self._members, learning)
+        self._mean = MeanExchanges(choices, network, time, self._members, learning)
+        self._background = isinstance(choices.trigger, Background)
+        self._exchanged_at: dict[int, float] = {}
+
+    def end(self) -> None:
+        """Another strategy takes over; exchanges in progress are dropped."""
+        self._members.over = True
+
+    # ---- workers ----
+
+    def join(self, worker: int) -> None:
+        first, replica = self._members.join(worker), self._choices.replica_of(worker)
+        self._exchanged_at.setdefault(replica, self._time.now)
+        if self._learning is not None:
+            self._learning.join(worker)
+        if first and self._background:
+            exchanges = self._centre if self._choices.exchange == "centre" else self._mean
+            exchanges.begin_background(replica)
+
+    def leave(self, worker: int) -> None:
+        self._members.leave(worker)
+        if self._learning is not None:
+            self._learning.leave(worker)
+
+    def idle(self, worker: int) -> None:
+        """There is no work left for this worker."""
+        self._members.idle(worker)
+        if self._learning is not None:
+            self._learning.idle(worker)
+
+    def begins(self, worker: int) -> None:
+        self._members.begins(worker)
+
+    def stepped(self, worker: int) -> float:
+        """A batch of this worker has been processed. Returns when it may ask for the next."""
+        replica, now = self._choices.replica_of(worker), self._time.now
+        if replica not in self._members.steps:
+            return now  # it was lost before its step came
+        self._members.step(replica)
+        if self._choices.exchange != "centre" or self._background or not self._is_due(replica):
+            return now
+        self._exchanged_at[replica] = now
+        return self._centre.begin(replica)
+
+    def _is_due(self, replica: int) -> bool:
+        trigger = self._choices.trigger
+        if isinstance(trigger, EverySteps):
+            return self._members.steps[replica] % (trigger.steps * self._choices.workers_per_replica) == 0
+        assert isinstance(trigger, EverySeconds)
+        return self._time.now - self._exchanged_at[replica] >= trigger.seconds
+
+    # ---- all together, in the training loop ----
 
     def meeting(self) -> float:
         """Seconds that a merge of all takes."""
-        return self.network.reduce(max(1, len(self._workers)), BUFFERS[self.choices.snapshot])
+        return self._network.reduce(max(1, len(self._members)), BUFFERS[self._choices.snapshot])
 
     def met(self) -> None:
-        moved = BUFFERS[self.choices.snapshot] * by_all_reduce(
-            self.network.dense_bytes, max(1, len(self._workers))
+        moved = BUFFERS[self._choices.snapshot] * by_all_reduce(
+            self._network.dense_bytes, max(1, len(self._members))
         )
-        for replica in self._workers:
-            self._count(replica, moved)
-        if self.learning is not None:
-            self.learning.meet()
-
-    def _count(self, replica: int, moved: float) -> None:
-        given, self._given[replica] = self._given.get(replica, 0), self._steps[replica]
-        finished = self._workers[replica] <= self._idle and given == self._steps[replica]
-        self.counts[replica].exchanged(moved, counts=not finished)
+        for replica in self._members.workers:
+            self._members.count_exchange(replica, moved)
+        if self._learning is not None:
+            self._learning.meet()

@@ -1,9 +1,8 @@
-"""Real gradients in virtual time: what a cluster that does not exist would have learned, on one machine.
+"""Real gradients in virtual time: what a simulated cluster would have learned, on one machine.
 
-The simulator says when each worker pulls, when its gradient arrives and what becomes of it; here the gradient is
-computed, at the moment of the pull and on the parameters of that moment, kept until its step, and applied. So
-staleness has its true effect and no second is waited for. Every example is measured once, as it was predicted before
-it trained.
+The simulator decides when each worker pulls, when its gradient arrives and whether it is applied. Here the gradient is
+computed at the time of the pull, on the parameters of that time, kept until its step, and applied. So staleness has its
+true effect without any waiting. Every example is measured once, before it is trained on.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import IndexedBatch
-from gearshift.engine.simulation.exchanges import ReplicaLearning
-from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
+from gearshift.engine.simulation.replica_members import ReplicaLearning
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
@@ -38,7 +38,7 @@ DAY = 86_400
 
 @dataclass
 class VirtualRun:
-    """What came of it."""
+    """The result of a run in virtual time."""
 
     measures: Measures = field(default_factory=Measures)  # of every example before it trained
     days: Slices = field(default_factory=Slices)  # the same, by UTC day
@@ -100,7 +100,7 @@ class _Learning:
         self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
         self._replica = learner.replica(learner.worker.threads)
         self._batches = prefetched(self._find(batches), depth=4)
-        self._found: dict[int, IndexedBatch] = {}  # by first example, until its lease ends
+        self._indexed: dict[int, IndexedBatch] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
@@ -112,10 +112,10 @@ class _Learning:
 
     def begin(self, begin: Begin) -> None:
         first = begin.lease.first
-        while first not in self._found:
-            found = next(self._batches)
-            self._found[found.batch.first] = found
-        push = self._replica.compute(self._found[first], stream_of(0, first), self._flat(begin.worker))
+        while first not in self._indexed:
+            indexed = next(self._batches)
+            self._indexed[indexed.batch.first] = indexed
+        push = self._replica.compute(self._indexed[first], stream_of(0, first), self._flat(begin.worker))
         self._pushes[begin.lease.number] = first, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
@@ -158,12 +158,13 @@ class _Learning:
                 pass
 
     def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
-        pushes = [(self._pushes[part.lease][1], part.weight) for part in parts]
+        computed = [(self._pushes[part.lease][1], part.weight) for part in parts]
+        pushes: list[tuple[LocalPush, float]] = [*computed]
         lr_scale = self.lr_scale(self.run.measures.examples)
         if self._replicas is not None and self._replicas.members:
             worker = self._worker_of[parts[0].lease]
             pushes = [
-                (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in pushes
+                (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in computed
             ]
         self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
         for part in parts:
@@ -172,7 +173,7 @@ class _Learning:
     def _end(self, lease: int) -> None:
         first, push = self._pushes.pop(lease)
         del self._worker_of[lease]
-        batch = self._found.pop(first).batch
+        batch = self._indexed.pop(first).batch
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         self.run.measures.update(labels, probabilities, batch.weights_B)
         if batch.times_B is not None:

@@ -1,4 +1,4 @@
-"""Where a process may listen: a folder that is its user's alone, or a port on an address that was named."""
+"""Where a process may listen: in a folder that only its user can enter, or on a port of a named address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 107  # of a socket's path, in Linux
 
 
 def ipc_address(folder: Path, me: To, boot: int) -> str:
-    """In this folder, which is made if need be; other users cannot enter it."""
+    """An address in this folder, which is created if needed; other users cannot enter it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return f"ipc://{folder}/{me.role}-{me.number}-{boot}"
 
@@ -32,8 +32,8 @@ def check_bind(address: str, *, keys: bool, open_to_host: bool = False) -> None:
 def _check_folder(path: Path) -> None:
     if len(os.fsencode(path)) > LONGEST:
         raise UserError(f"{path}: a socket's path has at most {LONGEST} bytes; choose a shorter folder")
-    found = path.parent.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+    status = path.parent.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
         raise UserError(f"{path.parent} can be entered by others; use a folder of your own with `chmod 700`")
 
 

@@ -1,24 +1,64 @@
-"""Every message of `roles.messages` as frames, and back; a message that its sender may not send is refused.
+"""Every message of the protocol as frames, and back; a message that its sender may not send is refused.
 
-A gradient travels to a shard without its probabilities, which the coordinator gets in the report. Whoever decodes
-knows who it is and, by key or by connection, who speaks: a message for another role, or in another's name, is none.
+Kinds follow from the unions `ToCoordinator`, `ToWorker` and `ToShard`: whom a message is for, and its number. Who sends
+it follows from its fields: a `worker`, a `shard`, or neither (the coordinator). Whoever decodes knows who it is and, by
+key or by connection, who speaks: a message for another role, or in another's name, is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
 
-from gearshift.engine.protocol import messages as m
-from gearshift.engine.protocol.messages import COORDINATOR, Message, To
-from gearshift.engine.protocol.replica_messages import Met, Offer, Target
-from gearshift.engine.wire.frames import HALF, Buffer, FrameReader, FrameWriter
+import msgspec
+
+from gearshift.engine.protocol.messages import (
+    COORDINATOR,
+    Assignment,
+    Message,
+    To,
+    ToCoordinator,
+    ToShard,
+    ToWorker,
+)
+from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC, Buffer, FrameReader, FrameWriter
 from gearshift.engine.wire.limits import Limits, WireError
-from gearshift.engine.wire.message_types import KINDS
-from gearshift.engine.wire.replica_message_types import REPLICA_KINDS
+from gearshift.engine.wire.message_layout import MessageLayout
 
 KNOCK = 0  # the kind of what has no content: one that connected is there, and can be spoken to
-BY_NUMBER = {kind.number: kind for kind in (*KINDS, *REPLICA_KINDS)}
-BY_TYPE = {kind.type: kind for kind in BY_NUMBER.values()}
+FIRST = {"coordinator": 1, "worker": 16, "shard": 32}  # kind, by who reads
+ENCODER = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True)
+class MessageKind:
+    number: int
+    to: str  # role
+    layout: MessageLayout
+    decoder: msgspec.msgpack.Decoder[Any]
+
+
+def _kinds() -> list[MessageKind]:
+    kinds = []
+    for to, union in (("coordinator", ToCoordinator), ("worker", ToWorker), ("shard", ToShard)):
+        for number, cls in enumerate(get_args(union), FIRST[to]):
+            layout = MessageLayout(cls)
+            kinds.append(MessageKind(number, to, layout, msgspec.msgpack.Decoder(layout.head)))
+    return kinds
+
+
+KINDS = _kinds()
+BY_NUMBER = {kind.number: kind for kind in KINDS}
+BY_TYPE = {kind.layout.cls: kind for kind in KINDS}
+assert len(BY_NUMBER) == len(KINDS), "two kinds of message have one number"
+
+
+@cache
+def most_frames(limits: Limits) -> int:
+    """That any message has."""
+    return max(1 + kind.layout.frames(limits) for kind in KINDS)
 
 
 class Codec:
@@ -26,46 +66,104 @@ class Codec:
 
     def __init__(self, me: To, limits: Limits) -> None:
         self.me, self.limits = me, limits
+        self.most_frames = most_frames(limits)
 
     def encode(self, message: Message, *, half: bool = False) -> list[Buffer]:
         """Without copies: the arrays must not change afterwards. Raises if the limits are too narrow for it."""
         kind = BY_TYPE[type(message)]
-        incarnation = getattr(message, "incarnation", 0)
-        writer = FrameWriter(kind.number, incarnation, self.limits, HALF if half else 0)
-        kind.write(writer, message)
-        return writer.frames()
+        prefix = HEAD.pack(MAGIC, FORMAT, kind.number, HALF if half else 0)
+        if kind.layout.is_plain and (head := self._plain_head(kind, message)):
+            return [prefix + head]
+        writer = FrameWriter(self.limits, half=half, shard=getattr(message, "shard", None))
+        head = ENCODER.encode(kind.layout.write(message, writer))
+        return [prefix + head, *writer.arrays]
+
+    def _plain_head(self, kind: MessageKind, message: Message) -> bytes:
+        """By msgspec alone; empty if it cannot do it, or if there may be a text that must be cut."""
+        try:
+            head = ENCODER.encode(msgspec.convert(message, kind.layout.head, from_attributes=True))
+        except (msgspec.ValidationError, UnicodeEncodeError):
+            return b""
+        return head if len(head) <= self.limits.text else b""
 
     def knock(self, *, half: bool = False) -> list[Buffer]:
-        return FrameWriter(KNOCK, 0, self.limits, HALF if half else 0).frames()
+        return [HEAD.pack(MAGIC, FORMAT, KNOCK, HALF if half else 0)]
 
     def decode(self, frames: Sequence[Buffer], speaker: To) -> tuple[Message | None, bool]:
         """The message (None: a knock), and whether its sender wants `half`. Its arrays lie in the frames."""
-        reader = FrameReader(frames, self.limits)
-        if reader.kind == KNOCK:
-            if reader.flags & ~HALF or reader.incarnation:
-                raise WireError("a flag that the message does not have")
-            reader.end()
-            return None, reader.half
-        kind = BY_NUMBER.get(reader.kind)
+        number, half, head = self._opened(frames)
+        if number == KNOCK:
+            if head or len(frames) > 1:
+                raise WireError("more than the message has")
+            return None, half
+        kind = BY_NUMBER.get(number)
         if kind is None:
-            raise WireError("a kind of message that there is not")
+            raise WireError("an unknown kind of message")
         if kind.to != self.me.role:
             raise WireError("a message for another role")
-        if reader.flags & ~(HALF | kind.flags):
-            raise WireError("a flag that the message does not have")
-        message = kind.read(reader, self.me)
-        reader.end()
+        message = self._message(kind, head, frames[1:], half)
         if said_by(message) != speaker:
             raise WireError("a message in the name of another")
-        return message, reader.half
+        return message, half
+
+    def _opened(self, frames: Sequence[Buffer]) -> tuple[int, bool, bytes]:
+        """The kind, whether `half` is wanted, and the rest of the head. Sizes are checked before anything is copied."""
+        if not 0 < len(frames) <= self.most_frames:
+            raise WireError("too many frames" if frames else "no frames")
+        head = memoryview(frames[0])
+        if not HEAD.size <= len(head) <= self.limits.head_bytes:
+            raise WireError("a head of another size")
+        magic, form, number, flags = HEAD.unpack_from(head)
+        if magic != MAGIC or form != FORMAT:
+            raise WireError("not of this protocol" if magic != MAGIC else "another version of the protocol")
+        if flags & ~HALF:
+            raise WireError("a flag that the message does not have")
+        return number, bool(flags), bytes(head[HEAD.size :])
+
+    def _message(self, kind: MessageKind, head: bytes, arrays: Sequence[Buffer], half: bool) -> Message:
+        fields = _parsed(kind, head)
+        try:
+            if kind.layout.is_plain and len(head) <= self.limits.text and not arrays:
+                message: Message = msgspec.convert(fields, kind.layout.cls, from_attributes=True)
+            else:
+                message = self._with_arrays(kind, fields, arrays, half)
+        except WireError:
+            raise
+        except ValueError as error:  # of a message whose fields do not go together
+            raise WireError(str(error)) from None
+        if isinstance(message, Assignment) and message.begin.worker != self.me.number:
+            raise WireError("a message for another worker")
+        return message
+
+    def _with_arrays(self, kind: MessageKind, fields: Any, arrays: Sequence[Buffer], half: bool) -> Message:
+        shard = getattr(fields, "shard", self.me.number)
+        if hasattr(fields, "shard") and shard >= self.limits.shards:
+            raise WireError("an unknown shard")
+        reader = FrameReader(arrays, self.limits, half=half, shard=shard)
+        message: Message = kind.layout.read(fields, reader)
+        reader.end()
+        return message
+
+
+def _parsed(kind: MessageKind, head: bytes) -> Any:
+    """MessagePack has several forms of one number; only ours is accepted, so that a message has one form."""
+    try:
+        fields = kind.decoder.decode(head)
+    except msgspec.ValidationError:
+        raise WireError("a field out of range") from None
+    except UnicodeDecodeError:
+        raise WireError("a text that is none") from None
+    except msgspec.DecodeError:
+        raise WireError("a head that cannot be read") from None
+    if ENCODER.encode(fields) != head:
+        raise WireError("a head in another form")
+    return fields
 
 
 def said_by(message: Message) -> To:
     """Whose message it is, by what it says."""
-    match message:
-        case m.Hello() | m.Report() | m.Alive() | m.Pull() | m.Give() | Met() | Offer():
-            return To("worker", message.worker)
-        case m.ShardHello() | m.Loaded() | m.Done() | m.Saved() | m.Seen() | m.Rows() | m.Taken() | Target():
-            return To("shard", message.shard)
-        case _:
-            return COORDINATOR
+    if hasattr(message, "worker"):
+        return To("worker", message.worker)
+    if hasattr(message, "shard"):
+        return To("shard", message.shard)
+    return COORDINATOR

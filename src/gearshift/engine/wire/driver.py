@@ -1,10 +1,10 @@
-"""The loop that runs a role over an endpoint: poll, decode, `handle`, send what the role left, `tick` every so often.
+"""The loop that runs a role over an endpoint: poll, decode, `handle`, send the role's messages, and `tick` regularly.
 
-One thread does all of that; nobody else touches role or endpoint (`post` brings it work from other threads). A worker
-computes in a thread of its own: torch and the core release the interpreter, so a batch of any length holds up neither
-`Alive` nor what is said again, and an order to start anew arrives in the middle of it. Handing a batch over costs
-some tens of microseconds. A computation that hangs must not look alive for ever: after `hang_after` the worker falls
-silent, and the coordinator gives its leases to others.
+One thread does all of this; no other thread touches role or endpoint (`post` hands it work from other threads). A
+worker computes in a separate thread: torch and the core release the GIL, so a long batch delays neither heartbeats nor
+resends, and a request to rejoin arrives during the computation. Handing over a batch costs some tens of microseconds. A
+computation that hangs must not look alive forever: after `hang_after` the worker stops its heartbeats, and the
+coordinator reissues its leases.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import ShardPush
 from gearshift.training.ended import BatchMeasures
 
-LAST_BATCH = 10.0  # seconds that a computation may take to end when the worker does
+LAST_BATCH = 10.0  # seconds that a computation has to finish when the worker ends
 KEPT = 1000  # messages
-FAREWELL = 10.0  # seconds at most in which workers hear that it is over
+FAREWELL = 10.0  # maximum seconds that workers have to learn that the run is over
 
 
 @dataclass(frozen=True)
 class Computed:
-    parts: Sequence[Push]  # by shard, in memory that stays as it is
+    parts: Sequence[ShardPush]  # by shard, in memory that stays as it is
     content: BatchMeasures | None = None
-    ring: int = 0  # whose sum has its dense part
-    waited: float = 0.0  # seconds, for others in that ring: they say nothing of this worker
+    waited: float = 0.0  # seconds, for others in its all-reduce group: they say nothing of this worker
 
 
 @dataclass(frozen=True)
 class ComputeFailed:
-    """There is no gradient that could be used."""
+    """There is no usable gradient."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class AllReduceFailed:
-    """The ring of this work broke."""
+    """The all-reduce group of this lease has no sum."""
 
     reason: str
 
@@ -73,10 +72,10 @@ class RoleRunner(Protocol):
     def busy(self) -> bool:
         """Whether it works while the loop waits."""
 
-    def alarm(self) -> float:
-        """When `ring` shall be called, by `time.monotonic`; inf: not at all."""
+    def wake_at(self) -> float:
+        """The `time.monotonic` time at which to call `wake`; inf: never."""
 
-    def ring(self) -> None: ...
+    def wake(self) -> None: ...
 
     def figures(self) -> dict[str, float]:
         """From any thread."""
@@ -89,25 +88,25 @@ class Driver:
         *,
         tick: float = 1.0,
         look: Callable[[], Iterable[Contact]] = lambda: (),
-        tell: Callable[[str], None] = print,
+        notify: Callable[[str], None] = print,
         alone_after: float = 300.0,
         hang_after: float = 300.0,
     ) -> None:
-        """`look` is asked every `tick` who is there; without the coordinator for `alone_after` seconds it gives up."""
-        self.endpoint, self.interval, self.look, self.tell = endpoint, tick, look, tell
+        """`look` returns the known contacts. Fails after `alone_after` seconds without the coordinator."""
+        self.endpoint, self.interval, self.look, self.notify = endpoint, tick, look, notify
         self.alone_after, self.hang_after = alone_after, hang_after
         self._posted = queue.SimpleQueue[Callable[[], None]]()
         self._kept: deque[Message] = deque(
             maxlen=KEPT
-        )  # heard in the middle of a turn; what is lost is said again
+        )  # received in the middle of a turn; messages that do not fit are dropped and resent
         self._due = 0.0
-        self._cpu = 0.0  # that the loop has taken
+        self._cpu = 0.0  # CPU seconds of the loop
         self._stopped = False
         self._runner: RoleRunner | None = None
-        self._waited = 0.0  # seconds for others
+        self._waited = 0.0  # seconds of waiting for others
 
     def post(self, do: Callable[[], None]) -> None:
-        """From any thread: to be done between two messages."""
+        """Runs `do` in the loop, between two messages. May be called from any thread."""
         self._posted.put(do)
         self.endpoint.wake()
 
@@ -116,7 +115,7 @@ class Driver:
         self.post(self._stop)
 
     def run(self, role: Role, compute: Compute | None = None) -> None:
-        """Until its work is over (a shard's never is) or it is stopped. A role or a computation that fails ends it."""
+        """Runs until the work is over (a shard's never is) or it is stopped; raises errors of role and computation."""
         match role:
             case WorkerRole():
                 assert compute is not None, "a worker computes"
@@ -147,11 +146,11 @@ class Driver:
             self._look_around()
             runner.tick()
             self.send(runner.role)
-        for message in self._receive(runner, min(self._due, runner.alarm()) - time.monotonic()):
+        for message in self._receive(runner, min(self._due, runner.wake_at()) - time.monotonic()):
             runner.handle(message)
             self.send(runner.role)
-        if time.monotonic() >= runner.alarm():
-            runner.ring()
+        if time.monotonic() >= runner.wake_at():
+            runner.wake()
             self.send(runner.role)
         while not self._posted.empty():
             self._posted.get()()
@@ -159,22 +158,22 @@ class Driver:
 
     def _receive(self, runner: RoleRunner | None, seconds: float) -> list[Message]:
         busy, began = runner is not None and runner.busy(), time.monotonic()
-        found = self.endpoint.receive(seconds)
+        messages = self.endpoint.receive(seconds)
         self._waited += 0.0 if busy else time.monotonic() - began
-        return found
+        return messages
 
     def figures(self) -> dict[str, float]:
-        """What this process did since its start. From any thread."""
-        own = self._runner.figures() if self._runner is not None else {}
+        """Figures of this process since its start. May be called from any thread."""
+        figures = self._runner.figures() if self._runner is not None else {}
         return {
-            **self.endpoint.figures(),
+            **self.endpoint.counts.figures(),
             "waited_seconds": self._waited,
             "loop_cpu_seconds": self._cpu,
-            **own,
+            **figures,
         }
 
     def listen(self, take: Callable[[Message], bool], enough: Callable[[], bool]) -> None:
-        """In the middle of a turn: for one tick, or until it is enough. What is not taken waits for its own turn."""
+        """Receives in the middle of a turn, for one tick or until `enough`. Messages not taken wait for their turn."""
         until = time.monotonic() + self.interval
         while not enough() and (left := until - time.monotonic()) > 0:
             for message in self._receive(self._runner, left):
@@ -190,27 +189,27 @@ class Driver:
 
     def _look_around(self) -> None:
         self.endpoint.learn(self.look())
-        self.endpoint.mend()
-        for sentence in self.endpoint.news():
-            self.tell(sentence)
-        if self.endpoint.cut_off(COORDINATOR) > self.alone_after:
+        self.endpoint.connections.mend()
+        for sentence in self.endpoint.counts.news():
+            self.notify(sentence)
+        if self.endpoint.connections.cut_off(COORDINATOR) > self.alone_after:
             raise ConnectionError(f"there was no connection to the coordinator for {self.alone_after:g} s")
 
     def _stop(self) -> None:
         self._stopped = True
 
 
-class WithoutAlarm:
+class NeverWoken:
     """A role that acts only on a message or at a tick."""
 
-    def alarm(self) -> float:
+    def wake_at(self) -> float:
         return inf
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         pass
 
 
-class ShardRunner(WithoutAlarm):
+class ShardRunner(NeverWoken):
     def __init__(self, role: ShardRole) -> None:
         self.role = role
 
@@ -230,8 +229,8 @@ class ShardRunner(WithoutAlarm):
         return self.role.figures()
 
 
-class CoordinatorRunner(WithoutAlarm):
-    """When the work is done it stays until nobody asks any more, so that every worker hears it."""
+class CoordinatorRunner(NeverWoken):
+    """When the work is done it stays until no worker asks any more, so that every worker learns it."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
         self.role, self._quiet = role, 2.5 * interval
@@ -246,7 +245,7 @@ class CoordinatorRunner(WithoutAlarm):
         self.role.tick(self._now())
 
     def _now(self) -> float:
-        """Time in which we slept (a frozen process, a long evaluation) does not count: we heard nobody then."""
+        """Time without this process running (frozen, or in a long evaluation) does not count: it received nothing."""
         now = time.monotonic()
         if (slept := now - self._awake) > self.role.patience / 2:
             self._began += slept
@@ -278,8 +277,8 @@ class WorkerRunner:
     ) -> None:
         self.role, self._compute, self._post, self._hang_after = role, compute, post, hang_after
         self._job: Job | None = None
-        self._since = 0.0  # it computes
-        self._batches, self._seconds = 0, 0.0  # computed, and in what time
+        self._since = 0.0  # the start of the current computation
+        self._batches, self._seconds = 0, 0.0  # batches computed, and the time it took
         self._jobs = queue.SimpleQueue[Job | None]()
         self._thread = threading.Thread(target=self._loop, name="gearshift-compute", daemon=True)
         self._thread.start()
@@ -295,11 +294,11 @@ class WorkerRunner:
         if self.role.job is None or time.monotonic() - self._since < self._hang_after:
             self.role.tick()
 
-    def alarm(self) -> float:
+    def wake_at(self) -> float:
         due = self.role.replicas.due
         return inf if due is None else due
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self.role.wake()
 
     def over(self) -> bool:
@@ -309,13 +308,13 @@ class WorkerRunner:
         return self.role.job is not None
 
     def figures(self) -> dict[str, float]:
-        found, counts = (
+        figures, counts = (
             {"batches": self._batches, "computing_seconds": self._seconds},
-            self.role.replicas.counts,
+            self.role.replicas.held.counts,
         )
         if counts.batches:
-            found |= {"exchanges": counts.exchanges, "exchanged_bytes": counts.bytes}
-        return found
+            figures |= {"exchanges": counts.exchanges, "exchanged_bytes": counts.bytes}
+        return figures
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -324,7 +323,7 @@ class WorkerRunner:
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
             if job is not self.role.job:
-                continue  # the worker had to start anew before this one's turn came
+                continue  # the worker had to rejoin before this job's turn came
             began = time.perf_counter()
             try:
                 result: ComputeResult | BaseException = self._compute(job)
@@ -336,8 +335,8 @@ class WorkerRunner:
         seconds -= result.waited if isinstance(result, Computed) else 0.0
         self._batches, self._seconds = self._batches + 1, self._seconds + seconds
         match result:
-            case Computed(parts, content, ring):
-                self.role.computed(job, parts, content, seconds, ring)
+            case Computed(parts, content):
+                self.role.computed(job, parts, content, seconds)
             case ComputeFailed(reason):
                 self.role.failed(job, reason)
             case AllReduceFailed(reason):

@@ -1,8 +1,7 @@
-"""The frames of one message: a head of numbers and text, little endian, then arrays as they lie in memory.
+"""The frames of one message: a head, then arrays as they lie in memory, little endian.
 
-`FrameReader` takes what `FrameWriter` puts, in the same order. It copies only arrays that are not aligned in memory,
-checks every number against the limits before it uses it, and requires that nothing is left over. So two different
-sequences of frames are never the same message.
+`FrameReader` takes the arrays that `FrameWriter` puts, in the same order. It copies only arrays that are not aligned in
+memory, compares the size of each with the limits before it uses it, and requires that nothing is left over.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,12 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from gearshift.data.batch import Floats
-from gearshift.engine.wire.limits import HEAD_BYTES, Limits, WireError
+from gearshift.engine.wire.limits import Limits, WireError
 
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
 
-MAGIC, FORMAT = b"GSFT", 1
-HEAD = struct.Struct("<4sBBHq")  # magic, format, kind, flags, incarnation
-MOST = 2**62  # of any number
+MAGIC, FORMAT = b"GSFT", 2
+HEAD = struct.Struct("<4sBBH")  # magic, format, kind, flags; the fields of the message follow
 HALF = 1  # flag: rows and gradients are bfloat16, and answers should be
 
 Array = NDArray[Any]
@@ -32,40 +29,24 @@ Buffer = Any  # bytes, or what has bytes in one piece: a bytearray, a memoryview
 
 
 class FrameWriter:
-    def __init__(self, kind: int, incarnation: int, limits: Limits, flags: int) -> None:
-        self.limits, self.half, self._flags = limits, bool(flags & HALF), flags
-        self._kind, self._incarnation = kind, incarnation
-        self._body: list[bytes] = []
-        self._arrays: list[Array] = []
+    """Collects the arrays of a message; `shard` is whose dense values they hold, None if any shard's."""
 
-    def frames(self) -> list[Buffer]:
-        head = HEAD.pack(MAGIC, FORMAT, self._kind, self._flags, self._incarnation)
-        return [b"".join([head, *self._body]), *self._arrays]
-
-    def flag(self, flag: int) -> None:
-        self._flags |= flag
-
-    def numbers(self, *values: int) -> None:
-        self._body.append(struct.pack(f"<{len(values)}q", *values))
-
-    def reals(self, *values: float) -> None:
-        self._body.append(struct.pack(f"<{len(values)}d", *values))
-
-    def text(self, text: str) -> None:
-        """The last of the head. What is too long is cut: it is a reason in words."""
-        cut = text.encode("utf-8", "replace")[: self.limits.text]
-        self._body.append(cut.decode("utf-8", "ignore").encode())
+    def __init__(self, limits: Limits, *, half: bool, shard: int | None) -> None:
+        self.limits, self.shard, self._half = limits, shard, half
+        self.dimensions: dict[str, int] = {}  # by letter, of arrays whose names have them
+        self.text_left = limits.text  # bytes
+        self.arrays: list[Array] = []
 
     def array(self, values: Array, dtype: DTypeLike, *, most: int, row: tuple[int, ...] = ()) -> None:
         if values.dtype != dtype or values.shape[1:] != row or len(values) > most:
             raise WireError(
                 f"an array {values.dtype}{list(values.shape)} is not within the limits of the wire"
             )
-        self._arrays.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        self.arrays.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
 
     def floats(self, values: Floats, *, most: int, row: tuple[int, ...] = ()) -> None:
         """Rows or gradients."""
-        if self.half:
+        if self._half:
             values_16 = torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16)
             self.array(values_16.view(torch.int16).numpy(), np.int16, most=most, row=row)
         else:
@@ -73,53 +54,18 @@ class FrameWriter:
 
 
 class FrameReader:
-    def __init__(self, frames: Sequence[Buffer], limits: Limits) -> None:
-        self.limits = limits
-        if not 0 < len(frames) <= limits.frames:
-            raise WireError("too many frames" if frames else "no frames")
-        self._head = memoryview(frames[0])
-        if not HEAD.size <= len(self._head) <= limits.text + HEAD_BYTES:
-            raise WireError("a head of another size")
-        magic, form, self.kind, self.flags, self.incarnation = HEAD.unpack_from(self._head)
-        if magic != MAGIC or form != FORMAT:
-            raise WireError("not of this protocol" if magic != MAGIC else "another version of the protocol")
-        if not 0 <= self.incarnation < MOST:
-            raise WireError("a number out of range")
-        self.half = bool(self.flags & HALF)
-        self._at = HEAD.size
-        self._arrays = frames[1:]
+    """Gives out the arrays of a message; `shard` is whose dense values they hold."""
+
+    def __init__(self, arrays: Sequence[Buffer], limits: Limits, *, half: bool, shard: int) -> None:
+        self.limits, self.shard, self._half = limits, shard, half
+        self.dimensions: dict[str, int] = {}
+        self.text_left = limits.text
+        self._arrays = arrays
         self._next = 0
 
     def end(self) -> None:
-        if self._at != len(self._head) or self._next != len(self._arrays):
+        if self._next != len(self._arrays):
             raise WireError("more than the message has")
-
-    def numbers(self, count: int) -> tuple[int, ...]:
-        values: tuple[int, ...] = self._unpack(f"<{count}q", 8 * count)
-        if not all(0 <= value < MOST for value in values):
-            raise WireError("a number out of range")
-        return values
-
-    def reals(self, count: int) -> tuple[float, ...]:
-        values: tuple[float, ...] = self._unpack(f"<{count}d", 8 * count)
-        if not all(map(isfinite, values)):
-            raise WireError("a number that is not finite")
-        return values
-
-    def _unpack(self, form: str, size: int) -> tuple[Any, ...]:
-        if self._at + size > len(self._head):
-            raise WireError("less than the message has")
-        at, self._at = self._at, self._at + size
-        return struct.unpack_from(form, self._head, at)
-
-    def text(self) -> str:
-        raw, self._at = bytes(self._head[self._at :]), len(self._head)
-        if len(raw) > self.limits.text:
-            raise WireError("a text that is too long")
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise WireError("a text that is none") from None
 
     def array(
         self, dtype: DTypeLike, *, most: int, row: tuple[int, ...] = (), exact: int | None = None
@@ -140,7 +86,7 @@ class FrameReader:
 
     def floats(self, *, most: int, row: tuple[int, ...] = (), exact: int | None = None) -> Floats:
         """Rows or gradients."""
-        if not self.half:
+        if not self._half:
             return self.array(np.float32, most=most, row=row, exact=exact)
         values_16 = torch.from_numpy(self.array(np.int16, most=most, row=row, exact=exact))
         values: Floats = values_16.view(torch.bfloat16).float().numpy()

@@ -1,7 +1,7 @@
-"""Who is who: CURVE key pairs, the register of public keys, and the check that admits nobody else.
+"""Authentication: CURVE key pairs, the register of public keys, and the check that admits no other keys.
 
-Each process makes its own pair; the secret half never leaves it. Whoever starts the processes hands round their
-`Contact`s, which hold nothing secret. A process that starts anew has a new key, and the old one counts no more.
+Each process makes its own pair; the secret key never leaves it. The code that starts the processes distributes their
+`Contact`s, which contain nothing secret. A restarted process has a new key, and the old one is no longer valid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zmq.utils import z85
 
 from gearshift.engine.protocol.messages import To
 
-GATE = "inproc://zeromq.zap.01"  # where libzmq asks, ZeroMQ RFC 27
+GATE = "inproc://zeromq.zap.01"  # where libzmq sends authentication requests (ZeroMQ RFC 27)
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Contact:
     """Where a process listens ("" if it does not) and its public key ("" inside a host)."""
 
     who: To
-    boot: int  # of two with one name, the later counts
+    boot: int  # of two contacts of one process, the higher boot is valid
     address: str = ""
     key: str = ""
 
 
 class ContactRegister:
-    """The newest contact of each, and whose a key is."""
+    """The newest contact of each process, and the owner of each key."""
 
     def __init__(self) -> None:
         self._newest: dict[To, Contact] = {}
         self._by_key: dict[str, To] = {}
 
     def learn(self, contact: Contact) -> bool:
-        """Whether it is news."""
+        """Takes a contact. Whether it is new."""
         known = self._newest.get(contact.who)
         if known is not None and known.boot >= contact.boot:
             return False
@@ -63,7 +63,7 @@ class ContactRegister:
 
 
 class PeerAuthenticator:
-    """Answers libzmq, which asks about every key that knocks. A key it admits becomes the `User-Id` of its messages."""
+    """Answers libzmq's authentication requests. An admitted key becomes the `User-Id` of its messages."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], register: ContactRegister) -> None:
         self.socket = context.socket(zmq.REP)

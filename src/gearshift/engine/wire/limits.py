@@ -1,7 +1,7 @@
-"""How large a message may be, and the one error for whatever is not a message.
+"""The size limits of messages, and the error for invalid messages.
 
-Limits follow from the run's config and are the same in every process. Nothing that a message says of its own size is
-believed: what counts are the bytes that came, and they are compared with these.
+Limits follow from the run's config and are the same in every process. Sizes stated in a message are not trusted: the
+bytes that arrived are compared with these limits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class WireError(ValueError):
 
 
 class Broken(WireError):
-    """What a process that died, or was quicker than we are, has left of its message; it is resent."""
+    """A message that is incomplete because its sender died or overwrote it; it is resent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """Of the state that an optimizer keeps: float32, or what counts."""
+    """A part of an optimizer's state: float32, or an int64 counter."""
 
     name: str
     each: bool = True  # a value for each parameter, and not one for all
@@ -54,10 +54,10 @@ class Limits:
     batch: int  # examples of one lease
     tasks: int = 1
     parts: int = 100_000  # gradients in one step
-    text: int = 1000  # bytes of a name or a reason
+    text: int = 1000  # bytes of the names and reasons in one message
     statistics: tuple[Statistic, ...] = ()
     state: tuple[StatePart, ...] = ()  # of the dense optimizer
-    spread: bool = False  # the sum of a ring has the variance of its gradients beside it
+    spread: bool = False  # the sum of an all-reduce group has the variance of its gradients beside it
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
@@ -67,11 +67,9 @@ class Limits:
         return len(self.dense)
 
     @property
-    def frames(self) -> int:
-        """The most that any message has: a gradient's, the rows' with a state, a report's, or an offer's."""
-        gradient = 1 + 3 * len(self.widths) + 1 + self.spread + 1 + len(self.statistics)
-        answer = 1 + len(self.widths) + 1 + 1 + len(self.statistics) + len(self.state)
-        return max(gradient, answer, 5, 1 + 1 + 1 + len(self.state))
+    def head_bytes(self) -> int:
+        """The most that the head of a message has."""
+        return HEAD_BYTES + self.text + len(self.statistics) + len(self.state)
 
     @property
     def frame_bytes(self) -> int:
@@ -79,4 +77,4 @@ class Limits:
         rows = self.ids * max((8, *(4 * width for width in self.widths)))
         report = self.batch * max(8, 4 * self.tasks)
         statistics = max((8 * one.size for one in self.statistics), default=0)
-        return max(rows, report, 4 * max(self.dense), 8 * self.parts, self.text + HEAD_BYTES, statistics)
+        return max(rows, report, 4 * max(self.dense), 8 * self.parts, self.head_bytes, statistics)

@@ -1,7 +1,7 @@
-"""Who came to a socket that listens, and did not get in: what libzmq tells of connections, counted by reason.
+"""Refused connections to a listening socket, as reported by libzmq, counted by reason.
 
-Where strangers can come (a port), each of these is one, until it has shown a key. Where they cannot (a folder that only
-this user may enter, or a connection that we opened ourselves), a handshake that breaks off is a process that died.
+Where strangers can connect (a port), each of these counts as one until it has shown a key. Where they cannot (a folder
+that only this user may enter, or a connection that we opened), a broken handshake means that a process died.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ for _failure in FAILURES:
 
 
 class HandshakeMonitor:
-    """libzmq is silent about those who do not even begin a handshake: they come and are gone.
+    """Counts connections that end without a handshake, which libzmq does not report.
 
-    Nor does it say whose handshake succeeded: the newest is taken, and if it was another's, that one is counted when
-    it leaves.
+    libzmq does not say whose handshake succeeded: the newest connection is assumed, and if it was another one, that one
+    is counted when it leaves.
     """
 
     def __init__(self, refused: Counter[str]) -> None:
-        self.left = 0  # connections that ended, also those that libzmq cut for a frame too large
+        self.left = 0  # connections that ended, including those that libzmq closed for too large a frame
         self._refused = refused
-        self._outside: dict[int, None] = {}  # have not shaken hands
+        self._outside: dict[int, None] = {}  # connections without a handshake so far
 
     def saw(self, event: zmq.Event, connection: int) -> None:
         if event == zmq.Event.ACCEPTED:

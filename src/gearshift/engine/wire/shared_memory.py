@@ -1,9 +1,9 @@
 """Large frames inside a host: the sender copies them into memory that it shares, the receiver copies them out.
 
-Each process has a ring of its own, a file beside the sockets that only its user can open; the message says where in
-the ring its large frames lie. Nobody waits for anybody: a ring holds the newest bytes, and its first number says up to
-where it was written. A receiver that was too slow sees by it that its frames were overwritten, and the message counts
-as lost, as any message may be.
+Each process has a ring buffer, a file beside the sockets that only its user can open; the message says where in the
+buffer its large frames lie. No process waits for another: a buffer holds the newest bytes, and its first number says
+how far it was written. From it a receiver that was too slow sees that its frames were overwritten; the message then
+counts as lost, as any message may be.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from gearshift.engine.protocol.messages import To
+from gearshift.engine.wire.codec import most_frames
 from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.limits import Broken, Limits, WireError
 
 MAGIC = b"GSSM"
-LARGE = 32 * 1024  # bytes from which on it is worth it
-START = 64  # where the ring begins in its file; the number is before it
-MESSAGES = 6  # that a ring has room for
+LARGE = 32 * 1024  # bytes from which shared memory is worthwhile
+START = 64  # where the ring buffer begins in its file; the number is before it
+MESSAGES = 6  # that a ring buffer has room for
 
 
 def ring_size(limits: Limits) -> int:
@@ -45,7 +46,7 @@ class RingBuffer:
         self._ring = self._memory[START:]
 
     def share(self, frames: Sequence[Buffer]) -> list[Buffer]:
-        """The message with its large frames in the ring."""
+        """The message with its large frames in the ring buffer."""
         large = [(i, frame) for i, frame in enumerate(frames) if len(frame) >= LARGE]
         if not large or 2 * sum(len(frame) for _, frame in large) > len(self._ring):
             return list(frames)
@@ -56,8 +57,8 @@ class RingBuffer:
     def _put(self, frame: Buffer) -> int:
         size, at = len(self._ring), int(self._written[0])
         if at % size + len(frame) > size:
-            at += size - at % size  # what is left at the end is too short
-        self._written[0] = at + len(frame)  # first: who still reads what lies there is warned
+            at += size - at % size  # the rest of the ring is too short
+        self._written[0] = at + len(frame)  # first: warns receivers that still read the old bytes
         self._ring[at % size : at % size + len(frame)] = np.frombuffer(frame, np.uint8)
         return at
 
@@ -66,7 +67,7 @@ class RingBuffer:
 
 
 class PeerBuffer:
-    """Another's ring, for reading."""
+    """The ring buffer of another process, for reading."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -79,29 +80,29 @@ class PeerBuffer:
         self._written, self._ring = memory[:8].view(np.uint64), memory[START:]
 
     def gather(self, frames: Sequence[Buffer], limits: Limits) -> list[Buffer]:
-        """The message as it was."""
-        where = bytes(frames[0])[len(MAGIC) :]
-        if not 0 < len(where) <= 24 * limits.frames or len(where) % 24:
-            raise WireError("a place in shared memory that there is not")
+        """The original message."""
+        where, most = bytes(frames[0])[len(MAGIC) :], most_frames(limits)
+        if not 0 < len(where) <= 24 * most or len(where) % 24:
+            raise WireError("an invalid place in shared memory")
         whole: list[Buffer] = list(frames[1:])
         for index, at, length in struct.iter_unpack("<3Q", where):
-            if index > len(whole) or len(whole) > limits.frames:
-                raise WireError("a place in shared memory that there is not")
+            if index > len(whole) or len(whole) > most:
+                raise WireError("an invalid place in shared memory")
             whole.insert(index, self._get(at, length, limits))
         return whole
 
     def _get(self, at: int, length: int, limits: Limits) -> Buffer:
         size = len(self._ring)
         if length > limits.frame_bytes or at % size + length > size or at + length > int(self._written[0]):
-            raise WireError("a place in shared memory that there is not")
-        found = self._ring[at % size : at % size + length].copy()
+            raise WireError("an invalid place in shared memory")
+        data = self._ring[at % size : at % size + length].copy()
         if int(self._written[0]) > at + size:
             raise Broken("shared memory that was written over")
-        return found
+        return data
 
 
 class LocalPeers:
-    """The processes of this host, once one of them has been met."""
+    """The processes of this host that share memory with us."""
 
     def __init__(self, me: To, boot: int, limits: Limits) -> None:
         self._me, self._boot, self._limits = me, boot, limits
@@ -109,14 +110,14 @@ class LocalPeers:
         self._peers: dict[To, tuple[int, PeerBuffer]] = {}  # by boot
 
     def meet(self, address: str) -> None:
-        """At a socket in a folder; an address elsewhere is none of this."""
+        """Sets up sharing for a peer whose socket is in a folder; other addresses are ignored."""
         if self._ring is None and address.startswith("ipc://"):
             self._folder = Path(address.removeprefix("ipc://")).parent
             self._remove_earlier()
             self._ring = RingBuffer(self._file(self._me, self._boot), ring_size(self._limits))
 
     def share(self, frames: list[Buffer]) -> list[Buffer]:
-        """Only with those of this host."""
+        """Puts large frames into shared memory; only for peers of this host."""
         return frames if self._ring is None else self._ring.share(frames)
 
     def gather(self, frames: list[Buffer], who: To, boot: int) -> list[Buffer]:
@@ -132,7 +133,7 @@ class LocalPeers:
             self._ring.close()
 
     def _remove_earlier(self) -> None:
-        """Rings and sockets of starts of this process that were killed."""
+        """Removes ring buffers and sockets of earlier, killed starts of this process."""
         for file in self._folder.glob(f"{self._me.role}-{self._me.number}-*"):
             boot = file.name.rpartition("-")[2].removesuffix(".ring")
             if boot.isdigit() and int(boot) < self._boot:

@@ -1,7 +1,7 @@
-"""What turns a rule on one tensor into a `torch.optim.Optimizer`: parameter groups, state, closures, refusals.
+"""Turns a rule on one tensor into a `torch.optim.Optimizer`: parameter groups, state, closures, error checks.
 
-Each parameter is a layer of its own; a subclass says which rule a group's settings stand for. The rules are those
-that Gearshift's server steps its flat buffer with (`first_order`, `large_batch`, `variance_reduced`).
+Each parameter is a separate layer. A subclass defines which rule the settings of a group stand for. The rules are
+those with which Gearshift's server updates its flat buffer (`first_order`, `large_batch`, `variance_reduced`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Closure = Callable[[], Any]
 
 
 class RuleOptimizer(torch.optim.Optimizer):
-    optional_state: frozenset[str] = frozenset()  # what a saved state may have or lack: a step makes it
+    optional_state: frozenset[str] = (
+        frozenset()
+    )  # entries that a saved state may have or lack, because a step creates them
     added_settings: Mapping[str, Any] = MappingProxyType(
         {}
-    )  # which states of older versions lack, with their values
+    )  # entries that states of older versions lack, with their values
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         super().__init__(params, defaults)
@@ -36,7 +38,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused in words, or taken whole."""
+        """Add a group. Invalid settings raise UserError before anything changes."""
         settings = self.defaults | param_group
         for name in ("lr", "weight_decay", "eps", "eta"):
             self._check(name, settings.get(name, 0.0), math.inf, "0 or more")
@@ -44,23 +46,25 @@ class RuleOptimizer(torch.optim.Optimizer):
         betas = settings.get("betas", (0.0, 0.0))
         if not isinstance(betas, Sequence) or len(betas) != 2:
             raise UserError(
-                f"{type(self).__name__}: betas are two numbers, such as (0.9, 0.999), not {betas!r}"
+                f"{type(self).__name__}: betas must be two numbers, such as (0.9, 0.999), not {betas!r}"
             )
         for value in betas:
             self._check("betas", value, 1.0, "from 0 to below 1")
-        self.rule(settings)  # refuses what only the rule knows
+        self.rule(settings)  # checks what only the rule knows
         super().add_param_group(param_group)
         if any(p.is_complex() for p in self.param_groups[-1]["params"]):
             del self.param_groups[-1]
-            raise UserError(f"{type(self).__name__} steps real parameters; view complex ones as real first")
+            raise UserError(
+                f"{type(self).__name__} supports real parameters only; view complex ones as real first"
+            )
 
     def _check(self, name: str, value: Any, below: float, limits: str) -> None:
         if not isinstance(value, Real | Tensor) or not 0 <= float(value) < below:
-            raise UserError(f"{type(self).__name__}: {name} is {limits}, not {value!r}")
+            raise UserError(f"{type(self).__name__}: {name} must be {limits}, not {value!r}")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """That of the same optimizer and the same parameters; of another it is refused, and nothing changes."""
-        # Checked last: other hooks may mend it first.
+        """Load the state of the same optimizer and parameters. Any other state is refused and nothing changes."""
+        # Checked last, because other hooks may repair it first.
         check = self.register_load_state_dict_pre_hook(lambda _, saved: self._check_saved(saved))
         try:
             super().load_state_dict(state_dict)
@@ -74,17 +78,17 @@ class RuleOptimizer(torch.optim.Optimizer):
                 group.setdefault(name, value)
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
-        settings = self.defaults.keys() - {"differentiable"}  # which torch adds when a state is loaded
-        for own, group in zip(self.param_groups, state_dict["param_groups"], strict=False):
+        settings = self.defaults.keys() - {"differentiable"}  # torch adds it when a state is loaded
+        for current, group in zip(self.param_groups, state_dict["param_groups"], strict=False):
             group = {**self.added_settings, **group}
             if missing := settings - group.keys():
                 raise UserError(
-                    f"the saved state has no {', '.join(sorted(missing))}: it is not that of {type(self).__name__}"
+                    f"the saved state has no {', '.join(sorted(missing))}: it was not saved by {type(self).__name__}"
                 )
             fresh = self.rule({name: group[name] for name in settings}).init(0)
             for p, number in zip(
-                own["params"], group["params"], strict=False
-            ):  # torch refuses other numbers of them
+                current["params"], group["params"], strict=False
+            ):  # torch refuses other numbers of parameters
                 self._check_state(p, fresh, state_dict["state"].get(number, {}))
 
     def _check_state(self, p: Tensor, fresh: State, state: State) -> None:
@@ -93,8 +97,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         another = (state.keys() ^ fresh.keys()) - self.optional_state
         if state and (another or shapes - {p.shape}):
             raise UserError(
-                f"the saved state ({', '.join(state)}) is not one of {type(self).__name__} for a parameter of "
-                f"{list(p.shape)}: load it into the optimizer that it was saved from"
+                f"the saved state ({', '.join(state)}) does not fit {type(self).__name__} with a parameter of shape "
+                f"{list(p.shape)}: load it into the optimizer that saved it"
             )
 
     @torch.no_grad()
@@ -115,7 +119,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             yield from group["params"]
 
     def state_of(self, p: Tensor, fresh: State) -> State:
-        """Made on the first step, or when a changed setting asks for more: zeros in the parameter's shape and type."""
+        """The state of a parameter. Missing entries are created with zeros in the parameter's shape and type."""
         state: State = self.state[p]
         for key in fresh.keys() - state.keys():
             state[key] = fresh[key].clone() if fresh[key].ndim == 0 else torch.zeros_like(p)
@@ -126,7 +130,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return names[i] if names else f"group {g}, parameter {i}"
 
     def check_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """One per parameter; before anything is changed."""
+        """Check one gradient per parameter, before anything changes."""
         places = [
             (self.layer_name(g, i), p)
             for g, group in enumerate(self.param_groups)
@@ -134,16 +138,16 @@ class RuleOptimizer(torch.optim.Optimizer):
         ]
         for (place, p), gradient in zip(places, gradients, strict=True):
             if gradient is not None and not isinstance(gradient, Tensor):
-                raise UserError(f"the gradient of {place} is no tensor, but {type(gradient).__name__}")
+                raise UserError(f"the gradient of {place} is a {type(gradient).__name__}, not a tensor")
             if gradient is not None and gradient.layout != torch.strided:
                 raise UserError(
-                    f"{type(self).__name__} takes no sparse gradients, and that of {place} is one: make the layer "
-                    "with sparse=False, or give it an optimizer of its own, such as torch.optim.SparseAdam"
+                    f"{type(self).__name__} does not support sparse gradients, such as that of {place}: create the "
+                    "layer with sparse=False, or use a separate optimizer for it, such as torch.optim.SparseAdam"
                 )
             if gradient is not None and gradient.shape != p.shape:
                 raise UserError(
-                    f"the gradient of {place} is {list(gradient.shape)}, the parameter {list(p.shape)}: give one "
-                    "gradient for each parameter, in the order of the optimizer's groups"
+                    f"the gradient of {place} is {list(gradient.shape)}, but the parameter is {list(p.shape)}: pass "
+                    "one gradient for each parameter, in the order of the optimizer's groups"
                 )
 
 

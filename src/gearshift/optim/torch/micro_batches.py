@@ -1,4 +1,4 @@
-"""Collects the gradients of one step's micro-batches, one at a time: sums are kept, not the gradients.
+"""Collects the gradients of one step's micro-batches, one at a time. Only sums are kept, not the gradients.
 
     with optimizer.micro_batches() as collect:
         for x, y in pieces:
@@ -6,8 +6,8 @@
             collect(examples=len(x))
     optimizer.step()
 
-Each piece's loss is a *mean* over its examples. Inside, `.grad` belongs to the collector: it is empty at the start and
-after each `collect()`. After the block it holds the mean over the step's examples, ready to be clipped.
+The loss of each piece is a *mean* over its examples. Inside the block, `.grad` belongs to the collector: it is empty at
+the start and after each `collect()`. After the block it holds the mean over the step's examples, ready for clipping.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torch import Tensor
 from gearshift.errors import UserError
 from gearshift.optim.spread import ShiftedSums, Spread
 
-Collected = tuple[Spread, Tensor]  # of a parameter, and the gradient that it is the spread of
-MOST_EXAMPLES = 1e15  # more could not be squared and added up
+Collected = tuple[Spread, Tensor]  # for a parameter: its spread, and the gradient that this spread belongs to
+MOST_EXAMPLES = 1e15  # larger numbers could not be squared and added up
 
 if TYPE_CHECKING:
     from gearshift.optim.torch.variance_reduced import VarianceReducedOptimizer
 
 
 class Collector:
-    """The spread of each parameter's gradients. A parameter without a gradient in one of them has zeros there."""
+    """The spread of each parameter's gradients. A micro-batch without a gradient for a parameter counts as zeros."""
 
     def __init__(self, optimizer: VarianceReducedOptimizer) -> None:
         self._optimizer = optimizer
@@ -41,7 +41,7 @@ class Collector:
         self.over = False
 
     def __call__(self, examples: float = 1.0) -> None:
-        """Takes what `backward()` left in `.grad`. Give `examples` when micro-batches differ in size."""
+        """Take the gradients that `backward()` left in `.grad`. Pass `examples` if micro-batches differ in size."""
         if self.over:
             raise UserError(
                 "the micro_batches() block is over: call collect() inside it, after each backward()"
@@ -56,14 +56,14 @@ class Collector:
     def add(self, gradients: Sequence[Tensor | None], examples: float = 1.0) -> None:
         if len(gradients) != len(self._sums):
             raise UserError(
-                f"{len(gradients)} gradients for {len(self._sums)} parameters: give one for each, in the order of "
-                "the optimizer's groups; None for a parameter that took no part"
+                f"{len(gradients)} gradients for {len(self._sums)} parameters: pass one for each, in the order of "
+                "the optimizer's groups; None for a parameter without a gradient"
             )
         number = isinstance(examples, Real) and not isinstance(examples, bool)
         if not (number and 0 < examples <= MOST_EXAMPLES):
             raise UserError(
-                f"a micro-batch has more than 0 and at most {MOST_EXAMPLES:g} examples, not {examples!r}: leave an "
-                "empty one out, without collect()"
+                f"a micro-batch must have more than 0 and at most {MOST_EXAMPLES:g} examples, not {examples!r}: skip "
+                "an empty one without collect()"
             )
         self._optimizer.check_gradients(gradients)
         for i, gradient in enumerate(gradients):
@@ -76,7 +76,7 @@ class Collector:
         self.count += 1
 
     def spreads(self) -> list[Spread | None]:
-        """One per parameter; None for one that no micro-batch had a gradient of."""
+        """One per parameter; None if no micro-batch had a gradient for it."""
         for sums, missed in zip(self._sums, self._missed, strict=True):
             while sums is not None and missed:
                 sums.add(torch.zeros_like(sums.first), missed.pop())
@@ -86,9 +86,11 @@ class Collector:
 @contextmanager
 def collecting(optimizer: VarianceReducedOptimizer) -> Iterator[Collector]:
     if optimizer.collector is not None:
-        raise UserError("a micro_batches() block of this optimizer is open: one at a time")
+        raise UserError(
+            "a micro_batches() block of this optimizer is already open; only one is allowed at a time"
+        )
     optimizer.zero_grad()
-    optimizer.ratios = ()  # its buffers are free
+    optimizer.ratios = ()  # frees its buffers
     optimizer.collector = collector = Collector(optimizer)
     try:
         yield collector

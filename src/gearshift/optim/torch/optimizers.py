@@ -1,12 +1,12 @@
 """LARS, LAMB and the variance-reduced optimizers for any PyTorch model, as `torch.optim.Optimizer`s.
 
-LARS and LAMB are used like any other. A VR optimizer needs the gradients of at least `min_gradients` devices or
-micro-batches per step, either as they are or collected:
+LARS and LAMB are used like any other optimizer. A VR optimizer needs the gradients of at least `min_gradients` devices
+or micro-batches per step, either directly or collected:
 
     optimizer.step(gradients=[[g of each parameter] of each device], weights=[examples of each device])
     with optimizer.micro_batches() as collect: ...        # see micro_batches.py
 
-Without them a step is that of the rule without VR; it is counted (`plain_steps`), and a warning says so once.
+Without them a step uses the rule without VR. Such steps are counted (`plain_steps`), and the first one gives a warning.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from torch.optim.optimizer import ParamsT
 
 from gearshift.optim.first_order import SGD, Adam, DenseOptimizer, Momentum
-from gearshift.optim.gsnr import Control
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
+from gearshift.optim.rule_settings import Control
 from gearshift.optim.torch.flat_rule import RuleOptimizer
 from gearshift.optim.torch.variance_reduced import VarianceReducedOptimizer
 
@@ -58,7 +58,7 @@ class LAMB(RuleOptimizer):
 
 
 class VRSGD(VarianceReducedOptimizer):
-    """`momentum` is for schedulers that move it, such as OneCycleLR; VRMomentum has it from the beginning."""
+    """`momentum` is for schedulers that change it, such as OneCycleLR. VRMomentum always has momentum."""
 
     optional_state = VarianceReducedOptimizer.optional_state | {"velocity"}
     added_settings = MappingProxyType({"momentum": 0.0})
@@ -130,7 +130,7 @@ class VRAdam(VarianceReducedOptimizer):
 
 
 class VRLARS(VarianceReducedOptimizer):
-    """LARS fed with r * g: a tensor's r counts by its shape alone, its size cancels in the trust ratio."""
+    """LARS applied to r * g. Only the relative r within a tensor matters, because the trust ratio cancels its scale."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the variance-reduced `torch.optim.Optimizer`s share: where a step's gradients come from, and r from them."""
+"""Shared by the variance-reduced `torch.optim.Optimizer`s: the source of a step's gradients, and r."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gearshift.optim.variance_reduced import VarianceReduced
 
 
 class VarianceReducedOptimizer(RuleOptimizer):
-    """r from a step's gradients, then the rule `base`. What this class remembers besides the state is of one step."""
+    """Computes r from a step's gradients, then applies the rule `base`. Attributes other than state are per step."""
 
-    optional_state = frozenset({"ratio"})  # there is one while `beta3` is above 0
-    collector: Collector | None = None  # while a block of `micro_batches` is open
-    collected: Mapping[Tensor, Collected] = MappingProxyType({})  # by `micro_batches`, for the next step
+    optional_state = frozenset({"ratio"})  # present while `beta3` is above 0
+    collector: Collector | None = None  # while a `micro_batches` block is open
+    collected: Mapping[Tensor, Collected] = MappingProxyType({})  # set by `micro_batches` for the next step
     ratios: tuple[Ratios, ...] = ()  # of the last step
-    plain_steps = 0  # steps with r = 1, for want of gradients
+    plain_steps = 0  # steps with r = 1, because there were too few gradients
 
     def base(self, group: dict[str, Any]) -> DenseOptimizer:
         raise NotImplementedError
@@ -42,7 +42,7 @@ class VarianceReducedOptimizer(RuleOptimizer):
         return collecting(self)
 
     def statistics(self) -> tuple[LayerStatistics, ...]:
-        """Of the last step, per parameter tensor: mean r, share at the floor, noise scale."""
+        """Statistics of the last step, per parameter tensor: mean r, share at the floor, noise scale."""
         return tuple(line for ratios in self.ratios for line in ratios.statistics())
 
     @torch.no_grad()
@@ -54,12 +54,10 @@ class VarianceReducedOptimizer(RuleOptimizer):
         weights: Sequence[float] | None = None,
     ) -> Any:
         if self.collector is not None:
-            raise UserError(
-                "step() inside a micro_batches() block: call it after the block, once for all of them"
-            )
+            raise UserError("step() was called inside a micro_batches() block: call it once, after the block")
         if weights is not None and gradients is None:
             raise UserError(
-                "weights are those of step(gradients=[...]); micro-batches have collect(examples=...)"
+                "weights belong to step(gradients=[...]); for micro-batches use collect(examples=...)"
             )
         if closure is not None and not callable(closure):
             raise UserError("step() takes gradients by name: step(gradients=[...])")
@@ -82,14 +80,14 @@ class VarianceReducedOptimizer(RuleOptimizer):
         super().zero_grad(set_to_none)
 
     def _spread(self, p: Tensor) -> Spread | None:
-        """As it was collected, unless the gradient is another one by now."""
+        """The collected spread, unless `.grad` was replaced since."""
         spread, gradient = self.collected.get(p, (None, None))
         return spread if p.grad is gradient else None
 
     def _check_replaced(self, parameters: Sequence[Tensor]) -> None:
         of_collected = ((p.grad, self.collected[p][1]) for p in parameters if p in self.collected)
         if any(now is not None and now is not then for now, then in of_collected):
-            self._warn("a collected .grad is another tensor by now, so that r = 1: change it in place")
+            self._warn("a collected .grad was replaced by another tensor, so r = 1: change it in place")
 
     def _spreads(
         self, gradients: Sequence[Sequence[Tensor | None]], weights: Sequence[float] | None
@@ -97,18 +95,16 @@ class VarianceReducedOptimizer(RuleOptimizer):
         devices = list(gradients) if isinstance(gradients, Iterable) else []
         listed = (isinstance(device, Iterable) and not isinstance(device, Tensor) for device in devices)
         if not devices or not all(listed):
-            raise UserError(
-                "step(gradients=...) takes a list for each device, of a gradient for each parameter"
-            )
+            raise UserError("step(gradients=...) takes a list per device, with one gradient per parameter")
         try:
             counts = [1.0] * len(devices) if weights is None else [float(weight) for weight in weights]
         except (TypeError, ValueError):
             raise UserError(
-                f"weights are the examples of each device, a list of numbers, not {weights!r}"
+                f"weights must be a list with the number of examples of each device, not {weights!r}"
             ) from None
         if len(counts) != len(devices):
             raise UserError(
-                f"{len(counts)} weights for the gradients of {len(devices)} devices: give one for each"
+                f"{len(counts)} weights for the gradients of {len(devices)} devices: pass one for each"
             )
         collector = Collector(self)
         for device, count in zip(devices, counts, strict=True):
@@ -135,12 +131,12 @@ class VarianceReducedOptimizer(RuleOptimizer):
             self.plain_steps += 1
             if self.plain_steps == 1:
                 self._warn(
-                    f"{reason}, as without VR. Give step(gradients=[...]) or collect more with micro_batches(). Steps "
+                    f"{reason}, as without VR. Pass step(gradients=[...]) or collect more with micro_batches(). Steps "
                     "like this are counted in plain_steps."
                 )
 
     def _warn(self, sentence: str) -> None:
-        """At whoever called step(), past what torch wraps it in."""
+        """Warn at the caller of step(), outside the wrappers of torch."""
         frame, level = sys._getframe(), 1
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in (
             "gearshift",

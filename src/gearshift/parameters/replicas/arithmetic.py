@@ -1,13 +1,13 @@
-"""What an exchange does to vectors, in place, after the choices of `gearshift.sync.exchange`.
+"""The vector operations of an exchange, in place, according to the choices of `gearshift.sync.exchange`.
 
     centre     c' = (1-a) c + a w, on each sync server for its part
-    mean       of the snapshots, with weight 0 for who has finished
-    global     v' = mu v + eta (mean - start); g' = g + v'; replicas are drawn to g', with Nesterov to g' + mu v'
+    mean       of the snapshots, with weight 0 for finished replicas
+    global     v' = mu v + eta (mean - start); g' = g + v'; the target of replicas is g', with Nesterov g' + mu v'
     merge      elastic: w = (1-a) w + a c; delta: w += a (c - sent); overwrite: w = c
 
-`start` is where replicas were drawn to last: g, or with Nesterov g + mu v (Chen and Huo 2016, eq. 6 and 8: the update
-is counted from what was broadcast). Disagreement with a centre shrinks by (1-a)^2 per exchange, or by (1-2a) where the
-merge takes the centre of before.
+`start` is the previous target of the replicas: g, or with Nesterov g + mu v (Chen and Huo 2016, eq. 6 and 8: the
+update is counted from the broadcast model). The distance to a centre shrinks by (1-a)^2 per exchange, or by (1-2a) if
+the merge uses the centre before the exchange.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gearshift.sync.exchange import Choices
 
 @torch.no_grad()
 def centre_step(centre: Tensor, sent: Tensor, choices: Choices) -> Tensor:
-    """Moves the centre by what was sent; what the trainer merges with."""
+    """Move the centre towards the sent weights. Returns the values that the trainer merges with."""
     before = centre.clone() if choices.simultaneous else centre
     centre.lerp_(sent, choices.elasticity)
     return before if choices.simultaneous else centre.clone()
@@ -30,7 +30,7 @@ def centre_step(centre: Tensor, sent: Tensor, choices: Choices) -> Tensor:
 
 @torch.no_grad()
 def mean_of(snapshots: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """Over those of weight above 0, or over all if none has any; the sum is taken in the given order."""
+    """The mean over snapshots of positive weight, or over all if there are none. Sums in the given order."""
     counted = [
         w for w, weight in zip(snapshots, weights or [1.0] * len(snapshots), strict=True) if weight > 0
     ]
@@ -42,7 +42,7 @@ def mean_of(snapshots: Sequence[Tensor], weights: Sequence[float] | None = None)
 
 
 class GlobalStep:
-    """From the mean to what replicas are drawn to. Without block momentum that is the mean itself."""
+    """Computes the target of the replicas from their mean. Without block momentum the target is the mean."""
 
     def __init__(self, choices: Choices, start: Tensor) -> None:
         self.choices = choices
@@ -52,7 +52,7 @@ class GlobalStep:
 
     @torch.no_grad()
     def step(self, mean: Tensor) -> Tensor:
-        """A new target; the same mean on every member gives the same, bit for bit."""
+        """A new target. The same mean gives the same target on every member, bit for bit."""
         if not self.choices.block_momentum:
             self.position.copy_(mean)
             self.target = mean
@@ -66,14 +66,14 @@ class GlobalStep:
 
     @torch.no_grad()
     def shift(self, change: Tensor) -> None:
-        """Everything moved by this: replicas, and what they are drawn to."""
+        """Shift everything by this change: the global model and the target."""
         self.position.add_(change)
         self.target = self.target + change
 
 
 @torch.no_grad()
 def merge(live: Tensor, sent: Tensor, target: Tensor, choices: Choices) -> None:
-    """Into the live weights, which may have moved since `sent` was copied from them."""
+    """Merge into the live weights, which may have changed since `sent` was copied from them."""
     if choices.merge == "overwrite":
         live.copy_(target)
     elif choices.merge == "elastic":

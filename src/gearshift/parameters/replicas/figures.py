@@ -1,7 +1,8 @@
-"""What exchanges came to, counted per replica: no tensor here, so that a simulator without learning counts the same.
+"""Counts of exchanges per replica. There are no tensors here, so a timing-only simulator counts in the same way.
 
-sync gap = batches / exchanges of a replica, averaged over replicas; what one exchanges that has finished and given all
-it had does not count. Share in flight = batches whose step was made between the copy and the merge of an exchange.
+Sync gap = batches / exchanges of a replica, averaged over replicas; exchanges of a finished replica that has nothing
+left to give do not count. Share in flight = share of batches whose step fell between the copy and the merge of an
+exchange.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Counts:
-    """Of one replica."""
+    """The counts of one replica."""
 
     batches: int = 0
-    in_flight: int = 0  # of these, stepped while an exchange was under way
+    in_flight: int = 0  # batches stepped during an exchange
     exchanges: int = 0
     bytes: float = 0.0  # sent and received
 
@@ -33,17 +34,17 @@ class Counts:
 
 
 def both_ways(dense_bytes: float) -> float:
-    """What an exchange with a centre moves over a trainer's link."""
+    """The bytes that an exchange with a centre moves over a trainer's link."""
     return 2 * dense_bytes
 
 
 def by_all_reduce(dense_bytes: float, members: int) -> float:
-    """The same for a mean of all, in a ring."""
+    """The bytes for a mean of all replicas, in a ring."""
     return 2 * dense_bytes * (members - 1) / members
 
 
 def summary(counts: Iterable[Counts], elp: int) -> dict[str, Any] | None:
-    """For reports; `elp` is the examples that are computed at the same time (example-level parallelism)."""
+    """Figures for reports; `elp` is the number of examples computed at the same time (example-level parallelism)."""
     every = [one for one in counts if one.batches]
     if not every:
         return None
@@ -63,5 +64,5 @@ def as_json(counts: dict[int, Counts]) -> dict[str, dict[str, float]]:
     return {str(number): asdict(one) for number, one in counts.items()}
 
 
-def from_json(said: dict[str, dict[str, Any]]) -> dict[int, Counts]:
-    return {int(number): Counts(**one) for number, one in said.items()}
+def from_json(encoded: dict[str, dict[str, Any]]) -> dict[int, Counts]:
+    return {int(number): Counts(**one) for number, one in encoded.items()}

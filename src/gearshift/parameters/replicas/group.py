@@ -1,21 +1,20 @@
-"""The replicas of a run's trainers in one memory: forked from the server, stepped, brought together, folded back.
+"""The replicas of a run's trainers in one process: forked from the server, updated, merged, folded back.
 
-What is evaluated and saved is the centre (easgd), the global model (bmuf), or the mean; `show` puts it into the
-server's dense buffer, which stands still between two calls of it. The rule at a switch, at the end of an epoch and
-at a checkpoint (docs/adr/0014):
+The evaluated and saved weights are the centre (easgd), the global model (bmuf), or the mean. `show` copies them into
+the server's dense buffer, which does not change between two calls. The rules at a switch, at the end of an epoch and at
+a checkpoint (docs/adr/0014):
 
-    fork      each replica begins as a copy of the server's weights and optimizer state
-    fold      the server takes what an evaluation would see, and the mean of the replicas' optimizer states
-    rechoose  from one replica strategy to another replicas and their states stay as they are
+    fork      each replica starts as a copy of the server's weights and optimizer state
+    fold      the server takes the evaluated weights, and the mean of the replicas' optimizer states
+    rechoose  from one replica strategy to another, replicas and their states stay unchanged
 
-Knows no thread: whoever calls from several sees to it that `step` and `send`/`receive` of one replica may overlap, and
-nothing else does.
+This class knows no threads. With several threads, `step` and `send`/`receive` of one replica may overlap; callers must
+serialise everything else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,8 +24,9 @@ from gearshift.optim.first_order import DenseOptimizer, State, clip_norm
 from gearshift.optim.hogwild import without_locks
 from gearshift.optim.layout import bind
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.parameters.push import Push
-from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
+from gearshift.parameters.push import AppliedPush, Push, ReplicaRowsPush
+from gearshift.parameters.replicas.arithmetic import mean_of
+from gearshift.parameters.replicas.common_model import CommonModel
 from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_reduce
 from gearshift.parameters.replicas.moments import FrozenAdam, local_rule, phases_before_weights
 from gearshift.parameters.replicas.replica import DenseReplica
@@ -36,20 +36,19 @@ from gearshift.sync.exchange import Choices
 
 class Replicas:
     def __init__(self, server: Server, choices: Choices, counts: dict[int, Counts] | None = None) -> None:
-        """`counts` go on from what was counted before."""
+        """`counts` continue earlier counts."""
         self.server, self.choices = server, choices
         self.members: dict[int, DenseReplica] = {}
         self.counts = {} if counts is None else counts
-        self.centre = server.flat.clone()
-        self.global_step = GlobalStep(choices, server.flat)
+        self.common = CommonModel(choices, server.flat)
         self._rule = rule_for(server, choices)
         self._workers: dict[int, set[int]] = {}  # by replica
-        self._idle: set[int] = set()  # workers that have no more to do
+        self._idle: set[int] = set()  # workers without work
 
-    # ---- who is there ----
+    # ---- members ----
 
     def join(self, worker: int) -> None:
-        """The first worker of a trainer brings a replica: what an evaluation sees now, with the mean state."""
+        """The first worker of a trainer adds a replica with the evaluated weights and the mean state."""
         number = self.choices.replica_of(worker)
         self._workers.setdefault(number, set()).add(worker)
         if number not in self.members:
@@ -59,7 +58,7 @@ class Replicas:
             self._drop_the_left()
 
     def leave(self, worker: int) -> None:
-        """With its last worker a replica goes, and with it what it had not exchanged; the last replica waits."""
+        """A replica is removed with its last worker, and its unexchanged updates are lost. The last replica stays."""
         self._workers.get(self.choices.replica_of(worker), set()).discard(worker)
         self._idle.discard(worker)
         self._drop_the_left()
@@ -73,14 +72,14 @@ class Replicas:
         return self.members.get(self.choices.replica_of(worker))
 
     def busy(self, worker: int) -> None:
-        """It computes."""
+        """The worker computes."""
         self._idle.discard(worker)
         replica = self.of(worker)
         if replica is not None:
             replica.finished = False
 
     def idle(self, worker: int) -> None:
-        """There is nothing left for it to do; without any worker that has, its replica is finished."""
+        """The worker has no work left. If none of a replica's workers has work, the replica is finished."""
         self._idle.add(worker)
         number = self.choices.replica_of(worker)
         replica = self.members.get(number)
@@ -89,56 +88,47 @@ class Replicas:
 
     # ---- training ----
 
-    def step(self, worker: int, push: Push, *, lr_scale: float) -> Push:
+    def step(self, worker: int, push: Push, *, lr_scale: float) -> AppliedPush:
         """Rows into the shared store, the dense gradient into the worker's replica; what is left to report."""
         replica = self.of(worker)
         assert replica is not None, "a worker has joined before it computes"
-        self.server.push_rows(for_rows(push, self.choices), lr_scale=lr_scale)
+        rows = for_rows(push, self.choices)
+        self.server.push_rows(rows, lr_scale=lr_scale)
         replica.step(local_gradient(self.server, push.dense, push.examples), lr_scale=lr_scale)
-        self.server.move_buffers(push)
-        return replace(push, rows=(), dense=push.dense[:0], buffer_changes={}, applied=True)
+        self.server.move_buffers(rows)
+        return AppliedPush(push.examples, push.loss, push.probabilities_BT)
 
     # ---- exchanges ----
 
-    @property
-    def dense_bytes(self) -> int:
-        return self.server.flat.numel() * self.server.flat.element_size()
-
-    def meet_centre(self, sent: Tensor, weight: float) -> Tensor:
-        """One trainer and the centre, which it moves unless it has finished; what the trainer merges with."""
-        return centre_step(self.centre, sent, self.choices) if weight else self.centre.clone()
-
-    def meet_all(self, snapshots: list[Tensor], weights: list[float]) -> Tensor:
-        """All trainers with each other; what they merge with."""
-        return self.global_step.step(mean_of(snapshots, weights))
-
     def send(self, replica: int) -> None:
-        """Its exchange begins, and ends with `receive`: for who exchanges in virtual time."""
+        """Begin an exchange, which ends with `receive`. For exchanges in virtual time."""
         if replica in self.members:
             self.members[replica].send()
 
     def receive(self, replicas: tuple[int, ...]) -> None:
-        """The exchange of these ends: with the centre, or with each other."""
+        """End the exchange of these replicas, with the centre or with each other."""
         members = [one for number in replicas if (one := self.members.get(number)) and one.sent is not None]
         sent = [one.sent for one in members if one.sent is not None]
         if self.choices.exchange == "centre":
-            targets = [self.meet_centre(w, one.weight) for w, one in zip(sent, members, strict=True)]
+            targets = [self.common.meet_centre(w, one.weight) for w, one in zip(sent, members, strict=True)]
         else:
-            targets = [self.meet_all(sent, [one.weight for one in members])] * len(members) if members else []
+            weights = [one.weight for one in members]
+            targets = [self.common.meet_all(sent, weights)] * len(members) if members else []
         for one, target in zip(members, targets, strict=True):
             one.receive(target, self.moved)
 
     @property
     def moved(self) -> float:
         """Bytes over a trainer's link per exchange."""
+        dense_bytes = self.server.flat.numel() * self.server.flat.element_size()
         if self.choices.exchange == "centre":
-            return both_ways(self.dense_bytes)
+            return both_ways(dense_bytes)
         factor = {"params": 1, "frozen_v": 2, "params_m_v": 3}[self.choices.snapshot]
-        return factor * by_all_reduce(self.dense_bytes, len(self.members))
+        return factor * by_all_reduce(dense_bytes, len(self.members))
 
     @torch.no_grad()
     def meet(self, *, counts: bool = True) -> None:
-        """In the training loop: nobody steps meanwhile. Moments first, then weights."""
+        """An exchange in the training loop, during which no worker makes a step. Moments first, then weights."""
         members = list(self.members.values())
         weights = [one.weight for one in members]
         for phase in phases_before_weights(self.choices, self._rule):
@@ -148,40 +138,26 @@ class Replicas:
         for one in members:
             one.finish_step()
         snapshots = [one.flat.clone() for one in members]
-        target = self.meet_all(snapshots, weights)
+        target = self.common.meet_all(snapshots, weights)
         for one, sent in zip(members, snapshots, strict=True):
             one.take(sent, target, self.moved, counts=counts)
 
     @torch.no_grad()
     def shift(self, change: Tensor) -> None:
-        """The server's weights were moved by a gradient from before the switch; replicas follow."""
+        """Apply to all replicas a change of the server's weights by a gradient from before the switch."""
         for one in self.members.values():
             one.flat.add_(change)
-        self.centre.add_(change)
-        self.global_step.shift(change)
+        self.common.shift(change)
 
-    # ---- what the outside sees ----
-
-    def velocity(self) -> Tensor | None:
-        """A copy of what block momentum has gathered; None for a strategy without it."""
-        return self.global_step.velocity.clone() if self.choices.block_momentum else None
-
-    def take_velocity(self, velocity: Tensor | None) -> None:
-        """Of a run that was saved. Replicas begin at its global model, so the next step is counted from there."""
-        if velocity is not None and self.choices.block_momentum:
-            self.global_step.velocity.copy_(velocity)
+    # ---- evaluation and checkpoints ----
 
     def target(self) -> Tensor:
-        """What an evaluation sees: the centre, the global model, or the mean."""
-        if self.choices.exchange == "centre":
-            return self.centre
-        if self.choices.block_momentum or not self.members:
-            return self.global_step.position
-        return mean_of([one.flat for one in self.members.values()])
+        """What an evaluation sees."""
+        return self.common.seen(self.members.values())
 
     @torch.no_grad()
     def show(self) -> None:
-        """Puts it, and the mean optimizer state, where it is evaluated and saved. k-step Adam merges for it."""
+        """Copy the evaluated weights and the mean optimizer state to the server. k-step Adam merges for this."""
         if not self.members:
             return
         if self.choices.merge == "overwrite" and not self.choices.block_momentum:
@@ -191,21 +167,21 @@ class Replicas:
             self.server.optimizer_state[name].copy_(values)
 
     def fold(self) -> None:
-        """The end: the server goes on from what was shown."""
+        """End the replicas: the server continues from the weights that `show` gives."""
         self.show()
         self.members.clear()
 
     def rechoose(self, choices: Choices) -> None:
-        """Another replica strategy over the same replicas; its centre is what an evaluation saw before."""
+        """Switch to another replica strategy with the same replicas. Its centre is the evaluated weights."""
         for one in self.members.values():
             one.finish_step()
         seen = self.target().clone()
         self.choices, self._rule = choices, rule_for(self.server, choices)
-        self.centre, self.global_step = seen, GlobalStep(choices, seen)
+        self.common = CommonModel(choices, seen)
         for number, one in list(self.members.items()):
             self.members[number] = self._fork(number, one.flat, one.state)
 
-    # ---- within ----
+    # ---- internal ----
 
     def _fork(self, number: int, flat: Tensor, state: State) -> DenseReplica:
         return fork(flat, state, self._rule, self.choices, self.counts.setdefault(number, Counts()))
@@ -214,32 +190,32 @@ class Replicas:
         return mean_state([one.state for one in self.members.values()], self.server.optimizer_state)
 
 
-def for_rows(push: Push, choices: Choices) -> Push:
+def for_rows(push: Push, choices: Choices) -> ReplicaRowsPush:
     """Its rows count as its share of a global batch: a row is moved as far as in a gradient strategy, in more steps.
 
-    The optimizer state of rows, which all strategies share, then means the same before and after a switch.
+    The optimizer state of rows, which all strategies share, then has the same meaning before and after a switch.
     """
-    return replace(push, examples=push.examples / choices.share)
+    return ReplicaRowsPush(push.rows, push.examples / choices.share, push.buffer_changes)
 
 
 def local_gradient(server: Server, dense: Tensor, examples: float) -> Tensor:
-    """What a replica steps on: the mean over the examples of its batch."""
-    gradient = dense * (1.0 / max(examples, 1e-12))  # rounds as the server does
+    """The gradient of a replica's step: the mean over the examples of its batch."""
+    gradient = dense * (1.0 / max(examples, 1e-12))  # rounds like the server
     if server.max_norm is not None:
         clip_norm(gradient, server.max_norm)
     return gradient
 
 
 def fork(flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts) -> DenseReplica:
-    """A replica that begins as a copy of these."""
-    own = {name: values.clone() for name, values in state.items() if name != "shared"}
+    """A replica that starts as a copy of these values."""
+    copied = {name: values.clone() for name, values in state.items() if name != "shared"}
     if isinstance(rule, FrozenAdam):
-        own["shared"] = rule.denominator(own["square"], own)
-    return DenseReplica(flat.clone(), own, rule, choices, counts)
+        copied["shared"] = rule.denominator(copied["square"], copied)
+    return DenseReplica(flat.clone(), copied, rule, choices, counts)
 
 
 def mean_state(states: Sequence[State], names: Iterable[str]) -> State:
-    """Of optimizer states; counts of steps are rounded."""
+    """The mean of optimizer states; step counts are rounded."""
     return {name: _mean([state[name] for state in states]) for name in names}
 
 
@@ -250,11 +226,11 @@ def _mean(values: list[Tensor]) -> Tensor:
 
 
 def rule_for(server: Server, choices: Choices) -> DenseOptimizer:
-    """How a replica steps: the run's own optimizer, or its form for k-step Adam or for threads without locks."""
+    """The rule of a replica: the run's optimizer, or its variant for k-step Adam or for threads without locks."""
     optimizer = bind(server.optimizer, server.layers)
     if isinstance(optimizer, VarianceReduced):
         raise UserError(
-            "a replica steps on one gradient at a time, and optimizer.dense vr_* needs several of a step; use adam"
+            "a replica makes a step from one gradient, but optimizer.dense vr_* needs several of a step; use adam"
         )
     k_step = choices.exchange == "mean" and choices.merge == "overwrite" and choices.snapshot != "params"
     if k_step:

@@ -1,14 +1,14 @@
-"""k-step Adam's local rule (Baidu 2022), and what of a replica's state a merge averages.
+"""The local rule of k-step Adam (Baidu 2022), and which state of a replica a merge averages.
 
     params       local Adam; a merge averages the weights
     params_m_v   the same; a merge averages both moments too
     frozen_v     moments stay local, and the denominator is shared: at a merge v^ = mean(v_j) / (1 - b2^t), and every
-                 step divides by sqrt(max(v^, v_j / (1 - b2^t))) + eps. Without the max, an element silent until the
-                 middle of a period would move thousands of rates in one step.
+                 step divides by sqrt(max(v^, v_j / (1 - b2^t))) + eps. Without the max, an element without gradients
+                 until the middle of a period would move by thousands of learning rates in one step.
 
-In `frozen_v` the step before a merge is finished by the merge: its moments first, then v^ from all, then the weights,
-then their mean. So with one worker and k = 1 it is Adam. A merge that nobody expected finds no step to finish, and an
-expected one that does not come is made up for by the next step.
+In `frozen_v` the merge completes the step before it: first the moments, then v^ from all replicas, then the weights,
+then their mean. With one worker and k = 1 it therefore equals Adam. At an unplanned merge there is no step to complete;
+if a planned merge does not happen, the next step completes the pending one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gearshift.sync.exchange import Choices, Snapshot
 
 @dataclass(frozen=True)
 class FrozenAdam:
-    """Adam whose denominator is not below that of the last merge. State: Adam's, and `shared`, the root of v^."""
+    """Adam with a denominator not below that of the last merge. State: Adam's, and `shared`, the root of v^."""
 
     adam: Adam
 
@@ -57,11 +57,11 @@ class FrozenAdam:
         """The second half: the weights. The root of a maximum is the maximum of the roots."""
         adam = self.adam
         rate = adam.lr * lr_scale / (1 - adam.beta1 ** int(state["step"]))
-        own = self.denominator(state["square"], state)
-        flat.addcdiv_(state["mean"], torch.maximum(own, state["shared"]).add_(adam.eps), value=-rate)
+        denominator = self.denominator(state["square"], state)
+        flat.addcdiv_(state["mean"], torch.maximum(denominator, state["shared"]).add_(adam.eps), value=-rate)
 
     def denominator(self, square: Tensor, state: State) -> Tensor:
-        """The root of a second moment, its bias corrected; in Adam's own order, so that it rounds alike."""
+        """The bias-corrected root of a second moment, computed in the same order as Adam, so that rounding agrees."""
         step = int(state["step"])
         return (
             square.sqrt().mul_(1 / math.sqrt(1 - self.adam.beta2**step)) if step else torch.zeros_like(square)
@@ -69,26 +69,26 @@ class FrozenAdam:
 
 
 def local_rule(optimizer: DenseOptimizer, snapshot: Snapshot) -> DenseOptimizer:
-    """The rule by which a replica steps under k-step Adam."""
+    """The rule of a replica under k-step Adam."""
     if not isinstance(optimizer, Adam):
         name = type(optimizer).__name__.lower()
         raise UserError(
-            f"k_step_adam merges Adam's state and optimizer.dense is {name}; use adam, or model_averaging"
+            f"k_step_adam merges Adam's state, but optimizer.dense is {name}; use adam, or model_averaging"
         )
     return FrozenAdam(optimizer) if snapshot == "frozen_v" else optimizer
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One average over all replicas: what each gives of its state, and what each does with the mean of all."""
+    """One average over all replicas: the contribution of each state, and how each uses the mean."""
 
-    name: str  # of what it gives
+    name: str  # of the contribution
     give: Callable[[State], Tensor]
     take: Callable[[State, Tensor], None]
 
 
 def phases_before_weights(choices: Choices, rule: DenseOptimizer) -> tuple[Phase, ...]:
-    """What is averaged before the weights are."""
+    """The averages that are made before the weights are averaged."""
     if isinstance(rule, FrozenAdam):
         return (_shared(rule),)
     return tuple(_moment(name) for name in ("mean", "square")) if choices.snapshot == "params_m_v" else ()

@@ -1,4 +1,4 @@
-"""One trainer's dense weights: stepped by its own workers without locks, copied and merged by its exchanges."""
+"""One trainer's dense weights: updated by its workers without locks, copied and merged by its exchanges."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class DenseReplica:
         self, flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts
     ) -> None:
         self.flat, self.state, self.rule, self.choices, self.counts = flat, state, rule, choices, counts
-        self.steps = 0  # since it was forked, or its choices changed
-        self.finished = False  # its workers have no more to do
+        self.steps = 0  # since the fork, or since its choices changed
+        self.finished = False  # its workers have no work left
         self._exchanged_steps = 0  # made before its last exchange
-        self.sent: Tensor | None = None  # what the exchange under way has copied
-        self._unfinished: float | None = None  # the rate scale of a step that the next merge finishes
+        self.sent: Tensor | None = None  # the copy sent in the current exchange
+        self._unfinished: float | None = None  # the rate scale of a step that the next merge completes
 
     def step(self, gradient: Tensor, *, lr_scale: float) -> None:
-        """One local step. Several workers may be here at once; `FrozenAdam` then makes no half steps."""
+        """One local step. Several workers may call it at once; `FrozenAdam` then makes no half steps."""
         self.finish_step()
         self.steps += 1
         self.counts.stepped(self.sent is not None)
@@ -35,7 +35,7 @@ class DenseReplica:
             self.rule.step(self.flat, gradient, self.state, lr_scale=lr_scale)
 
     def finish_step(self) -> None:
-        """The second half of a step that waited for a merge."""
+        """Complete a step that waited for a merge."""
         if self._unfinished is not None:
             assert isinstance(self.rule, FrozenAdam)
             scale, self._unfinished = self._unfinished, None
@@ -43,22 +43,22 @@ class DenseReplica:
 
     @property
     def unexchanged(self) -> int:
-        """Steps since its last exchange."""
+        """The number of steps since its last exchange."""
         return self.steps - self._exchanged_steps
 
     @property
     def weight(self) -> float:
-        """In an exchange: 0 of one that has finished and given all it had, else consensus would wait for it."""
+        """The weight in an exchange. 0 if the replica is finished and has nothing left to give."""
         return 0.0 if self.finished and not self.unexchanged else 1.0
 
     @torch.no_grad()
     def send(self) -> Tensor:
-        """A copy of the live weights: from here to `receive` an exchange is in flight."""
+        """Copy the live weights. The exchange is in flight from here to `receive`."""
         self.sent = self.flat.clone()
         return self.sent
 
     def receive(self, target: Tensor, moved: float) -> None:
-        """Merges with what came back; `moved` is the bytes that it took."""
+        """Merge with the answer; `moved` is the number of bytes transferred."""
         assert self.sent is not None
         sent, self.sent = self.sent, None
         self.take(sent, target, moved)

@@ -1,4 +1,4 @@
-"""Files as real exports make them: a guess may be poor, but it comes with a reason and never with an internal error."""
+"""Files of real exports: a guess may be poor, but it has a reason and never causes an internal error."""
 
 from __future__ import annotations
 

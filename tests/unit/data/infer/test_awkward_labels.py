@@ -1,4 +1,4 @@
-"""Labels as exports write them: an unclear one is refused, or guessed with a warning."""
+"""Labels of real exports: an ambiguous one is refused, or guessed with a warning."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def refused(path: Path, label: Label) -> str:
     return str(error.value)
 
 
-def warned(found: InferredSchema) -> str:
-    return " ".join(found.warnings)
+def warned(inferred: InferredSchema) -> str:
+    return " ".join(inferred.warnings)
 
 
 def test_minus_one_among_zeros_and_ones_is_refused_with_its_line(tmp_path: Path) -> None:
     path = labelled(tmp_path, [-1 if i == 70 else i % 3 // 2 for i in range(400)])
     assert refused(path, Label("click")) == (
-        f"{path} line 72: label `click` is '-1'; expected 0 or 1. If -1 means no click, say what means one: "
-        'data.label={column: click, positive: "1"}. If not: fix the line, or allow some: data.bad_lines={skip: 1000}'
+        f"{path} line 72: label `click` is '-1'; expected 0 or 1. If -1 means no click, set the value that means a "
+        'click: data.label={column: click, positive: "1"}. If not: fix the line, or allow some: '
+        "data.bad_lines={skip: 1000}"
     )
     assert read(path, Schema(USER, (Label("click", "1"),))).read(70, 1).labels_BT.tolist() == [[0]]
 
@@ -48,9 +49,9 @@ def test_minus_one_among_zeros_and_ones_is_refused_with_its_line(tmp_path: Path)
 @pytest.mark.parametrize("pair", [("-1", "1"), ("-1", "+1"), ("-1.0", "1.0")])
 def test_minus_one_and_one_get_a_rule(tmp_path: Path, pair: tuple[str, str]) -> None:
     path = labelled(tmp_path, [pair[i % 3 // 2] for i in range(400)])
-    found = infer(path)
-    assert found.schema.labels == (Label("click", "1"),)
-    assert read(path, found.schema).read(0, 400).labels_BT.sum() == 133
+    inferred = infer(path)
+    assert inferred.schema.labels == (Label("click", "1"),)
+    assert read(path, inferred.schema).read(0, 400).labels_BT.sum() == 133
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_advice_names_the_click_whichever_value_comes_first(
 ) -> None:
     sentence = refused(labelled(tmp_path, [values[i % 3 // 2] for i in range(9)]), Label("click"))
     assert sentence.endswith(
-        f'Say which value means a click: data.label={{column: click, positive: "{advised}"}}'
+        f'Set the value that means a click: data.label={{column: click, positive: "{advised}"}}'
     )
 
 
@@ -114,19 +115,19 @@ def test_the_advice_leaves_open_what_the_words_do_not_tell(tmp_path: Path) -> No
     alone = refused(labelled(tmp_path, ["no"] * 5), Label("click"))
     assert alone.endswith("Name the value that means a click: data.label={column: click, positive: VALUE}")
     either = refused(labelled(tmp_path, ["a", "b"] * 5), Label("click"))
-    assert "It holds 'a', 'b': say which value means a click, such as data.label=" in either
+    assert "It holds 'a', 'b': set the value that means a click, such as data.label=" in either
     assert likely_click(["not clicked", "clicked"]) == "clicked"
 
 
 def test_labels_of_a_left_join(tmp_path: Path) -> None:
     path = labelled(tmp_path, ["" if i % 3 else 1 for i in range(400)])
-    assert "was not clicked, say so: data.label={column: click, missing: no_click}" in refused(
+    assert "was not clicked, set data.label={column: click, missing: no_click}" in refused(
         path, Label("click")
     )
-    found = infer(path)
-    assert found.schema.labels == (Label("click", missing="no_click"),)
-    assert "click is 1 or missing (266 of 400 examples): missing is taken as no click" in warned(found)
-    assert read(path, found.schema).read(0, 400).labels_BT[:4, 0].tolist() == [1, 0, 0, 1]
+    inferred = infer(path)
+    assert inferred.schema.labels == (Label("click", missing="no_click"),)
+    assert "click is 1 or missing (266 of 400 examples): missing is taken as no click" in warned(inferred)
+    assert read(path, inferred.schema).read(0, 400).labels_BT[:4, 0].tolist() == [1, 0, 0, 1]
 
 
 def test_missing_labels_under_other_rules_and_in_tables(tmp_path: Path) -> None:
@@ -144,25 +145,27 @@ def test_missing_labels_under_other_rules_and_in_tables(tmp_path: Path) -> None:
 
 
 def test_missing_labels_among_zeros_and_ones_are_warned_of(tmp_path: Path) -> None:
-    found = infer(labelled(tmp_path, ["" if i % 10 == 9 else i % 3 // 2 for i in range(400)]))
-    assert found.schema.labels == (Label("click"),)
-    assert "click is missing in 40 of 400 examples looked at, first in line 11" in warned(found)
+    inferred = infer(labelled(tmp_path, ["" if i % 10 == 9 else i % 3 // 2 for i in range(400)]))
+    assert inferred.schema.labels == (Label("click"),)
+    assert "click is missing in 40 of 400 examples looked at, first in line 11" in warned(inferred)
 
 
 def test_a_guess_of_two_values_that_do_not_tell_is_uncertain(tmp_path: Path) -> None:
-    found = infer(labelled(tmp_path, [1 + i % 3 // 2 for i in range(400)], "outcome"))
-    assert found.schema.labels == (Label("outcome", "2"),)
-    assert "if it is the other one: --label outcome --positive 1 (in Python: positive='1')" in warned(found)
-    found = infer(labelled(tmp_path, ["tap" if i % 3 else "no_click" for i in range(400)], "outcome"))
-    assert (found.schema.labels, found.warnings) == ((Label("outcome", "tap"),), ())
+    inferred = infer(labelled(tmp_path, [1 + i % 3 // 2 for i in range(400)], "outcome"))
+    assert inferred.schema.labels == (Label("outcome", "2"),)
+    assert "to choose the other one: --label outcome --positive 1 (in Python: positive='1')" in warned(
+        inferred
+    )
+    inferred = infer(labelled(tmp_path, ["tap" if i % 3 else "no_click" for i in range(400)], "outcome"))
+    assert (inferred.schema.labels, inferred.warnings) == ((Label("outcome", "tap"),), ())
 
 
 def test_several_columns_that_could_be_the_label(tmp_path: Path) -> None:
     lines = [f"{i % 2},{i % 5 // 4},u{i % 20},{i % 3 // 2}" for i in range(400)]
     (tmp_path / "a.csv").write_text("\n".join(["a,b,user,c", *lines]) + "\n")
-    found = infer(tmp_path / "a.csv")
-    assert "`c` is taken as the label by its place alone, but `a`, `b` are 0/1 too" in warned(found)
-    assert "--label a" in warned(found)
+    inferred = infer(tmp_path / "a.csv")
+    assert "`c` is taken as the label by its place alone, but `a`, `b` are 0/1 too" in warned(inferred)
+    assert "--label a" in warned(inferred)
     (tmp_path / "a.csv").write_text("\n".join(["a,b,user,click", *lines]) + "\n")
     assert infer(tmp_path / "a.csv").warnings == ()
 
@@ -179,8 +182,8 @@ def test_without_a_label_the_columns_delimiter_and_lost_lines_are_shown(tmp_path
 @pytest.mark.parametrize("name", ["not_clicked", "no_click", "is_unclicked", "notClicked", "non_click"])
 def test_a_label_named_like_the_opposite_of_a_click_is_doubted(tmp_path: Path, name: str) -> None:
     path = labelled(tmp_path, [int(i % 5 == 0) for i in range(400)], name)
-    for found in (infer(path), infer(path, label=name)):
-        assert found.warnings[0] == (
+    for inferred in (infer(path), infer(path, label=name)):
+        assert inferred.warnings[0] == (
             f"{name} is named like the opposite of a click, and 1 is taken as the click; if 0 means the click: "
             f'--label {name} --positive 0 (in Python: label="{name}", positive="0")'
         )
@@ -192,8 +195,8 @@ def test_a_label_named_like_the_opposite_of_a_click_is_doubted(tmp_path: Path, n
 
 
 def test_a_label_of_mostly_ones_is_doubted(tmp_path: Path) -> None:
-    found = infer(labelled(tmp_path, [int(i % 5 > 0) for i in range(400)]))
-    assert found.warnings[0].startswith(
+    inferred = infer(labelled(tmp_path, [int(i % 5 > 0) for i in range(400)]))
+    assert inferred.warnings[0].startswith(
         "click is 1 in 80.0 % of the examples looked at, and 1 is taken as the click; if 0 means the click: "
         "--label click --positive 0"
     )

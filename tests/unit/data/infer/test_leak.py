@@ -1,4 +1,4 @@
-"""Columns that know the label: numbers, missing values, values; and honest columns that do not."""
+"""Columns that reveal the label, by numbers, missing values or values; and legitimate columns that do not."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def look_at(values: object, click: np.ndarray = CLICK) -> InferredSchema:  # typ
     return infer(pa.table({"other": honest[: len(click)], "it": values, "click": click.astype(int)}))
 
 
-def why(found: InferredSchema) -> str:
-    return next(guess.why for guess in found.guesses if guess.column == "it")
+def why(inferred: InferredSchema) -> str:
+    return next(guess.why for guess in inferred.guesses if guess.column == "it")
 
 
-def is_feature(found: InferredSchema) -> bool:
-    return "it" in [feature.name for feature in found.schema.features]
+def is_feature(inferred: InferredSchema) -> bool:
+    return "it" in [feature.name for feature in inferred.schema.features]
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def is_feature(found: InferredSchema) -> bool:
     ],
 )
 def test_a_column_that_knows_the_label_is_left_out(values: object, reason: str) -> None:
-    found = look_at(values)
-    assert reason in why(found)
-    assert "it would give the label away" in why(found)
-    assert not is_feature(found)
-    assert [feature.name for feature in found.schema.features] == ["other"]
+    inferred = look_at(values)
+    assert reason in why(inferred)
+    assert "it would give the label away" in why(inferred)
+    assert not is_feature(inferred)
+    assert [feature.name for feature in inferred.schema.features] == ["other"]
 
 
 CONVERTED = CLICK & (RANDOM.random(SIZE) < 0.25)
@@ -73,17 +73,19 @@ CONVERTED = CLICK & (RANDOM.random(SIZE) < 0.25)
     ],
 )
 def test_a_column_that_only_some_clicks_set_is_left_out(values: object, reason: str) -> None:
-    found = look_at(values)
-    assert reason in why(found)
-    assert f"in {CONVERTED.sum()} examples, all of them clicks): it would give the label away" in why(found)
-    assert not is_feature(found)
-    assert next(guess.left_out for guess in found.guesses if guess.column == "it") is not None
+    inferred = look_at(values)
+    assert reason in why(inferred)
+    assert f"in {CONVERTED.sum()} examples, all of them clicks): it would give the label away" in why(
+        inferred
+    )
+    assert not is_feature(inferred)
+    assert next(guess.left_out for guess in inferred.guesses if guess.column == "it") is not None
 
 
 def test_one_value_that_only_clicks_have_is_a_question() -> None:
-    found = look_at(np.where(CONVERTED, "bought", np.where(NOISE > 0, "seen", "new")))
-    assert is_feature(found)
-    assert found.warnings[0] == (
+    inferred = look_at(np.where(CONVERTED, "bought", np.where(NOISE > 0, "seen", "new")))
+    assert is_feature(inferred)
+    assert inferred.warnings[0] == (
         f"it is 'bought' only when the label is 1 (in {CONVERTED.sum()} examples, all of them clicks): "
         "is it known before the click?"
     )
@@ -97,11 +99,11 @@ def test_a_few_clicks_in_a_row_are_chance() -> None:
 
 
 def test_a_column_that_is_too_good_is_kept_with_a_question() -> None:
-    found = look_at(NOISE + 2.6 * CLICK)
-    assert is_feature(found)
-    assert "is larger for clicks, an AUC of 0.96" in why(found)
-    assert found.warnings[0].startswith("it is larger for clicks")
-    assert found.warnings[0].endswith("by itself: is it known before the click?")
+    inferred = look_at(NOISE + 2.6 * CLICK)
+    assert is_feature(inferred)
+    assert "is larger for clicks, an AUC of 0.96" in why(inferred)
+    assert inferred.warnings[0].startswith("it is larger for clicks")
+    assert inferred.warnings[0].endswith("by itself: is it known before the click?")
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ def test_a_column_that_is_too_good_is_kept_with_a_question() -> None:
     ],
 )
 def test_honest_columns_are_not_suspected(values: object) -> None:
-    found = look_at(values)
-    assert is_feature(found)
-    assert "label" not in why(found)
-    assert found.warnings == ()
+    inferred = look_at(values)
+    assert is_feature(inferred)
+    assert "label" not in why(inferred)
+    assert inferred.warnings == ()
 
 
 def test_too_few_clicks_prove_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Files of many shapes, as strangers write them: each is understood, and read with what was understood."""
+"""Files of many layouts: each is inferred correctly, and can be read with the inferred schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import InferredSchema, infer, infer_schema
-from gearshift.data.readers.sniff import CsvFormat
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.schema import Bag, Categorical, Label, Numeric, Schema, Sequence, Vector
 from gearshift.errors import DataWarning, UserError
 
@@ -31,7 +31,7 @@ def write(path: Path, rows: list[str], newline: str = "\n", start: bytes = b"") 
 
 
 def looked_at(path: Path, *, stated_only: bool = False) -> InferredSchema:
-    """What is inferred must also be readable to the end, also without what was found out about the text."""
+    """The inferred schema must read the whole file, even without the detected layout."""
     inferred = infer(path)
     if not stated_only:
         assert sum(len(b) for b in read(path, inferred.schema).fitted().batches(100)) == EXAMPLES
@@ -134,7 +134,7 @@ def test_dates_that_are_not_read_are_said_to_be_dates(tmp_path: Path, form: str)
     start = datetime(2026, 11, 1)
     rows = each(lambda i: f'"{(start + timedelta(minutes=10 * i)).strftime(form)}",{i % 7},{i % 2}')
     inferred = looked_at(write(tmp_path / "date.csv", ["day,place,click", *rows]))
-    assert "looks like a date in a format that is not read" in why(inferred, "day")
+    assert "looks like a date in an unsupported format" in why(inferred, "day")
 
 
 def test_quoted_values_with_separators_and_newlines(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_index_column_that_pandas_writes(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "p.csv")
     inferred = looked_at(tmp_path / "p.csv")
     assert inferred.schema.labels == (Label("target"),)
-    assert why(inferred, "c1") == "ignored: counts the lines"
+    assert why(inferred, "c1") == "ignored: numbers the lines"
     assert features(inferred) == {"color": Categorical}
 
 
@@ -247,7 +247,7 @@ def test_amounts_with_a_currency_say_why_they_are_no_numbers(tmp_path: Path) -> 
 
     inferred = looked_at(write(tmp_path / "cost.csv", ["click,cost,fee,deal,place", *each(line)]))
     assert why(inferred, "cost").startswith("ignored: an amount like '$")
-    assert why(inferred, "fee").startswith("categorical: 4 distinct; an amount like '0 EUR' is not read")
+    assert why(inferred, "fee").startswith("categorical: 4 distinct; an amount like '0 EUR' cannot be read")
     assert why(inferred, "deal") == "numeric, standardize: 1000.5..7000.5"
     assert inferred.csv.thousands == ","
 
@@ -273,7 +273,7 @@ def test_streets_are_no_bags_and_joined_floats_are_vectors(tmp_path: Path) -> No
 
     inferred = looked_at(write(tmp_path / "street.csv", ["click,street,words,emb,emb2", *each(line)]))
     assert features(inferred) == {"street": Categorical, "words": Bag, "emb": Vector, "emb2": Vector}
-    assert why(inferred, "emb") == "vector of 4, separator ' ': as many numbers in each value"
+    assert why(inferred, "emb") == "vector of 4, separator ' ': equally many numbers in each value"
 
 
 def test_an_all_null_column_and_bags_with_commas(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Times that carry no name, times in folder names, and times beside the time of the example."""
+"""Times without a telling name, times in folder names, and additional times."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def why(found: InferredSchema, column: str) -> str:
-    return next(f"{guess.guess}: {guess.why}" for guess in found.guesses if guess.column == column)
+def why(inferred: InferredSchema, column: str) -> str:
+    return next(f"{guess.guess}: {guess.why}" for guess in inferred.guesses if guess.column == column)
 
 
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000])
 def test_an_epoch_column_of_a_file_without_header(tmp_path: Path, unit: int) -> None:
     rows = [f"{i % 2},u{i % 50},{unit * (START + DRAW.randrange(600_000))},{i % 7}" for i in range(2000)]
-    found = infer(write(tmp_path / "log.csv", rows))
-    assert found.schema.time == "c3"
-    assert "2025-10-09..16 UTC" in why(found, "c3")
+    inferred = infer(write(tmp_path / "log.csv", rows))
+    assert inferred.schema.time == "c3"
+    assert "2025-10-09..16 UTC" in why(inferred, "c3")
 
 
 def test_large_ids_are_no_times() -> None:
@@ -56,9 +56,9 @@ def test_days_in_folder_names_though_the_sample_has_one(
     for day in (1, 2, 3):
         rows = [f"{i % 2},u{DRAW.randrange(30)}" for i in range(200)]
         write(tmp_path / f"log/dt=2026-11-0{day}/part.csv", ["click,user", *rows])
-    found = infer(str(tmp_path / "log"))
-    assert found.schema.time == "dt"
-    assert why(found, "dt") == "time: folder names: 2026-11-01..03 UTC"
+    inferred = infer(str(tmp_path / "log"))
+    assert inferred.schema.time == "dt"
+    assert why(inferred, "dt") == "time: folder names: 2026-11-01..03 UTC"
     init(tmp_path / "log", tmp_path / "log.yaml", label=None, time=None, force=False)
     assert "split: {by: time, valid: 10%}" in (tmp_path / "log.yaml").read_text()
 
@@ -67,10 +67,10 @@ def test_a_second_time_is_no_category(tmp_path: Path) -> None:
     for day in (1, 2):
         rows = [f"{DRAW.randrange(2)},u{i % 30},{START + 100 * day + DRAW.randrange(90)}" for i in range(300)]
         write(tmp_path / f"log/dt=2026-11-0{day}/part.csv", ["click,user,ts", *rows])
-    found = infer(str(tmp_path / "log"))
-    assert found.schema.time == "ts"
-    assert why(found, "dt").startswith("ignored: a time too, but ts is the time of the example")
-    assert [feature.name for feature in found.schema.features] == ["user"]
+    inferred = infer(str(tmp_path / "log"))
+    assert inferred.schema.time == "ts"
+    assert why(inferred, "dt").startswith("ignored: another time; ts is the time of the example")
+    assert [feature.name for feature in inferred.schema.features] == ["user"]
 
 
 def test_user_is_the_group_rather_than_its_other_spelling() -> None:
@@ -82,12 +82,12 @@ def test_user_is_the_group_rather_than_its_other_spelling() -> None:
             "user": [f"u{DRAW.randrange(99)}" for _ in range(size)],
         }
     )
-    found = infer(table)
-    assert found.schema.group == "user"
-    assert found.warnings[0].startswith("user and User both look like the user: user is the group")
+    inferred = infer(table)
+    assert inferred.schema.group == "user"
+    assert inferred.warnings[0].startswith("user and User both look like the user: user is the group")
     other = infer(table.rename_columns(["click", "USER", "User"]))
     assert other.schema.group == "USER"
-    assert "if it is the other, set data.group: User" in other.warnings[0]
+    assert "to use the other one, set data.group: User" in other.warnings[0]
     assert infer(table.rename_columns(["click", "name", "user"])).warnings == ()
 
 
@@ -96,20 +96,20 @@ def test_user_is_the_group_rather_than_its_other_spelling() -> None:
     [
         (
             ["1.5", "2.5", "oops", *(str(i / 7) for i in range(97))],
-            "numbers but for 'oops' in line 4; to make it numeric",
+            "numbers except 'oops' in line 4; to make it numeric",
         ),
-        (["a", "b", *(str(i) for i in range(98))], "numbers but for 'a' in line 2 and 1 more words"),
-        ([f"{i:04d}" for i in range(100)], "has a leading zero: names, not amounts"),
-        ([f"{i}.5 kg" for i in range(100)], "numbers with a unit, like '0.5 kg', are not read as numbers"),
+        (["a", "b", *(str(i) for i in range(98))], "numbers except 'a' in line 2 and 1 more words"),
+        ([f"{i:04d}" for i in range(100)], "has a leading zero: identifiers, not amounts"),
+        ([f"{i}.5 kg" for i in range(100)], "numbers with a unit, like '0.5 kg', cannot be read"),
         ([f"k{i}" for i in range(100)], None),
     ],
 )
 def test_why_a_column_of_numbers_is_no_number(tmp_path: Path, values: list[str], reason: str | None) -> None:
     rows = [f"{DRAW.randrange(2)},{values[i % 100]}" for i in range(1000)]
-    found = infer(write(tmp_path / "log.csv", ["click,size", *rows]))
-    assert why(found, "size").startswith("categorical: ")
-    assert (reason is None and why(found, "size") == "categorical: 100 distinct") or str(reason) in why(
-        found, "size"
+    inferred = infer(write(tmp_path / "log.csv", ["click,size", *rows]))
+    assert why(inferred, "size").startswith("categorical: ")
+    assert (reason is None and why(inferred, "size") == "categorical: 100 distinct") or str(reason) in why(
+        inferred, "size"
     )
 
 
@@ -137,15 +137,15 @@ def amounts(form: str) -> list[str]:
     [
         (
             "'",
-            "is written with an apostrophe between thousands and is not read as one; to make it numeric, write it",
+            "has an apostrophe between thousands and cannot be read; to make it numeric, write it",
         ),
-        ("\u2019", "is written with an apostrophe between thousands"),
-        ("\u202f", "is written with a space between thousands and is not read as one"),
-        ("\u00a0", "is written with a space between thousands and is not read as one"),
-        ("minus", "is written with a dash for the minus and is not read as one"),
-        ("()", "is written with parentheses for the minus and is not read as one"),
-        ("behind", "is written with the minus behind the number"),
-        ("%", "is not read as a number; write "),
+        ("\u2019", "has an apostrophe between thousands"),
+        ("\u202f", "has a space between thousands and cannot be read"),
+        ("\u00a0", "has a space between thousands and cannot be read"),
+        ("minus", "has a dash instead of a minus and cannot be read"),
+        ("()", "has parentheses instead of a minus and cannot be read"),
+        ("behind", "has the minus after the number"),
+        ("%", "cannot be read as a number; write "),
         ("words", "; if these mean missing, list them in data.csv.null to make it numeric"),
     ],
 )
@@ -155,10 +155,10 @@ def test_amounts_that_are_not_read_are_told_with_the_fix(
 ) -> None:
     values = amounts(form)
     rows = [f"{DRAW.randrange(2)};{values[i % 700]};u{i % 9}" for i in range(size)]
-    found = infer(write(tmp_path / "log.csv", ["click;balance;user", *rows]))
-    told = why(found, "balance")
-    assert reason in told
-    assert "write 1533.41" not in told
+    inferred = infer(write(tmp_path / "log.csv", ["click;balance;user", *rows]))
+    explanation = why(inferred, "balance")
+    assert reason in explanation
+    assert "write 1533.41" not in explanation
 
 
 @pytest.mark.parametrize("slip", ["", "0000-00-00 00:00:00"])
@@ -167,16 +167,16 @@ def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, sl
     path = write(
         tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
     )
-    found = infer(path)
-    assert found.schema.time == "ts"
-    assert "2026-11-01..10 UTC; 1 without a time" in why(found, "ts")
-    assert found.warnings[0].startswith(
+    inferred = infer(path)
+    assert inferred.schema.time == "ts"
+    assert "2026-11-01..10 UTC; 1 without a time" in why(inferred, "ts")
+    assert inferred.warnings[0].startswith(
         f"ts has no time in 1 of 4,000 examples looked at, first {repr(slip) if slip else 'nothing'} in line 7, which "
         "ends a training: fix the data, or allow some: data.bad_lines={skip: 1000}"
     )
     with pytest.raises(UserError, match=r"log.csv line 7: time `ts` is .*Fix the line, or allow some"):
-        read(path, found.schema).read(0, 9)
-    assert len(read(path, found.schema, bad_lines=1).read(0, 4000)) == 3999
+        read(path, inferred.schema).read(0, 9)
+    assert len(read(path, inferred.schema, bad_lines=1).read(0, 4000)) == 3999
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_a_few_odd_times_do_not_cost_the_column(tmp_path: Path, slip: str, epoch
     path = write(
         tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(times))]
     )
-    found = infer(path)
-    assert found.schema.time == "ts"
-    assert f"UTC; {count} before 1990 or after 2100" in why(found, "ts")
-    assert found.warnings[0].startswith(
+    inferred = infer(path)
+    assert inferred.schema.time == "ts"
+    assert f"UTC; {count} before 1990 or after 2100" in why(inferred, "ts")
+    assert inferred.warnings[0].startswith(
         f"ts is before 1990 or after 2100 in {count} of 6,000 examples looked at, first {slip!r} in line 7: "
     )
-    assert len(read(path, found.schema).read(0, 6000)) == 6000
+    assert len(read(path, inferred.schema).read(0, 6000)) == 6000
 
 
 def test_many_odd_times_are_said(tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def test_many_odd_times_are_said(tmp_path: Path) -> None:
     path = write(
         tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
     )
-    found = infer(path)
-    assert found.schema.time is None
-    assert found.warnings[0].startswith("ts is before 1990 or after 2100 in 100 of 900 examples looked at")
-    assert "too many for the time of the example; if it is, name it: --time ts" in found.warnings[0]
+    inferred = infer(path)
+    assert inferred.schema.time is None
+    assert inferred.warnings[0].startswith("ts is before 1990 or after 2100 in 100 of 900 examples looked at")
+    assert "too many for the time of the example; if it is, set --time ts" in inferred.warnings[0]
     assert infer(path, time="ts").schema.time == "ts"
 
 
@@ -217,10 +217,10 @@ def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
     path = write(
         tmp_path / "log.csv", ["click,ts,user", *(f"{i % 2},{d},u{i % 9}" for i, d in enumerate(days))]
     )
-    found = infer(path)
-    assert found.schema.time is None
-    assert "ts has no time in 100 of 900 examples looked at, first nothing in line 10" in found.warnings[0]
-    assert "--time ts" in found.warnings[0]
+    inferred = infer(path)
+    assert inferred.schema.time is None
+    assert "ts has no time in 100 of 900 examples looked at, first nothing in line 10" in inferred.warnings[0]
+    assert "--time ts" in inferred.warnings[0]
     assert infer(path, time="ts").schema.time == "ts"
     with pytest.raises(UserError, match="time `user` is 'u0' in line 2; expected epoch seconds"):
         infer(path, time="user")
@@ -232,18 +232,18 @@ def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
         (
             "ts",
             "{day:02d}/Nov/2026:{hour:02d}:00:00 +0000",
-            "is a time as web servers log it: to split by time",
+            "is a time in the format of web server logs: to split by time",
         ),
-        ("date", "11/{day:02d}/2026", "is a date in a format that is not read: to split by time"),
+        ("date", "11/{day:02d}/2026", "is a date in an unsupported format: to split by time"),
         ("time", "{hour:02d}:30:00", "is a time of day without its date: to split by time"),
-        ("timestamp", "1.79{day:02d}E+09", "is a number that lost its last digits: to split by time"),
-        ("date", "463{day:02d}.25", "is probably a day as spreadsheets count them: to split by time"),
+        ("timestamp", "1.79{day:02d}E+09", "is a number that has lost its last digits: to split by time"),
+        ("date", "463{day:02d}.25", "is probably a spreadsheet day number: to split by time"),
         (
             "ts",
             "17935000{day:02d}.25",
-            "is a number with a fraction; if it is in epoch seconds, name it: --time ts",
+            "is a number with a fraction; if it is in epoch seconds, set --time ts",
         ),
-        ("created_at", "day {day}", "is not read as one: to split by time, write ISO (2026-11-30 10:00)"),
+        ("created_at", "day {day}", "is not supported: to split by time, write ISO (2026-11-30 10:00)"),
         ("hour", "{hour}", None),
         ("day", "{day}", None),
         ("dwell_time", "{hour}.5", None),
@@ -253,20 +253,22 @@ def test_a_column_named_like_a_time_that_is_not_read_is_told(
     tmp_path: Path, name: str, form: str, what: str | None
 ) -> None:
     rows = [f"{DRAW.randrange(2)};{form.format(day=1 + i // 100, hour=i % 24)};u{i % 9}" for i in range(2000)]
-    found = infer(write(tmp_path / "log.csv", [f"click;{name};user", *rows]))
-    assert found.schema.time is None
-    told = [warning for warning in found.warnings if warning.startswith(f"{name} is named like a time, but ")]
-    assert len(told) == (what is not None)
-    assert what is None or what in told[0]
+    inferred = infer(write(tmp_path / "log.csv", [f"click;{name};user", *rows]))
+    assert inferred.schema.time is None
+    explanation = [
+        warning for warning in inferred.warnings if warning.startswith(f"{name} is named like a time, but ")
+    ]
+    assert len(explanation) == (what is not None)
+    assert what is None or what in explanation[0]
 
 
-@pytest.mark.parametrize(("days", "told"), [(12, True), (13, False)])
-def test_dotted_dates_that_may_have_the_month_first_are_told(tmp_path: Path, days: int, told: bool) -> None:
+@pytest.mark.parametrize(("days", "warned"), [(12, True), (13, False)])
+def test_dotted_dates_that_may_have_the_month_first_are_told(tmp_path: Path, days: int, warned: bool) -> None:
     rows = [f"{DRAW.randrange(2)};{1 + i % days:02d}.11.2026;u{i % 9}" for i in range(2000)]
-    found = infer(write(tmp_path / "log.csv", ["click;date;user", *rows]))
-    assert found.schema.time == "date"
+    inferred = infer(write(tmp_path / "log.csv", ["click;date;user", *rows]))
+    assert inferred.schema.time == "date"
     sentence = "date is read as day.month.year, but no value looked at, such as '01.11.2026', has a day after the 12th"
-    assert any(warning.startswith(sentence) for warning in found.warnings) == told
+    assert any(warning.startswith(sentence) for warning in inferred.warnings) == warned
 
 
 def test_a_time_of_day_beside_the_time_is_a_feature(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Headers further down, quotes behind a backslash, files that are there twice, ids that went through floats."""
+"""Repeated headers, escaped quotes, duplicate files, and ids that went through floats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_second_header_in_another_order_is_refused(tmp_path: Path, rule: str |
     with pytest.raises(UserError) as error:
         read(path, schema, bad_lines=1000).read(0, 999)
     assert str(error.value).startswith(
-        f"{path} line 302: a second header, with column `click` where `user` stands in the first one: the lines "
+        f"{path} line 302: a second header, with column `click` where `user` is in the first one: the lines "
         "below it would be read under the wrong names."
     )
 
@@ -69,7 +69,7 @@ def test_stated_names_do_not_reorder_a_header(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("user,click,item\n" + SWAPPED)
     csv = CsvFormat(header=True, columns=("click", "user", "item"))
     with pytest.raises(
-        UserError, match=r"b\.csv line 1: the header has column `user` where `click` stands in data"
+        UserError, match=r"b\.csv line 1: the header has column `user` where `click` is in data"
     ):
         read(tmp_path, SCHEMA, csv=csv)
     renamed = CsvFormat(header=True, columns=("click", "user", "thing"))
@@ -84,7 +84,7 @@ def test_a_header_that_is_not_expected(tmp_path: Path) -> None:
         csv = CsvFormat(header=header, columns=("click", "user", "item"))
         with pytest.raises(UserError) as error:
             read(path, SCHEMA, csv=csv).read(0, 9)
-        assert str(error.value) == f"{path} line 1: this line is a header. Say so: data.csv={{header: true}}"
+        assert str(error.value) == f"{path} line 1: this line is a header. Set data.csv={{header: true}}"
     assert (
         len(read(path, SCHEMA, csv=CsvFormat(header=True, columns=("click", "user", "item"))).read(0, 999))
         == 300
@@ -123,8 +123,8 @@ def test_the_same_file_twice_is_warned_of(tmp_path: Path) -> None:
     day.write_text("click,user,item\n" + LINES)
     (tmp_path / "day.csv.gz").write_bytes(gzip.compress(day.read_bytes()))
     sentence = (
-        f"{day}.gz seems to hold the same examples as {day}: they are read twice. Move one of them out of the "
-        "way, or name the files to read one by one"
+        f"{day}.gz seems to hold the same examples as {day}: they are read twice. Move one of them away, "
+        "or list the files explicitly"
     )
     with pytest.warns(DataWarning) as told:
         read(tmp_path, SCHEMA)
@@ -138,7 +138,7 @@ def test_the_same_file_twice_is_warned_of(tmp_path: Path) -> None:
 def test_a_path_that_is_named_twice(tmp_path: Path) -> None:
     day = tmp_path / "day.csv"
     day.write_text("click,user,item\n" + LINES)
-    sentence = f"{day} is named twice: its examples are read twice. Name it once"
+    sentence = f"{day} is listed twice: its examples are read twice. List it once"
     assert copy_remarks(find_files([day, day])) == (sentence,)
 
 

@@ -1,4 +1,4 @@
-"""What users' files have wrong with them: handled, or one sentence with the file, the line and the fix."""
+"""Defects of users' files are handled, or give one sentence with the file, the line and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gearshift.data.dataset import read
-from gearshift.data.readers.sniff import CsvFormat
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.schema import (
     Bag,
     Bucketized,
@@ -86,7 +86,7 @@ def test_a_missing_file_says_what_is_there(tmp_path: Path) -> None:
     assert "did you mean" in refusal(tmp_path / "cliks-01.csv")
     assert "there is no folder" in refusal(tmp_path / "nowhere" / "clicks.csv")
     (tmp_path / "empty").mkdir()
-    assert "the folder has no data file" in refusal(tmp_path / "empty")
+    assert "the folder contains no data files" in refusal(tmp_path / "empty")
 
 
 def test_a_wrong_column_count(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_foreign_label(tmp_path: Path) -> None:
     path = file(tmp_path, "click,user,price\nyes,a,2\nno,b,3\n")
     assert refusal(path) == (
         f"{path} line 2: label `click` is 'yes'; expected 0 or 1. "
-        'Say which value means a click: data.label={column: click, positive: "yes"}'
+        'Set the value that means a click: data.label={column: click, positive: "yes"}'
     )
     mapped = Schema(SCHEMA.features, (Label("click", positive="yes"),))
     assert read(path, mapped).read(0, 9).labels_BT[:, 0].tolist() == [1, 0]
@@ -168,7 +168,7 @@ def test_a_compressed_file_that_ends_early(tmp_path: Path, ending: str) -> None:
     kind = {"gz": "gzip", "zst": "zstd"}[ending]
     message = refusal([cut, whole])
     start = rf"{cut}: the {kind} stream ends early after ([\d,]+) examples; the copy is incomplete"
-    match = re.fullmatch(start + r" \(.*, its neighbours .*\)\.", message)
+    match = re.fullmatch(start + r" \(.*, the other files about .*\)\.", message)
     assert match, message
     assert 10_000 < int(match[1].replace(",", "")) < 30_000
 
@@ -197,7 +197,7 @@ def test_text_that_is_none(tmp_path: Path) -> None:
 
 def test_an_object_that_holds_no_table() -> None:
     assert refusal(7).startswith(
-        "cannot read an object of type int: name files, or pass an object with __arrow_c_stream__"
+        "cannot read an object of type int: pass file names, or an object with __arrow_c_stream__"
     )
     assert refusal([]) == "the list of data files is empty"
 
@@ -231,7 +231,7 @@ def test_validation_that_starts_before_training_ends(tmp_path: Path) -> None:
         check_parts(train, early, None)
     assert str(caught.value) == (
         "valid starts 2026-11-05, before train ends 2026-11-07: the score would leak the future. "
-        "Move the split, or say data.allow_overlap=true"
+        "Move the split, or set data.allow_overlap=true"
     )
     check_parts(train, late, None)
     check_parts(train, early, None, allow_overlap=True)
@@ -248,15 +248,15 @@ def test_an_all_null_column(tmp_path: Path) -> None:
 def test_libfm_values_other_than_one(tmp_path: Path) -> None:
     path = file(tmp_path, "1 3:1 4:1\n-1 3:1 5:0.5\n", "a.libfm")
     message = refusal(path, None, format="libfm")  # type: ignore[arg-type]
-    assert message.startswith(f"{path} line 2: feature `5:0.5` has another value than 1")
+    assert message.startswith(f"{path} line 2: feature `5:0.5` has a value other than 1")
     assert "does not look like libfm" in refusal(file(tmp_path, GOOD), format="libfm")
 
 
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (gzip.compress(GOOD.encode(), mtime=0), "let its name end in .gz"),
-        (pa.compress(GOOD.encode(), codec="zstd", asbytes=True), "let its name end in .zst"),
+        (gzip.compress(GOOD.encode(), mtime=0), "its name must end in .gz"),
+        (pa.compress(GOOD.encode(), codec="zstd", asbytes=True), "its name must end in .zst"),
         (b"PK\x03\x04rest", "unpack it first"),
         (b"PAR1rest", "is a Parquet file"),
     ],
@@ -267,7 +267,7 @@ def test_a_file_with_the_wrong_ending(tmp_path: Path, start: bytes, words: str) 
 
 def test_a_parquet_file_that_is_said_to_be_csv(tmp_path: Path) -> None:
     path = file(tmp_path, b"PAR1rest", "p.parquet")
-    assert refusal(path, format="csv") == f"{path} is a Parquet file; say data.format=parquet"
+    assert refusal(path, format="csv") == f"{path} is a Parquet file; set data.format=parquet"
 
 
 def test_the_stated_columns_are_named_when_lines_have_others(tmp_path: Path) -> None:
@@ -332,10 +332,10 @@ STRUCTS = pa.array([{"a": 1}, None, {"a": 2}])
         (Bucketized("x", (1.5,)), LISTS, "lists; use type: bag or sequence"),
         (Numeric("x"), LISTS, "lists; use type: bag or sequence, or vector"),
         (Numeric("x", "standardize"), LISTS, "lists; use type: bag or sequence, or vector"),
-        (Categorical("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
-        (Numeric("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
-        (Bag("x"), STRUCTS, "structs; write each of their fields as a column of its own"),
-        (Vector("x", 2), STRUCTS, "structs; write each of their fields as a column of its own"),
+        (Categorical("x"), STRUCTS, "structs; write each of their fields as a separate column"),
+        (Numeric("x"), STRUCTS, "structs; write each of their fields as a separate column"),
+        (Bag("x"), STRUCTS, "structs; write each of their fields as a separate column"),
+        (Vector("x", 2), STRUCTS, "structs; write each of their fields as a separate column"),
         (Sequence("x"), pa.array([[{"a": 1}], [], None]), "lists of structs; write lists of single values"),
         (Bag("x"), pa.array([[[1]], [], None]), "lists of lists; write lists of single values"),
     ],

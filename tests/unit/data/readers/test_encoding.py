@@ -1,4 +1,4 @@
-"""Text that is not UTF-8: said once per file, or converted if its encoding is named."""
+"""Text that is not UTF-8 gives one warning per file, or is converted if its encoding is set."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import infer
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.files import encoding_name
-from gearshift.data.readers.sniff import CsvFormat
 from gearshift.data.schema import Categorical, Label, Schema
 from gearshift.errors import DataWarning, UserError
 
@@ -36,8 +36,8 @@ def test_one_warning_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     with pytest.warns(DataWarning) as caught:
         ids = np.unique(data.read(0, 9999).ids_BF)
     assert [str(w.message) for w in caught] == [
-        f"{path} line 3: byte 0xF6 is not UTF-8; such values are told apart by their bytes and shown with \ufffd. If "
-        "the file is in another encoding, name it: data.csv={encoding: latin-1}"
+        f"{path} line 3: byte 0xF6 is not UTF-8; such values are identified by their bytes and displayed with \ufffd. "
+        "If the file is in another encoding, name it: data.csv={encoding: latin-1}"
     ]
     assert len(ids) == 3
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import pytest
 
 from gearshift.data.dataset import read
 from gearshift.data.infer.schema import infer
-from gearshift.data.readers.sniff import CsvFormat
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.errors import UserError
 
@@ -34,7 +34,7 @@ def test_headers_that_differ(tmp_path: Path) -> None:
     for header, words in {
         "click,user,cost": "lacks column `price`",
         "click,user,price,more": "has a column `more` that is not in",
-        "user,click,price": "has column `user` where `click` stands in",
+        "user,click,price": "has column `user` where `click` is in",
     }.items():
         second = file(tmp_path, header + "\n1,2,3" + (",4" if "more" in header else "") + "\n", "b.csv")
         message = refusal([first, second])
@@ -49,20 +49,20 @@ def test_a_name_that_occurs_twice(tmp_path: Path, expected: Schema | None) -> No
     with pytest.raises(UserError) as caught:
         infer(path) if expected is None else read(path, expected)
     assert str(caught.value) == (
-        f"{path} line 2: `user` is the name of columns 2 and 4; give each column a name of its own, "
-        "or, if this line is no header, say data.csv={header: false}."
+        f"{path} line 2: `user` is the name of columns 2 and 4; give each column a unique name, "
+        "or, if this line is not a header, set data.csv={header: false}."
     )
     with pytest.raises(UserError, match="`user` is the name of columns 2 and 4"):
         infer(path, label="c1")
     stated = CsvFormat(",", header=False, columns=("click", "user", "user", "x"))
     assert refusal(path, csv=stated) == (
-        "data.csv.columns: `user` is the name of columns 2 and 3; give each column a name of its own."
+        "data.csv.columns: `user` is the name of columns 2 and 3; give each column a unique name."
     )
 
 
 def test_a_name_that_occurs_twice_in_a_table(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1, 0])] * 3, ["click", "user", "user"])
-    assert refusal(table) == "table: several columns are called `user`; give each a name of its own."
+    assert refusal(table) == "table: several columns are called `user`; give each column a unique name."
     pq.write_table(table, tmp_path / "a.parquet")
     assert refusal(tmp_path / "a.parquet").startswith(
         f"{tmp_path}/a.parquet: several columns are called `user`"

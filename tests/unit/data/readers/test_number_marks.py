@@ -1,4 +1,4 @@
-"""Commas and points in numbers: what settles whether they separate thousands, and what is said if nothing does."""
+"""Commas and points in numbers: how thousands separators are detected, and the warning for ambiguous columns."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_a_doubtful_column_is_read_as_thousands_and_said(tmp_path: Path) -> None
     path = write(tmp_path, ["7,212", "58,004", "212"])
     found = infer(path)
     assert found.warnings == (
-        f"{path}: column `views` has three digits behind every comma, as in 7,212: read as 7212, with the comma "
-        "between thousands; if it is a decimal comma: data.csv={decimal: ','}",
+        f"{path}: column `views` has three digits after every comma, as in 7,212: read as 7212, with commas "
+        "between thousands; if they are decimal commas: data.csv={decimal: ','}",
     )
     assert (found.csv.decimal, found.csv.thousands) == (".", ",")
     schema = Schema((Numeric("views"),), found.schema.labels)
-    with pytest.warns(DataWarning, match="three digits behind every comma"):
+    with pytest.warns(DataWarning, match="three digits after every comma"):
         batch = read(path, schema).read(0, 3)
     assert batch.numeric_BN[:, 0].tolist() == [7212, 58004, 212]
     batch = read(path, schema, csv=CsvFormat(decimal=",")).read(0, 3)
@@ -100,7 +100,7 @@ def test_another_decimal_mark_is_advised(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(decimal=",")).read(0, 9)
     assert str(error.value).endswith(
-        "is '3.5'; expected a finite number. If '.' is the decimal mark, say so: data.csv={decimal: '.'}. If not: fix "
+        "is '3.5'; expected a finite number. If '.' is the decimal mark, set data.csv={decimal: '.'}. If not: fix "
         "the line, or allow some: data.bad_lines={skip: 1000}"
     )
 
@@ -128,5 +128,5 @@ def test_a_mark_between_other_digits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 3: feature `views` is '12,34'; expected a finite number"):
         read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(thousands=",")).read(0, 9)
     path = write(tmp_path, ["3"] * 299 + ["1,234"])
-    with pytest.raises(UserError, match=r"If ',' separates thousands, say so: data\.csv={thousands: ','}"):
+    with pytest.raises(UserError, match=r"If ',' separates thousands, set data\.csv={thousands: ','}"):
         read(path, Schema((Numeric("views"),), ()), csv=CsvFormat(decimal=".", thousands="none")).read(0, 999)

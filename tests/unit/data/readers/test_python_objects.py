@@ -1,4 +1,4 @@
-"""What people have at hand in Python: a list of dicts, a lazy frame, several labels."""
+"""Sources in Python: a list of dicts, a lazy frame, several labels."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_several_labels_are_several_tasks(tmp_path: Path) -> None:
     trainer = gs.Trainer(global_batch=500, checkpoint=gs.CheckpointPolicy(path=tmp_path))
     result = trainer.fit(gs.models.DNN(schema, dim=4, hidden=[8]), data, data)
     assert result.report["tasks"].keys() == {"click", "buy"} and result.predict(data).shape == (2000, 2)
-    with pytest.raises(UserError, match="each once"):
+    with pytest.raises(UserError, match="distinct columns"):
         gs.infer_schema(table, label=["click", "click"])
     with pytest.raises(UserError, match="has no column `like`"):
         gs.infer_schema(table, label=["click", "like"])

@@ -1,4 +1,4 @@
-"""How a text is cut, seen from its first lines."""
+"""Detection of a text file's layout from its first lines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gearshift.data.dataset import read
+from gearshift.data.infer.schema import infer
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.files import DataFile
-from gearshift.data.readers.sniff import CsvFormat, Sniffed, find_delimiter, find_quote, has_header, sniff
+from gearshift.data.readers.sniff import Sniffed, find_delimiter, find_quote, has_header, sniff
 
 
 def looked_at(
@@ -95,3 +98,13 @@ def test_known_formats(tmp_path: Path) -> None:
 )
 def test_the_quote(text: str, quote: str) -> None:
     assert find_quote(text) == quote
+
+
+@pytest.mark.parametrize("header", ["click\x01user\x01price\n", ""])
+def test_the_delimiter_of_hive_is_found(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "000000_0"
+    path.write_text(header + "".join(f"{i % 2}\x01u, {i % 7}\x01{i}.5\n" for i in range(50)))
+    found = infer(path)
+    assert found.csv.delimiter == "\x01" and len(found.guesses) == 3
+    batch = read(path, found.schema, csv=found.csv).read(0, 50)
+    assert batch.labels_BT[:, 0].tolist() == [0, 1] * 25

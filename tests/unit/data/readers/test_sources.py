@@ -202,8 +202,8 @@ def test_criteo_avazu_and_libfm_know_their_schema(tmp_path: Path) -> None:
     assert batch.labels_BT.tolist() == [[1], [0]]
     assert batch.ids_BF[0, 1] == _core.xxh64(b"1792", _core.table_seed("f2")) >> 1
 
-    asked = Schema((Bag("features", separator=" "),), (Label("label", "1"),))
-    assert read(libfm, asked).read(0, 9).ragged[0].offsets.tolist() == [0, 2, 4]
+    requested = Schema((Bag("features", separator=" "),), (Label("label", "1"),))
+    assert read(libfm, requested).read(0, 9).ragged[0].offsets.tolist() == [0, 2, 4]
 
     libfm.write_text("1 106:1 1792:1 \n-1 165:1\n0\n")
     batch = read(libfm, format="libfm").read(0, 9)
@@ -245,7 +245,7 @@ def test_numeric_transforms_and_their_fit(tmp_path: Path) -> None:
     ids = bucketized.read(0, 9).ids_BF[:, 0]
     seed = _core.table_seed("x")
     assert ids.tolist() == [_core.xxh64(t, seed) >> 1 for t in (b"1", b"2", b"", b"0", b"3")]
-    with pytest.raises(ValueError, match="have to be learned from the training data first"):
+    with pytest.raises(ValueError, match="must be learned from the training data first"):
         read(path, Schema((Bucketized("x", 4),), label)).read(0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Quotes that were never meant to open a value: each costs the line it stands in, and never hides another."""
+"""Stray quotes: each costs its own line and never hides another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gearshift.data.dataset import Dataset, read
 from gearshift.data.infer.schema import infer
 from gearshift.data.prepare import prepare
-from gearshift.data.readers.sniff import CsvFormat
+from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.errors import UserError
 
@@ -66,7 +66,7 @@ def test_one_stray_quote(
     table[1499][1] = '"' + table[1499][1]
     path = write(tmp_path, table, newline=newline, ending=ending)
     assert refusal(path) == (
-        f"{path} line 1,501: the quote that opens here does not close within 8 lines. Close it, allow longer values: "
+        f"{path} line 1,501: the quote that opens here does not close within 8 lines. Close it, allow more lines: "
         "data.csv={quoted_lines: 80}, read without quoting: data.csv={quote: none}, "
         "or allow some: data.bad_lines={skip: 1000}"
     )
@@ -154,9 +154,9 @@ def test_a_file_that_loses_its_lines_in_quotes(tmp_path: Path) -> None:
     path = write(tmp_path, good + eaten)
     message = refusal(path)
     assert message.startswith(
-        f"{path}: 90,000 lines give 42,000 examples where the start of the file promises 90,0"
+        f"{path}: 90,000 lines contain 42,000 examples, but the start of the file suggests 90,0"
     )
-    assert "the first from line 30,002 on. Look for stray quotes there" in message
+    assert "from line 30,002 on. Look for stray quotes there" in message
     assert read(path, SCHEMA, csv=CsvFormat(quoted_lines=8)).counted() == 42_000
     legitimate = write(tmp_path, eaten)
     assert read(legitimate, SCHEMA).counted() == 12_000
@@ -168,7 +168,7 @@ def test_init_tells_of_them(tmp_path: Path) -> None:
     found = infer(write(tmp_path, table))
     assert (found.csv.delimiter, found.csv.header) == (",", True)
     assert "2,999 examples, header found, delimiter ',', 1 line could not be read" in found.sample
-    (warning,) = [w for w in found.warnings if "could not be read" in w]
+    (warning,) = [w for w in found.warnings if "cannot be read" in w]
     assert "clicks.csv line 2: the quote that opens here does not close within 8 lines" in warning
 
 

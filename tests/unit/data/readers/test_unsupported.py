@@ -1,4 +1,4 @@
-"""Files in formats that are not read are called by their name, with what to do."""
+"""Files in unsupported formats are identified by name, with advice."""
 
 from __future__ import annotations
 
@@ -81,6 +81,9 @@ def _bytes(data: bytes) -> Callable[[Path], object]:
         ("a.json", _bytes(json.dumps(TABLE.to_pylist()).encode()), "is one JSON array; write one object per line: jq"),
         ("a.csv", _bytes(b'[\n  {"click": 1}\n]\n'), "is one JSON array"),
         ("a.json", _bytes(json.dumps({"click": 1, "user": {"id": 2}}, indent=1).encode()), "holds JSON over several"),
+        ("a.csv", _bytes(b"click,user\r1,a\r0,b\r"), "has lines that end in a carriage return alone; convert it: tr"),
+        ("a.csv", _bytes(b"sep=;\r\nclick;user\r\n1;a\r\n"), "begins with a note for Excel (sep=;) instead of"),
+        ("a.csv", _bytes(b'\xef\xbb\xbf"sep=\t"\nclick\tuser\n1\ta\n'), 'begins with a note for Excel ("sep=\t")'),
         ("a.bin", _bytes(b"\x7fELF\0\0\0"), "is not a text file (byte 0 at 4); see data.format"),
     ],
 )  # fmt: skip
@@ -91,3 +94,9 @@ def test_it_is_named(tmp_path: Path, name: str, write: Callable[[Path], object],
         with pytest.raises(UserError) as caught:
             work()
         assert str(caught.value).startswith(f"{path} {words}")
+
+
+def test_a_line_end_alone_is_no_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"click,user\r\n1,a\r\n0,sep=;\r\n")
+    assert read(path, SCHEMA).read(0, 9).labels_BT[:, 0].tolist() == [1, 0]

@@ -16,7 +16,9 @@ from gearshift.engine.protocol.replica_messages import (
     Go,
     Meet,
     Met,
+    Occasion,
     Offer,
+    OfferedValues,
     OfferKind,
     Target,
     choices_in,
@@ -70,7 +72,7 @@ class Net:
             server.assemble(Assemble(self.assembly, self.plan.generation, self.plan.choices, members))
 
     def pump(self) -> None:
-        while out := [one for role in (*self.workers.values(), *self.servers) for one in role.said()]:
+        while out := [one for role in (*self.workers.values(), *self.servers) for one in role.take_out()]:
             for to, message in out:
                 self.said.append(message)
                 self.deliver(to, message)
@@ -104,7 +106,7 @@ class Net:
         self.pump()
 
     def flat(self, worker: int) -> Tensor:
-        replica = self.workers[worker].replica
+        replica = self.workers[worker].held.replica
         assert replica is not None
         return replica.flat
 
@@ -175,7 +177,7 @@ def test_elasticity_0_is_no_synchronisation() -> None:
         alone.apply(gradient(k, 4), lr_scale=1.0)
     assert torch.equal(net.flat(0), alone.flat)
     assert torch.equal(net.shown, whole_server(1).flat)
-    assert net.workers[0].counts.exchanges > 3
+    assert net.workers[0].held.counts.exchanges > 3
 
 
 def test_bmuf_without_momentum_is_model_averaging() -> None:
@@ -198,21 +200,21 @@ def test_every_k_with_the_centre_is_in_the_training_loop() -> None:
         assert net.workers[0].in_the_way == (k % 3 == 2)
         net.pump()
         assert not net.workers[0].in_the_way
-    counts = net.workers[0].counts
+    counts = net.workers[0].held.counts
     assert counts.batches / counts.exchanges == 3
 
 
 def test_an_offer_that_is_said_again_moves_the_centre_once() -> None:
     net = Net(choices("easgd", exchange=1), 1, shards=1)
     net.step(0, 1)
-    ((_, offer),) = net.workers[0].said()
+    ((_, offer),) = net.workers[0].take_out()
     assert isinstance(offer, Offer) and offer.kind is OfferKind.CENTRE
     server = net.servers[0]
     server.take(offer)
     moved = net.shown.clone()
     server.take(offer)
     assert torch.equal(net.shown, moved)
-    (_, first), (_, again) = server.said()
+    (_, first), (_, again) = server.take_out()
     assert isinstance(first, Target) and torch.equal(first.flat, again.flat)
 
 
@@ -222,7 +224,7 @@ def test_who_is_lost_in_a_meeting_is_not_waited_for() -> None:
         net.step(worker, worker)
     lost = net.workers.pop(2)
     net.meet(1)
-    assert net.met == [] and lost.replica is not None
+    assert net.met == [] and lost.held.replica is not None
     net.assemble()
     net.pump()
     assert {met.worker for met in net.met} == {0, 1}
@@ -262,7 +264,44 @@ def test_another_strategy_keeps_replicas_and_another_lineage_forks_them() -> Non
     net.meet(3, show=True)
     net.plan = ExchangePlan(4)
     net.go(3)
-    assert all(worker.replica is None and worker.may_step for worker in net.workers.values())
+    assert all(worker.held.replica is None and worker.may_step for worker in net.workers.values())
+
+
+def bmuf_servers(velocity: float) -> list[SyncServer]:
+    """Of two shards that loaded a checkpoint with this velocity."""
+    servers = [fresh_shard(i, 2, MOMENTUM) for i in range(2)]
+    for server in servers:
+        server.block_velocity = torch.full_like(server.flat, velocity)
+    return [SyncServer(server, 1, i) for i, server in enumerate(servers)]
+
+
+def test_a_resumed_bmuf_goes_on_with_its_velocity_as_replicas_in_one_memory_do() -> None:
+    chosen = choices("bmuf", exchange={"every": 2}, momentum=0.5)
+    net = Net(chosen, 1)
+    net.servers = bmuf_servers(0.25)
+    net.assemble()
+    net.pump()
+    truth = Replicas(whole_server(2, MOMENTUM), chosen)
+    truth.common.take_velocity(torch.full_like(truth.server.flat, 0.25))
+    truth.join(0)
+    net.step(0, 3)
+    truth.step(0, gradient(3, 4), lr_scale=1.0)
+    net.meet(1)
+    truth.meet()
+    assert torch.equal(net.flat(0), truth.members[0].flat)
+    moved = torch.cat([server.server.block_velocity for server in net.servers])
+    assert torch.equal(moved, truth.common.global_step.velocity) and not torch.equal(
+        moved, moved[:1].expand(SIZE)
+    )
+
+
+def test_another_generation_begins_without_velocity() -> None:
+    text = choices_text(choices("bmuf", momentum=0.5))
+    (later, _), (other, _) = bmuf_servers(0.25), bmuf_servers(0.25)
+    later.assemble(Assemble(1, 2, text))  # the run began with sync, and switched
+    assert torch.equal(later.server.block_velocity, torch.zeros_like(later.server.flat))
+    other.assemble(Assemble(1, 1, choices_text(choices("easgd"))))
+    assert other.server.block_velocity is None
 
 
 def test_one_that_has_no_replica_yet_takes_part_with_nothing() -> None:
@@ -289,7 +328,7 @@ def test_a_finished_trainer_goes_on_without_weight() -> None:
     net.exchange_once()
     assert torch.equal(net.shown, given), "the mean is of the one that trains"
     net.workers[1].busy(net.plan)
-    assert net.workers[1].replica is not None and net.workers[1].replica.weight == 1.0
+    assert net.workers[1].held.replica is not None and net.workers[1].held.replica.weight == 1.0
 
 
 @pytest.mark.parametrize("exchange", ["background", 3, "2s"])
@@ -300,7 +339,7 @@ def test_choices_travel_whole(exchange: Any) -> None:
 
 
 def offered(worker: int, boot: int, number: int, kind: OfferKind, meeting: int = 0) -> Offer:
-    return Offer(1, worker, boot, number, 1, meeting, 0, kind, True, 1.0, torch.ones(SIZE), {})
+    return Offer(1, worker, boot, number, kind, Occasion(1, meeting), OfferedValues(1.0, torch.ones(SIZE)))
 
 
 def alone(name: str, *members: tuple[int, int], **settings: Any) -> SyncServer:
@@ -328,18 +367,17 @@ def test_an_offer_that_is_resent_gets_the_result_of_its_own_meeting() -> None:
     server = alone("model_averaging", (0, 10), (1, 11), exchange={"every": 2})
     for worker in (0, 1):
         server.take(offered(worker, 10 + worker, 1, OfferKind.MEAN, meeting=1))
-    first = server.said()[0][1]
+    first = server.take_out()[0][1]
     server.assemble(
         Assemble(2, 1, choices_text(choices("model_averaging", exchange={"every": 2})), ((1, 11),))
     )
     server.take(
         replace(
             offered(1, 11, 2, OfferKind.SHOW, meeting=2),
-            flat=torch.empty(0),
-            state=dict(server.server.optimizer_state),
+            values=OfferedValues(1.0, torch.empty(0), dict(server.server.optimizer_state)),
         )
     )
-    server.said()
+    server.take_out()
     server.take(offered(0, 10, 1, OfferKind.MEAN, meeting=1))
-    again = server.said()[0][1]
+    again = server.take_out()[0][1]
     assert isinstance(first, Target) and isinstance(again, Target) and torch.equal(first.flat, again.flat)

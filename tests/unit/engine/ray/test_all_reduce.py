@@ -35,10 +35,10 @@ def member(folder: Path, pipe: Connection, spread: bool) -> None:
     while (asked := pipe.recv()) is not None:
         incarnation, place, seed, usable = asked
         try:
-            end.stay_in(incarnation, place.ring)
-            if place.ring:
+            end.stay_in(incarnation, place.group)
+            if place.group:
                 end.reduce(place, dense(seed), EXAMPLES if usable else 0.0)
-            pipe.send(end.sum_P.numpy().tobytes() + end.variance_P.numpy().tobytes())
+            pipe.send(end.sum_P.numpy().tobytes() + (end.variance_P.numpy().tobytes() if spread else b""))
         except AllReduceError as error:
             pipe.send(str(error))
     end.close()

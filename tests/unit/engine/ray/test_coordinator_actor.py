@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,17 @@ pytest.importorskip("ray")
 from ray.exceptions import RayError
 
 from gearshift.engine.ray.actors import coordinator as coordinator_actor
+from gearshift.engine.ray.actors import supervisor, watch
 from gearshift.engine.ray.actors.coordinator import CoordinatorActor
 from gearshift.engine.ray.actors.nodes import ActorState
 from gearshift.engine.ray.actors.placement import ProcessPlacement
-from gearshift.engine.ray.process_context import ProcessContext, Recipe
+from gearshift.engine.ray.actors.process_table import ProcessTable
+from gearshift.engine.ray.actors.supervisor import Supervisor
+from gearshift.engine.ray.actors.watch import MachineWatch
+from gearshift.engine.ray.connection import Connection
+from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironment, Recipe
+from gearshift.engine.ray.process_records import ProcessRecords
+from gearshift.engine.ray.shared_folder import SharedFolder
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import ownership, ownership_files
@@ -34,10 +41,14 @@ class World:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.did = folder, list[str]()
+        self.coordinators, self.threads = list[CoordinatorActor](), set(threading.enumerate())
         self.warned: list[Callable[[str], None]] = []  # through whom
         mine = run_folder.claim(folder)
         self.context = ProcessContext(
-            cast(Recipe, None), folder, str(folder), 1, "ipc", "", token=mine.session, folder_seconds=20.0
+            cast(Recipe, None),
+            SharedFolder(folder, mine.session, 20.0),
+            ProcessEnvironment(str(folder)),
+            Connection("ipc", ""),
         )
         self.left = threading.Event()
         self.busy = 0  # answers that Ray's head does not give yet
@@ -59,7 +70,10 @@ class World:
             "os": SimpleNamespace(_exit=self.exit),
             "FAREWELL_SECONDS": 0.0,
         }.items():
-            monkeypatch.setattr(coordinator_actor, name, stand_in)
+            homes = [m for m in (coordinator_actor, supervisor, watch) if hasattr(m, name)]
+            assert homes, name
+            for home in homes:
+                monkeypatch.setattr(home, name, stand_in)
 
     def state_of(self, actor: object) -> ActorState:
         self.busy -= 1
@@ -78,14 +92,27 @@ class World:
     def live(self, begin: Begin) -> CoordinatorActor:
         """A coordinator that has lived to its end."""
         coordinator = CoordinatorActor(ProcessPlacement("run", {}, 1, 1), begin, {})
+        self.coordinators.append(coordinator)
         assert self.left.wait(30), self.did
         return coordinator
 
+    def close(self) -> None:
+        """Ends the threads of the coordinators. Without the stand-ins they would start a real Ray in this process."""
+        for coordinator in self.coordinators:
+            coordinator._over = True
+            if coordinator._run is not None:
+                cast(Any, coordinator._run).finished = True
+        for thread in set(threading.enumerate()) - self.threads:
+            if thread.name.endswith("(watch)"):
+                thread.join(30)
+
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     (tmp_path / "checkpoints").mkdir()
-    return World(tmp_path, monkeypatch)
+    world = World(tmp_path, monkeypatch)
+    yield world
+    world.close()
 
 
 def done(*_: object) -> Any:
@@ -104,17 +131,17 @@ def test_a_hub_waits_for_a_head_that_is_busy_when_it_starts(world: World) -> Non
 def test_a_hub_waits_for_a_folder_that_cannot_be_written_when_it_starts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries, real = [0], ProcessContext.new_start
+    tries, real = [0], ProcessRecords.new_start
 
-    def new_start(context: ProcessContext, *where: Any) -> int:
+    def new_start(records: ProcessRecords, *where: Any) -> int:
         tries[0] += 1
         if tries[0] < 3:
-            raise OSError(errno.EROFS, "Read-only file system", str(context.folder / "cluster.json"))
-        return real(context, *where)
+            raise OSError(errno.EROFS, "Read-only file system", str(records.folder.path / "cluster.json"))
+        return real(records, *where)
 
-    monkeypatch.setattr(ProcessContext, "new_start", new_start)
+    monkeypatch.setattr(ProcessRecords, "new_start", new_start)
     coordinator = world.live(done)
-    assert tries == [3] and coordinator._error is None and coordinator._membership.start == 1
+    assert tries == [3] and coordinator._error is None and coordinator._entered().membership.start == 1
     assert f"the coordinator cannot write in {world.folder} (Read-only file system)" in coordinator._early[0]
 
 
@@ -132,7 +159,7 @@ def test_a_run_that_cannot_begin_for_now_is_begun_again(world: World) -> None:
 
 def test_a_folder_that_stays_away_ends_the_run_with_a_sentence(world: World) -> None:
     """The constructor has returned long before: Ray would give up an actor whose constructor raises."""
-    world.context = replace(world.context, folder_seconds=0.3)
+    world.context = replace(world.context, folder=replace(world.context.folder, seconds=0.3))
 
     def begin(*_: object) -> Any:
         raise OSError(errno.EIO, "Input/output error", str(world.folder / "run.json"))
@@ -162,7 +189,7 @@ def fenced_by(world: World, session: str) -> Begin:
 def test_a_coordinator_that_was_replaced_steps_down_and_ends_nothing(world: World) -> None:
     """Members, place and cluster are those of its successor now."""
     before = (world.folder / "run.json").read_text()
-    coordinator = world.live(fenced_by(world, world.context.token))
+    coordinator = world.live(fenced_by(world, world.context.folder.token))
     assert world.did == ["exit 1"]
     assert coordinator._error is None and not coordinator._over
     assert (world.folder / "run.json").read_text() == before
@@ -196,16 +223,12 @@ def test_an_error_of_any_kind_does_not_end_the_watch_over_the_cluster(
             raise TypeError("an answer of another version of Ray")
         ended.set()
 
-    monkeypatch.setattr(coordinator_actor, "context_store", context_store)
-    monkeypatch.setattr(coordinator_actor, "LOOK_SECONDS", 0.01)
-    coordinator = object.__new__(CoordinatorActor)
-    coordinator._plan, coordinator._context, coordinator._leaving = (
-        ProcessPlacement("run", {}, 1, 1),
-        world.context,
-        set(),
-    )
+    monkeypatch.setattr(watch, "context_store", context_store)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
+    plan, nobody = ProcessPlacement("run", {}, 1, 1), cast(Any, None)
+    machines = MachineWatch(plan, Supervisor(plan, {}, world.context, ProcessTable(30.0, 0, {}), nobody))
     run: Any = type("Watched", (), {"finished": property(lambda self: ended.is_set())})()
-    threading.Thread(target=coordinator._watch_over_cluster, args=(run,), daemon=True).start()
+    threading.Thread(target=machines.watch, args=(run,), daemon=True).start()
     assert ended.wait(20), "the thread has ended"
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.engine.protocol.messages import Load, Pull, Rows, Tell
+from gearshift.engine.protocol.messages import DenseValues, Load, Pull, Rows, Tell
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.ray.dense_copy import DenseCopy, state_of, wants_spread, why_not_copied
 from gearshift.engine.wire.limits import StatePart
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.parameters.push import Push
+from gearshift.parameters.push import GroupRowsPush, GroupSumPush, Push, ShardPush
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import ApplyStep, HeldDense, Order, StepOnSum, shard_server
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 from tests.shard_ids import split_ids
 
 WORKERS = 3
@@ -29,16 +28,22 @@ def learner(optimizer: DenseOptimizer, max_norm: float | None = None, shards: in
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     rows = RowSettings(gs.RowAdagrad(lr=0.1))
-    return Learner(model, PLAIN, rows=rows, optimizer=optimizer, max_norm=max_norm, shards=shards)
+    return Learner(Worker(model, PLAIN), rows=rows, optimizer=optimizer, max_norm=max_norm, shards=shards)
 
 
-def a_round(on: Learner, ring: int, seed: int) -> list[Push]:
-    """Of a ring: the first carries the sum of all."""
+def a_round(on: Learner, group: int, seed: int) -> list[ShardPush]:
+    """Of a group: the first carries the sum of all."""
     pushes = [on.compute(on.find(make_batch(PLAIN, 20, seed + i)), i).kept() for i in range(WORKERS)]
     total = torch.stack([push.dense for push in pushes]).sum(0)
-    return [
-        replace(push, dense=total if rank == 0 else total[:0], ring=ring) for rank, push in enumerate(pushes)
-    ]
+    return in_group(pushes, group, total, None)
+
+
+def in_group(
+    pushes: list[Push], group: int, total: torch.Tensor, variance: torch.Tensor | None
+) -> list[ShardPush]:
+    first, *others = pushes
+    carried = GroupSumPush(group, first.rows, total, variance, first.examples)
+    return [carried, *(GroupRowsPush(group, push.rows, push.examples) for push in others)]
 
 
 class Spreads:
@@ -48,7 +53,7 @@ class Spreads:
         self._sums = [SharedSums(len(on.server.flat)) for _ in range(WORKERS)]
         self._first = True
 
-    def summed(self, pushes: list[Push], ring: int) -> list[Push]:
+    def summed(self, pushes: list[Push], group: int) -> list[ShardPush]:
         if self._first:
             shifts = [
                 s.propose(pushes[0].dense, pushes[0].examples * (s is self._sums[0])) for s in self._sums
@@ -62,8 +67,7 @@ class Spreads:
         for own in self._sums:
             own.settle(WORKERS)
         total, variance = self._sums[1].total.clone(), self._sums[2].variance.clone()
-        first = replace(pushes[0], dense=total, variance=variance, ring=ring)
-        return [first, *(replace(push, dense=total[:0], ring=ring) for push in pushes[1:])]
+        return in_group(pushes, group, total, variance)
 
 
 def all_reduce(vectors: list[torch.Tensor]) -> None:
@@ -82,7 +86,7 @@ class Cluster:
             ShardRole(
                 s,
                 1,
-                lambda name, s=s: shard_server(self.truth.server, self.layout, s),
+                lambda name, done, s=s: done(shard_server(self.truth.server, self.layout, s)),
                 lambda name, server: None,
             )
             for s in range(shards)
@@ -93,7 +97,7 @@ class Cluster:
         self.dense_copy = DenseCopy(self.own.server, self.layout)
         self._orders = self._pulls = 0
 
-    def step(self, pushes: list[Push], lr_scale: float) -> None:
+    def step(self, pushes: list[ShardPush], lr_scale: float) -> None:
         self._orders += 1
         first = self._orders * WORKERS
         for i, push in enumerate(pushes):
@@ -145,12 +149,11 @@ def test_a_mirror_makes_the_steps_of_the_shards(
         before = cluster.own.server.flat.clone()
         cluster.step(pushes, 1.0 + step / 7)
         answers = cluster.pull(HeldDense(step, 2))
-        assert all(answer.made and answer.made.ring == 2 and not answer.state for answer in answers)
-        assert not any(len(answer.dense) for answer in answers)
+        assert all(isinstance(answer.dense, StepOnSum) and answer.dense.group == 2 for answer in answers)
         cluster.dense_copy.take(answers, pushes[0].dense)
         cluster.assert_same()
         assert not torch.equal(before, cluster.own.server.flat)
-    assert all(answer.made == StepOnSum() for answer in cluster.pull(HeldDense(5)))  # it is there already
+    assert all(answer.dense == StepOnSum() for answer in cluster.pull(HeldDense(5)))  # it is there already
 
 
 def separate(on: Learner, step: int) -> list[Push]:
@@ -195,7 +198,8 @@ def test_members_of_a_ring_are_counted(shards: int) -> None:
         cluster.step(summed, 1.0)
         plain.step(summed, 1.0)
         answers = cluster.pull(HeldDense(step - 1, 4))
-        assert all(answer.made and 2.9 < answer.made.gradients < 3 for answer in answers)
+        assert all(isinstance(answer.dense, StepOnSum) for answer in answers)
+        assert all(2.9 < answer.dense.gradients < 3 for answer in answers)
         cluster.dense_copy.take(answers, summed[0].dense, summed[0].variance)
         cluster.assert_same()
         assert torch.equal(cluster.truth.server.flat, plain.truth.server.flat)
@@ -203,13 +207,12 @@ def test_members_of_a_ring_are_counted(shards: int) -> None:
 
 def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
     cluster = Cluster(gs.Adam(0.01), None, 2)
-    for ring in (1, 1):
-        cluster.step(a_round(cluster.truth, ring, 0), 1.0)
+    for group in (1, 1):
+        cluster.step(a_round(cluster.truth, group, 0), 1.0)
     for held in (HeldDense(), HeldDense(0, 1), HeldDense(1), HeldDense(1, 2)):
         answers = cluster.pull(held)
-        assert all(
-            answer.made is None and answer.state.keys() == {"step", "mean", "square"} for answer in answers
-        )
+        assert all(isinstance(answer.dense, DenseValues) for answer in answers)
+        assert all(answer.dense.state.keys() == {"step", "mean", "square"} for answer in answers)
     mixed = [
         *a_round(cluster.truth, 3, 20),
         cluster.truth.compute(cluster.truth.find(make_batch(PLAIN, 9, 1)), 1),
@@ -221,7 +224,7 @@ def test_who_lags_or_holds_another_sum_is_brought_the_state() -> None:
 
 def test_others_get_the_values_alone() -> None:
     answers = Cluster(gs.Adam(0.01), None, 2).pull(None)
-    assert all(answer.made is None and not answer.state for answer in answers)
+    assert all(isinstance(answer.dense, DenseValues) and not answer.dense.state for answer in answers)
 
 
 def test_optimizers_that_need_more_than_a_sum_are_named() -> None:

@@ -10,8 +10,11 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray.connection import Connection
+from gearshift.engine.ray.launched_run import LaunchedRun
+from gearshift.engine.ray.outcome import LaunchedProcesses
 from gearshift.engine.ray.process_context import ProcessContext
+from gearshift.engine.ray.shared_folder import SharedFolder
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run import ownership
@@ -21,13 +24,13 @@ def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, "a")
     mine = ownership.held(folder)
     assert mine is not None
-    context = cast(
-        ProcessContext, SimpleNamespace(folder=folder, token=mine.session, patience=1.0, local=None)
-    )
+    connection = Connection("ipc", "", patience=1.0)
+    found = SimpleNamespace(folder=SharedFolder(folder, mine.session), connection=connection, local=None)
+    context = cast(ProcessContext, found)
     ray: Any = SimpleNamespace(CoordinatorWatchdog=lambda *_: None, answers=lambda: False)
-    run = LaunchedRun(context, None, None, ray, None)
-    run._deal_with_silence()
+    run = LaunchedRun(LaunchedProcesses(context, ray, None, None), None)
+    run._watch.hear_nothing()
     assert "Ray's head does not answer" in run.messages[-1]
     assert run.messages[-1] in (folder / run_log.LOG).read_text()
-    run._keeper.close()
+    run._outcome._keeper.close()
     run_folder.finish(folder, "failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gearshift.engine.ray import launch
-from gearshift.engine.ray.launch import LaunchedRun
+from gearshift.engine.ray import coordinator_watch, launched_run
+from gearshift.engine.ray.connection import Connection
+from gearshift.engine.ray.launched_run import LaunchedRun
+from gearshift.engine.ray.outcome import LaunchedProcesses
+from gearshift.engine.ray.shared_folder import SharedFolder
+from gearshift.errors import DataWarning
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
 from gearshift.run.control import Status
@@ -24,11 +29,13 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.start, self.requests = 1, list[tuple[str, bool]]()
+        self.extra: dict[str, Any] = {}
         self.watch = SimpleNamespace(remote=lambda seen, start: self.answer())
         self.ask = SimpleNamespace(remote=lambda what, give_up: self.requests.append((what, give_up)))
 
     def answer(self) -> dict[str, Any]:
-        return {"over": False, "error": None, "start": self.start, "messages": [], "status": STATUS}
+        said = {"over": False, "error": None, "start": self.start, "messages": [], "status": STATUS}
+        return said | self.extra
 
 
 class LocalRay:
@@ -47,7 +54,7 @@ class LocalRay:
 def launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[LaunchedRun, Coordinator, LocalRay]]:
-    monkeypatch.setattr(launch, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(coordinator_watch, "POLL_SECONDS", 0.0)
     folder = run_folder.create(tmp_path, "run")
     coordinator, local = Coordinator(), LocalRay()
     watchdog = SimpleNamespace(heard=lambda: None, silent=lambda: None)
@@ -60,12 +67,12 @@ def launched(
     )
     token = run_folder.hand_over(folder)
     context: Any = SimpleNamespace(
-        folder=folder, patience=30.0, local=local, token=token, check_not_taken=lambda: None
+        folder=SharedFolder(folder, token), connection=Connection("ipc", "", patience=30.0), local=local
     )
-    run = LaunchedRun(context, coordinator, None, ray, None)
+    run = LaunchedRun(LaunchedProcesses(context, ray, coordinator, None), None, warns=True)
     yield run, coordinator, local
     if not run.finished:
-        run._leave()  # or the tests' process would wait for it at its exit
+        run._outcome.leave()  # or the tests' process would wait for it at its exit
 
 
 def test_a_stop_is_one_request_to_each_start_of_the_coordinator(
@@ -90,7 +97,8 @@ def test_ctrl_c_asks_nothing_of_ray(launched: tuple[LaunchedRun, Coordinator, Lo
     """With a frozen head it would wait, and so would the user who wants to quit."""
     run, coordinator, _ = launched
     run.status()
-    run._ray.answered = run._ray.answer = lambda *arguments: pytest.fail("a frozen head")
+    ray = run._processes.ray
+    ray.answered = ray.answer = lambda *arguments: pytest.fail("a frozen head")
     left: list[str] = []
 
     def leave() -> NoReturn:
@@ -102,7 +110,7 @@ def test_ctrl_c_asks_nothing_of_ray(launched: tuple[LaunchedRun, Coordinator, Lo
     with pytest.raises(SystemExit):
         handler(signal.SIGINT, None)
     assert coordinator.requests == [("stop", False)] and left == ["quit"]
-    run._leave()
+    run._outcome.leave()
 
 
 def test_a_run_that_has_ended_ends_its_cluster_and_is_done(
@@ -116,7 +124,7 @@ def test_a_run_that_has_ended_ends_its_cluster_and_is_done(
     def end(*arguments: object) -> None:
         raise AssertionError("nothing is asked of a Ray that is gone: it would wait for minutes")
 
-    run._ray.end = end
+    run._processes.ray.end = end
     assert run.status().phase == "done"
     assert run_folder.read(run.folder).state == "done"
 
@@ -128,3 +136,20 @@ def test_a_run_whose_cluster_died_has_failed(launched: tuple[LaunchedRun, Coordi
     record = run_folder.read(run.folder)
     assert record.state == "failed"
     assert "the Ray cluster of this run died (its raylet was killed by signal 9)" in record.reason
+
+
+def test_steps_of_too_few_gradients_are_a_warning_of_python_once(
+    launched: tuple[LaunchedRun, Coordinator, LocalRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, coordinator, _ = launched
+    monkeypatch.setattr(launched_run, "result_in", lambda folder, report, model: "the result")
+    sentence = "a step of vr_* was one without it"
+    coordinator.extra = {"messages": [sentence], "plain_warning": sentence}
+    run.status()
+    coordinator.start, coordinator.extra = 2, {"plain_warning": None, "over": True}  # it restarted since
+    with pytest.warns(DataWarning, match=r"a step of vr_\* was one without it") as given:
+        run.wait(20)
+    assert len(given) == 1 and given[0].filename == __file__ and run.messages == [sentence]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.wait(20)

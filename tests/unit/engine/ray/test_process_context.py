@@ -6,20 +6,21 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from gearshift.engine.protocol.messages import To
-from gearshift.engine.ray import process_context as sites
+from gearshift.engine.ray import shared_folder as sites
 from gearshift.engine.ray import snapshots
-from gearshift.engine.ray.coordinator_process import RayEngine, coordinate
-from gearshift.engine.ray.process_context import ProcessContext, write_state
+from gearshift.engine.ray.connection import Connection
+from gearshift.engine.ray.coordinator_process import coordinate
+from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironment
 from gearshift.engine.ray.saver import FolderSnapshotStore
 from gearshift.engine.ray.shard_process import serve
+from gearshift.engine.ray.shared_folder import SharedFolder, write_state
 from gearshift.engine.ray.worker_process import work
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint, CheckpointFolder
@@ -36,8 +37,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "SHARED_SECONDS", 0.0)
 
 
-def site_in(folder: Path) -> ProcessContext:
-    return ProcessContext(NOBODY, folder, str(folder), 1, "ipc", str(folder / "s"), token="0123")
+def site_in(folder: Path, token: str = "0123", seconds: float = sites.FOLDER_SECONDS) -> ProcessContext:
+    environment, connection = ProcessEnvironment(str(folder)), Connection("ipc", str(folder / "s"))
+    return ProcessContext(NOBODY, SharedFolder(folder, token, seconds), environment, connection)
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "the folder of another run"])
@@ -48,7 +50,7 @@ def test_who_does_not_see_the_folder_ends_the_run_with_a_sentence(tmp_path: Path
     if there == "the folder of another run":
         write_state(folder, token="4567")
     context = site_in(folder)
-    assert context.new_start(1, "node", restarted=False) == 1
+    assert context.records.new_start(1, "node", restarted=False) == 1
     for process in (serve, work):
         with pytest.raises(
             UserError, match=rf"does not see the run's folder {folder}, .* set checkpoint.path"
@@ -62,10 +64,12 @@ def test_who_sees_it_goes_on(tmp_path: Path) -> None:
     write_state(tmp_path, token="0123")
     context = site_in(tmp_path)
     context.enter()
-    assert context.new_start(7, "node", False) == 1 and context.new_start(8, "node", True) == 2
-    assert context.restarts() == 1
+    assert (
+        context.records.new_start(7, "node", False) == 1 and context.records.new_start(8, "node", True) == 2
+    )
+    assert context.records.restarts() == 1
     write_state(tmp_path, starts_before=2)  # as when it is resumed
-    assert context.new_start(9, "node", False) == 3 and context.restarts() == 0
+    assert context.records.new_start(9, "node", False) == 3 and context.records.restarts() == 0
     context.enter()
 
 
@@ -76,7 +80,7 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
     write_state(tmp_path, token=run_folder.hand_over(tmp_path))
     before = (tmp_path / sites.STATE).read_text()
     context = site_in(tmp_path)
-    context.new_start(7, "node", restarted=False)
+    context.records.new_start(7, "node", restarted=False)
     for process in (serve, work):
         with pytest.raises(ownership.Fenced, match=r"was taken over by process \d+ on .* \(lease 1\)"):
             process(NEW, context)
@@ -89,24 +93,24 @@ def test_who_lost_the_run_to_another_session_says_so_and_writes_nothing(tmp_path
 def test_a_fenced_coordinator_leaves_the_processes_to_the_one_of_its_session(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     mine = run_folder.claim(tmp_path)
-    context = replace(site_in(tmp_path), token=mine.session)
-    assert not context.is_replaced()
+    context = site_in(tmp_path, mine.session)
+    assert not context.folder.is_replaced()
     claims = tmp_path / ownership_files.FOLDER
     ownership_files.link_claim(claims, mine.fence + 1, mine.session, 0.0)  # as a restarted coordinator does
-    assert context.is_replaced()
+    assert context.folder.is_replaced()
     ownership_files.link_claim(claims, mine.fence + 2, "another", 0.0)
-    assert not context.is_replaced()
+    assert not context.folder.is_replaced()
 
 
 def test_starts_are_counted_beyond_the_coordinator(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    context = replace(site_in(tmp_path), token=run_folder.claim(tmp_path).session)
+    context = site_in(tmp_path, run_folder.claim(tmp_path).session)
     for _ in range(3):
-        context.record_start("worker", 1)
-    context.record_start("worker", 0)
-    context.record_end("worker", 0)
-    context.record_start("worker", 0)
-    assert context.starts() == {To("worker", 1): 3, To("worker", 0): 1}
+        context.records.record_start("worker", 1)
+    context.records.record_start("worker", 0)
+    context.records.record_end("worker", 0)
+    context.records.record_start("worker", 0)
+    assert context.records.starts() == {To("worker", 1): 3, To("worker", 0): 1}
     run_folder.finish(tmp_path, "done")
 
 
@@ -114,16 +118,15 @@ def test_a_coordinator_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     """Cut off and given up, it may come back to a folder in which another goes on."""
     (tmp_path / "checkpoints").mkdir()
     mine = run_folder.claim(tmp_path)
-    context = replace(site_in(tmp_path), token=mine.session)
-    engine = SimpleNamespace(context=context, persist=lambda path, write: write())
-    snapshot_store = FolderSnapshotStore(cast(RayEngine, engine))
+    context = site_in(tmp_path, mine.session)
+    snapshot_store = FolderSnapshotStore(context.folder, NOBODY, NOBODY, lambda path, write: write(), NOBODY)
     assert snapshot_store.new_incarnation() == 1
     ownership_files.link_claim(tmp_path / ownership_files.FOLDER, mine.fence + 1, mine.session, 0.0)
     before = (tmp_path / sites.STATE).read_text()
     for write in (snapshot_store.new_incarnation, lambda: snapshot_store.commit(1, "step-3-1", {})):
         with pytest.raises(ownership.Fenced, match="was taken over"):
             write()
-    assert (tmp_path / sites.STATE).read_text() == before and context.is_replaced()
+    assert (tmp_path / sites.STATE).read_text() == before and context.folder.is_replaced()
 
 
 def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp
     run_folder.claim(tmp_path)
     before = (tmp_path / sites.STATE).read_text()
     context = site_in(tmp_path)
-    context.new_start(7, "node", restarted=True)
+    context.records.new_start(7, "node", restarted=True)
     assert (tmp_path / sites.STATE).read_text() == before
     with pytest.raises(ownership.Fenced, match="was taken over"):
         context.enter(restarted=True)
@@ -142,15 +145,15 @@ def test_a_coordinator_that_restarts_after_a_resume_on_threads_notes_nothing(tmp
 
 def test_a_coordinator_that_restarts_waits_for_its_folder(tmp_path: Path) -> None:
     folder, said = tmp_path / "runs" / "shop", list[str]()
-    context = replace(site_in(folder), folder_seconds=20.0)
+    context = site_in(folder, seconds=20.0)
 
     def start() -> int:
         if said:  # somebody reads it and puts the folder back
             folder.mkdir(parents=True, exist_ok=True)
             write_state(folder, token="0123", start=4)
-        return context.new_start(1, "node", True)
+        return context.records.new_start(1, "node", True)
 
-    assert context.with_retries(start, said.append) == 5
+    assert context.folder.with_retries(start, said.append) == 5
     problem = f"the coordinator cannot write in {folder} (the run's folder is gone)"
     assert said == [f"{problem}; it tries again for 20 s, then the run ends"]
 
@@ -165,12 +168,12 @@ def test_a_folder_that_stays_unwritable_ends_in_one_sentence(
     def write() -> None:
         raise OSError(number, os.strerror(number), *([str(tmp_path / "cluster.json")] if named else []))
 
-    context, said = replace(site_in(tmp_path), folder_seconds=0.5), list[str]()
+    context, said = site_in(tmp_path, seconds=0.5), list[str]()
     expected = (
         rf"could not write in {tmp_path} for 0\.\d s \({os.strerror(number)}\)\. .* --resume {tmp_path}$"
     )
     with pytest.raises(UserError, match=expected):
-        context.with_retries(write, said.append)
+        context.folder.with_retries(write, said.append)
     assert len(said) == 1
 
 
@@ -180,9 +183,9 @@ def test_a_run_that_is_asked_to_stop_waits_for_its_folder_no_longer(tmp_path: Pa
     def write() -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    context = replace(site_in(tmp_path), folder_seconds=10_000.0)
+    context = site_in(tmp_path, seconds=10_000.0)
     with pytest.raises(UserError, match=r"\(Read-only file system\) and was asked to stop\. .* --resume"):
-        context.with_retries(write, asked.append, lambda: bool(asked))
+        context.folder.with_retries(write, asked.append, lambda: bool(asked))
 
 
 def refused_by_a_socket() -> None:
@@ -213,9 +216,9 @@ def test_what_is_not_of_the_run_folder_is_raised_at_once_as_itself(
     tmp_path: Path, do: Callable[[], object], error: type[Exception]
 ) -> None:
     """Data that are not there will not come, and the folder is not to blame."""
-    context = replace(site_in(tmp_path / "run"), folder_seconds=60.0)
+    context = site_in(tmp_path / "run", seconds=60.0)
     with pytest.raises(error) as raised:
-        context.with_retries(do, NOBODY)
+        context.folder.with_retries(do, NOBODY)
     assert type(raised.value) is error
 
 
@@ -240,11 +243,11 @@ def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp
     source.mkdir()
     (source / "manifest.json").write_text("x" * 100_000)
     with small_disk(tmp_path / "disk") as disk:
-        context = replace(site_in(disk.path), folder_seconds=0.3)
+        context = site_in(disk.path, seconds=0.3)
         disk.fill()
         said: list[str] = []
         with pytest.raises(UserError, match=f"could not write in {disk.path}"):
-            context.with_retries(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
+            context.folder.with_retries(lambda: CheckpointFolder(disk.path, 3).take_over(source), said.append)
         disk.free()
         here = CheckpointFolder(disk.path, 3).take_over(source)
         assert [file.name for file in here.iterdir()] == ["manifest.json"]
@@ -253,16 +256,16 @@ def test_a_disk_full_of_a_copied_checkpoint_is_of_the_folder_that_it_goes_to(tmp
 def snapshot_store_of(
     context: ProcessContext, last: Path, stopped: Callable[[], bool], said: list[str]
 ) -> FolderSnapshotStore:
-    saver = SimpleNamespace(last=last)
-    engine = SimpleNamespace(context=context, training=None, saver=saver, tell=said.append)
+    saver: Any = SimpleNamespace(last=last)
     made = type("Asked", (SimpleNamespace,), {"stop_requested": property(lambda self: stopped())})
-    return FolderSnapshotStore(made(**vars(engine)))
+    observer: Any = made(notify=said.append)
+    return FolderSnapshotStore(context.folder, NOBODY, saver, NOBODY, observer)
 
 
 def test_a_rewind_that_waits_for_its_folder_ends_when_the_run_is_asked_to_stop(tmp_path: Path) -> None:
     """The checkpoint is away with its folder: that is no checkpoint that is damaged."""
-    site, said = replace(site_in(tmp_path / "run"), folder_seconds=10_000.0), list[str]()
-    vault = snapshot_store_of(site, site.folder / "checkpoints" / "step-3", lambda: bool(said), said)
+    site, said = site_in(tmp_path / "run", seconds=10_000.0), list[str]()
+    vault = snapshot_store_of(site, site.folder.path / "checkpoints" / "step-3", lambda: bool(said), said)
     with pytest.raises(UserError, match=r"\(the run's folder is gone\) and was asked to stop"):
         vault.newest()
 
@@ -270,11 +273,11 @@ def test_a_rewind_that_waits_for_its_folder_ends_when_the_run_is_asked_to_stop(t
 @pytest.mark.parametrize("read", ["checkpoint", "part"])
 def test_a_file_of_tensors_that_is_away_is_of_the_run_folder(tmp_path: Path, read: str) -> None:
     """safetensors says so without a number and a name."""
-    site, said = replace(site_in(tmp_path), folder_seconds=0.3), list[str]()
+    site, said = site_in(tmp_path, seconds=0.3), list[str]()
     saved = Checkpoint(tmp_path / "checkpoints" / "step-3", {}, ())
     part = tmp_path / "checkpoints" / ".step-3-1.part" / "dense-s0.safetensors"
     with pytest.raises(UserError, match=rf"could not write in {tmp_path} .*\(No such file or directory\)"):
-        site.with_retries(
+        site.folder.with_retries(
             lambda: saved.arrays("dense") if read == "checkpoint" else dict(snapshots._arrays(part)),
             said.append,
         )

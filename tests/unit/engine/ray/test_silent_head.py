@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gearshift.engine.ray.actors import coordinator as coordinator_actor
 from gearshift.engine.ray.actors import nodes as machines
-from gearshift.engine.ray.actors import start
+from gearshift.engine.ray.actors import start, supervisor
 from gearshift.engine.ray.actors.placement import ProcessPlacement, ProcessResources
+from gearshift.engine.ray.actors.process_table import ProcessTable
 
 PLAN = ProcessPlacement(
     "run", {role: ProcessResources(1.0) for role in ("coordinator", "shard", "worker")}, 1, 1, False
@@ -24,13 +24,16 @@ PLAN = ProcessPlacement(
 def frozen_head(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whatever asks Ray's head waits until the test is over."""
     answer = threading.Event()
-    for module in (coordinator_actor, start):
+    for module in (supervisor, start):
         monkeypatch.setattr(module, "end_members", lambda plan: answer.wait(250))
         monkeypatch.setattr(module, "END_SECONDS", 0.1)
     monkeypatch.setattr(start, "leave_place", lambda plan: answer.wait(250))
     monkeypatch.setattr(start.ray, "kill", lambda actor, no_restart: answer.wait(250))
     yield
     answer.set()
+    for thread in threading.enumerate():  # without the stand-ins they would start a real Ray in this process
+        if thread.name == "gearshift-ray-call":
+            thread.join(30)
 
 
 def test_work_that_does_not_finish_is_left_behind() -> None:
@@ -53,15 +56,10 @@ def test_a_hub_closes_while_the_head_is_frozen_and_says_so_once(
 ) -> None:
     """A cluster that others started does not end with the run."""
     sentences: list[str] = []
-    coordinator = object.__new__(coordinator_actor.CoordinatorActor)
-    coordinator._plan, coordinator._actors, coordinator._wanted, coordinator._head_is_silent = (
-        PLAN,
-        {},
-        3,
-        False,
-    )
-    coordinator._membership = SimpleNamespace(tell=sentences.append)  # type: ignore[assignment]
-    coordinator._context = SimpleNamespace(local=local)
+    context: Any = SimpleNamespace(local=local)
+    membership: Any = SimpleNamespace(notify=sentences.append)
+    coordinator = supervisor.Supervisor(PLAN, {}, context, ProcessTable(30.0, 0, {}), membership)
+    coordinator._wanted = 3
     coordinator.close()
     coordinator.close()
     assert coordinator._wanted == 0

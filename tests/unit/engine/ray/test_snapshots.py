@@ -11,10 +11,10 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.embedding.sharded import IdPlacement
-from gearshift.engine.ray.process_context import layout_of
+from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.snapshots import PARTS, ShardSnapshot, commit, load_part
 from gearshift.errors import UserError
-from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.checkpoint import Arrays, Checkpoint, write
 from gearshift.training.learner import Learner, is_of_rows
 
 
@@ -35,14 +35,23 @@ def trained(folder: Path) -> Path:
     return (run.folder / "checkpoints" / "last").resolve()
 
 
-def parted(folder: Path, shards: int, source: Path) -> Path:
+def with_velocity(folder: Path, source: Path, velocity: np.ndarray) -> Path:
+    """The same checkpoint, as of a run with bmuf on threads."""
+    saved, path = Checkpoint.open(source), folder / "with-velocity"
+    names = {name.removesuffix(".safetensors") for name in saved.files if not is_of_rows(name)}
+    arrays = {name: saved.arrays(name) for name in names} | {"replicas": {"velocity": velocity}}
+    write(path, saved.facts, arrays, {"rows0": saved.rows("rows0")})
+    return path
+
+
+def parted(folder: Path, shards: int, source: Path, more: dict[str, Arrays] | None = None) -> Path:
     """The same checkpoint, as so many shards write it."""
     learner = a_learner(folder)
     layout, beside, path = layout_of(learner, shards), folder / "beside", folder / f"in-{shards}"
     for shard in range(shards):
         ShardSnapshot.of(load_part(a_learner(folder), layout, shard, source), shard).write(beside)
     saved = Checkpoint.open(source)
-    commit(learner, layout, beside, path, saved.facts, {"progress": saved.arrays("progress")})
+    commit(learner, layout, beside, path, saved.facts, {"progress": saved.arrays("progress"), **(more or {})})
     return path
 
 
@@ -60,6 +69,33 @@ def test_any_number_of_shards_takes_what_is_theirs(tmp_path: Path, writers: int,
         learner = a_learner(tmp_path)
         server = load_part(learner, layout_of(learner, readers), shard, path)
         np.testing.assert_array_equal(ids_of(server), every[IdPlacement(every, readers).groups[shard]])
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(1, 1), (3, 3), (3, 2), (2, 3)])
+def test_the_velocity_of_bmuf_is_saved_as_a_run_of_threads_saves_it(
+    tmp_path: Path, writers: int, readers: int
+) -> None:
+    size = len(a_learner(tmp_path).worker.dense)
+    velocity = np.random.default_rng(1).normal(size=size).astype(np.float32)
+    source = with_velocity(tmp_path, trained(tmp_path), velocity)
+    asked = {"replicas": {"velocity": np.zeros(size, np.float32)}}  # its values come from the shards
+    path = parted(tmp_path, writers, source, asked)
+    saved = Checkpoint.open(path).arrays("replicas")
+    assert saved.keys() == {"velocity"}
+    np.testing.assert_array_equal(saved["velocity"], velocity)
+    learner = a_learner(tmp_path)
+    layout = layout_of(learner, readers)
+    parts = [load_part(learner, layout, shard, path).block_velocity for shard in range(readers)]
+    np.testing.assert_array_equal(torch.cat(parts).numpy(), velocity)
+
+
+def test_without_a_velocity_none_is_loaded(tmp_path: Path) -> None:
+    whole = trained(tmp_path)
+    path = parted(tmp_path, 2, with_velocity(tmp_path, whole, np.ones(len(a_learner(tmp_path).worker.dense))))
+    assert not Checkpoint.open(path).has("replicas"), "it was not asked for: another pass begins without it"
+    layout = layout_of(a_learner(tmp_path), 2)
+    for source in (whole, path):
+        assert load_part(a_learner(tmp_path), layout, 1, source).block_velocity is None
 
 
 def test_a_shard_reads_no_files_of_others(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic
 from gearshift.sync.registry import STRATEGIES, resolve
 from gearshift.training.learner import Learner
+from gearshift.training.worker import Worker
 
 EXAMPLES, GLOBAL = 1900, 80
 
@@ -22,7 +23,7 @@ def learner(rule: str = "sgd") -> Learner:
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     rows = RowSettings(gs.RowSGD(lr=0.1) if rule == "sgd" else gs.RowAdagrad())
-    return Learner(model, PLAIN, rows=rows, optimizer=gs.SGD(lr=0.1) if rule == "sgd" else gs.Adam())
+    return Learner(Worker(model, PLAIN), rows=rows, optimizer=gs.SGD(lr=0.1) if rule == "sgd" else gs.Adam())
 
 
 def data() -> gs.Dataset:

@@ -20,7 +20,8 @@ from gearshift.cluster_model.cluster import (
     Slow,
     SlowPeriod,
 )
-from gearshift.engine.simulation.simulator import SimulatedSwitch, simulate
+from gearshift.engine.simulation.simulator import simulate
+from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested

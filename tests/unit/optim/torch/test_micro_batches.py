@@ -1,4 +1,4 @@
-"""VR in a user's own loop: where the gradients come from does not matter, and what it does is told."""
+"""VR in a custom loop: the source of the gradients does not matter, and plain steps are reported."""
 
 from __future__ import annotations
 
@@ -217,11 +217,11 @@ def test_a_plain_step_is_said_once_and_counted() -> None:
     model = make_model()
     optimizer = VRAdam(model.parameters())
     loss_of(model(data(1)[0]), data(1)[1]).backward()
-    with pytest.warns(UserWarning, match="VRAdam: the step has one gradient: r = 1, as without VR") as told:
+    with pytest.warns(UserWarning, match="VRAdam: the step has one gradient: r = 1, as without VR") as warned:
         optimizer.step()
         optimizer.step()
-    assert len(told) == 1 and optimizer.plain_steps == 2
-    assert told[0].filename == __file__, "points at the user's line"
+    assert len(warned) == 1 and optimizer.plain_steps == 2
+    assert warned[0].filename == __file__, "points at the user's line"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         collect_step(model, optimizer, 1)
@@ -238,22 +238,24 @@ def test_mistakes_are_told_in_words() -> None:
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[1, 2])
     with pytest.raises(UserError, match="more than 0 and at most"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[0])
-    with pytest.raises(UserError, match=r"gradient of group 0, parameter 1 is \[1\], the parameter \[2\]"):
+    with pytest.raises(
+        UserError, match=r"gradient of group 0, parameter 1 is \[1\], but the parameter is \[2\]"
+    ):
         optimizer.step(gradients=[[torch.ones(2), torch.ones(1)]])
-    with pytest.raises(UserError, match="takes no sparse gradients"):
+    with pytest.raises(UserError, match="does not support sparse gradients"):
         optimizer.step(gradients=[[torch.ones(2).to_sparse(), None]])
-    with pytest.raises(UserError, match="a list for each device"):
+    with pytest.raises(UserError, match="a list per device"):
         optimizer.step(gradients=[torch.ones(2), torch.ones(2)])  # type: ignore[list-item]
     for nothing in ([], [None], [3.0], 3):
-        with pytest.raises(UserError, match="a list for each device"):
+        with pytest.raises(UserError, match="a list per device"):
             optimizer.step(gradients=nothing)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="parameter 0 is no tensor, but ndarray"):
+    with pytest.raises(UserError, match="parameter 0 is a ndarray, not a tensor"):
         optimizer.step(gradients=[[np.ones(2), None]])  # type: ignore[list-item]
     with pytest.raises(UserError, match="at most 1e"):
         optimizer.step(gradients=[[torch.ones(2), None]], weights=[float("inf")])
     for examples in ("3", None, True):
         with (
-            pytest.raises(UserError, match=r"examples, not .*: leave an empty one out"),
+            pytest.raises(UserError, match=r"examples, not .*: skip an empty one"),
             optimizer.micro_batches() as collect,
         ):
             optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
@@ -261,9 +263,11 @@ def test_mistakes_are_told_in_words() -> None:
     with pytest.raises(UserError, match=r"by name: step\(gradients="):
         optimizer.step([[torch.ones(2), None]])  # type: ignore[arg-type]
     for weights in (5, ["a"]):
-        with pytest.raises(UserError, match="weights are the examples of each device, a list of numbers"):
+        with pytest.raises(
+            UserError, match="weights must be a list with the number of examples of each device"
+        ):
             optimizer.step(gradients=[[torch.ones(2), None]], weights=weights)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="weights are those of step"):
+    with pytest.raises(UserError, match="weights belong to step"):
         optimizer.step(weights=[1.0])
     assert torch.equal(optimizer.param_groups[0]["params"][0].detach(), torch.ones(2)), "nothing moved"
 
@@ -300,9 +304,11 @@ def test_a_collected_gradient_may_be_changed_in_place_only(in_place: bool) -> No
         assert len(optimizer.statistics()) == 4
         return
     first.grad = first.grad.clamp(-0.01, 0.01)
-    with pytest.warns(UserWarning, match="another tensor by now, so that r = 1: change it in place") as told:
+    with pytest.warns(
+        UserWarning, match="replaced by another tensor, so r = 1: change it in place"
+    ) as warned:
         optimizer.step()
-    assert len(told) == 1 and len(optimizer.statistics()) == 3 and optimizer.plain_steps == 0
+    assert len(warned) == 1 and len(optimizer.statistics()) == 3 and optimizer.plain_steps == 0
 
 
 def test_a_warning_is_of_whoever_called_step() -> None:
@@ -310,9 +316,9 @@ def test_a_warning_is_of_whoever_called_step() -> None:
     optimizer = VRAdam(model.parameters())
     ExponentialLR(optimizer, 0.9)  # wraps step() once more
     loss_of(model(data(1)[0]), data(1)[1]).backward()
-    with pytest.warns(UserWarning, match="one gradient") as told:
+    with pytest.warns(UserWarning, match="one gradient") as warned:
         optimizer.step()
-    assert [one.filename for one in told] == [__file__]
+    assert [one.filename for one in warned] == [__file__]
 
 
 def test_a_collector_out_of_its_place_is_told() -> None:
@@ -324,12 +330,15 @@ def test_a_collector_out_of_its_place_is_told() -> None:
         loss_of(model(x), y).backward()
 
     before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(UserError, match="call it after the block"), optimizer.micro_batches() as collect:
+    with (
+        pytest.raises(UserError, match="call it once, after the block"),
+        optimizer.micro_batches() as collect,
+    ):
         backward()
         collect()
         optimizer.step()
     with (
-        pytest.raises(UserError, match="one at a time"),
+        pytest.raises(UserError, match="only one is allowed at a time"),
         optimizer.micro_batches(),
         optimizer.micro_batches(),
     ):
@@ -372,17 +381,17 @@ def test_what_was_collected_and_thrown_away_is_not_used(dropped: str) -> None:
             with pytest.raises(ZeroDivisionError), optimizer.micro_batches():
                 raise ZeroDivisionError
     loss_of(model(x), y).backward()
-    with pytest.warns(UserWarning, match="one gradient|another tensor") as told:
+    with pytest.warns(UserWarning, match="one gradient|another tensor") as warned:
         optimizer.step()
     assert optimizer.plain_steps == 1
-    assert len(told) == (
+    assert len(warned) == (
         2 if dropped == "model" else 1
     )  # there the optimizer sees gradients that took the place
 
 
 @every
 def test_gradients_too_large_to_square_have_r_1(kind: Any) -> None:
-    """So that the step is that of the rule without VR, which may survive them; r of the others is as it was."""
+    """The step is then that of the rule without VR, which may survive them; r of the others is unchanged."""
     p = nn.Parameter(torch.ones(4))
     optimizer = kind([p], lr=0.1)
     torch.manual_seed(1)
@@ -401,12 +410,12 @@ def test_state_of_another_optimizer_or_model_is_refused() -> None:
     collect_step(model, optimizer, 1)
     saved = optimizer.state_dict()
     for other in (VRSGD, VRMomentum, VRLARS, LAMB):
-        with pytest.raises(UserError, match=f"not (one|that) of {other.__name__}"):
+        with pytest.raises(UserError, match=f"(does not fit|was not saved by) {other.__name__}"):
             other(make_model().parameters()).load_state_dict(saved)
-    with pytest.raises(UserError, match=r"no beta3, .*floor.*: it is not that of VRAdam"):
+    with pytest.raises(UserError, match=r"no beta3, .*floor.*: it was not saved by VRAdam"):
         optimizer.load_state_dict(torch.optim.Adam(model.parameters()).state_dict())
     wide = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    with pytest.raises(UserError, match=r"for a parameter of \[2, 8\]"):
+    with pytest.raises(UserError, match=r"with a parameter of shape \[2, 8\]"):
         VRAdam(wide.parameters()).load_state_dict(saved)
     again = VRAdam(make_model().parameters())
     again.load_state_dict(saved)

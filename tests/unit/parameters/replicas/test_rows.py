@@ -18,7 +18,9 @@ from gearshift.training.learner import Learner
 
 def a_learner() -> Learner:
     torch.manual_seed(3)
-    trainer = gs.Trainer(global_batch=40, optimizer=gs.SGD(lr=0.0), embeddings=gs.RowSGD(lr=0.5))
+    trainer = gs.Trainer(
+        global_batch=40, optimizer=gs.OptimizerSettings(gs.SGD(lr=0.0), rows=gs.RowSGD(lr=0.5))
+    )
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
     return trainer.prepare(model, gs.read(make_batch(PLAIN, 80), PLAIN)).training.learner
 

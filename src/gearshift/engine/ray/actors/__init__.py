@@ -1,9 +1,8 @@
-"""Processes on a Ray cluster: Ray places them, starts them, and starts them anew. Nothing else imports Ray.
+"""Processes on a Ray cluster: Ray places, starts and restarts them. Nothing else imports Ray.
 
-One actor runs the coordinator; the others learn from it who else is there. All of them are
-detached: they outlive whoever started the run. Every actor begins its work by itself when its process starts, so one
-that Ray has started anew needs nobody to tell it. What passes through Ray is where a process listens and its public
-key; rows, gradients and everything about the training go over the wire.
+One actor runs the coordinator; the others learn from it who else is there. All of them are detached: they outlive the
+process that started the run. Every actor begins its work when its process starts, so a restarted one needs no further
+call. Only addresses and public keys pass through Ray; rows, gradients and all other messages go over the wire.
 """
 
 from gearshift.engine.ray.actors.context_store import leave_place

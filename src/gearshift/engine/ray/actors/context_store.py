@@ -1,4 +1,4 @@
-"""What a run is made of, kept for all that start anew; and how its place on the cluster is left."""
+"""Keeps the context of a run for processes that restart, and frees the run's place on the cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of 
 
 
 class ContextStore:
-    """Holds what the run is made of, for the coordinator and all that start anew.
+    """Holds the context of the run for the coordinator and for processes that restart.
 
-    It may be large (a table in memory), and Ray forgets large arguments of an actor before it starts it again.
+    It may be large (a table in memory), and Ray drops large arguments of an actor before it restarts it.
     """
 
     def __init__(self, context: Any) -> None:
@@ -35,16 +35,16 @@ def context_store_of(run: str) -> Any:
 
 
 def context_store(run: str, context: Any) -> Any:
-    """The context store of this run, which is started if it is not there."""
+    """The context store of this run, which is started if it does not exist."""
     with contextlib.suppress(ValueError):
         return context_store_of(run)
     options: dict[str, Any] = {"name": f"{run}/site", "namespace": NAMESPACE, "lifetime": "detached"}
-    options |= {"num_cpus": 0, "resources": HEAD}  # any other machine may be lost, and the run goes on
+    options |= {"num_cpus": 0, "resources": HEAD}  # the run survives the loss of any other machine
     return ray.remote(ContextStore).options(**options).remote(context)
 
 
 def leave_place(plan: ProcessPlacement) -> None:
-    """What was reserved is free again; whatever still runs there ends."""
+    """Frees the reserved resources and ends whatever still runs there."""
     with contextlib.suppress(Exception):
         ray.kill(context_store_of(plan.name), no_restart=True)
     if plan.group is not None:
@@ -53,13 +53,13 @@ def leave_place(plan: ProcessPlacement) -> None:
 
 
 def end_members(plan: ProcessPlacement) -> None:
-    """All actors of the run except the coordinator and the context store, whoever started them.
+    """Ends all actors of the run, also those of earlier coordinators, except the coordinator and the context store.
 
     Ray kills a frozen one too, within 5 s.
     """
     spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/site"}
-    for found in ray.util.list_named_actors(all_namespaces=True):
-        name = found["name"]
-        if found["namespace"] == NAMESPACE and name.startswith(f"{plan.name}/") and name not in spared:
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        name = actor["name"]
+        if actor["namespace"] == NAMESPACE and name.startswith(f"{plan.name}/") and name not in spared:
             with contextlib.suppress(ValueError, RayError):  # it has ended meanwhile
                 ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)

@@ -1,4 +1,4 @@
-"""Processes and machines, as Ray knows them: where one is, how one is ended, which go away."""
+"""Processes and machines as Ray knows them: where a process is, how to end it, and which machines are leaving."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gearshift.run.retry import retry
 
-MEET_SECONDS = 1.0  # between two looks at who is there
+MEET_SECONDS = 1.0  # between two heartbeats to the coordinator
 ANSWER_SECONDS = 20.0  # for a question to the coordinator
 END_SECONDS = 20.0  # for Ray to end the processes of a run
-TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's own until they have taken theirs
-STARTING_SECONDS = 60.0  # in which a process that has just started may be silent
-ALONE_SECONDS = 900.0  # without the coordinator, after which a process ends; longer than it tries to start
+TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's until they have set their own
+STARTING_SECONDS = 60.0  # for which a process that has just started may be silent
+ALONE_SECONDS = (
+    900.0  # without the coordinator, after which a process ends; longer than a coordinator's start
+)
 Place = tuple[int, str]  # pid and node
 
 
 def with_retries(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
-    """Whoever is asked may be starting. `RayError` if there is no answer in that time."""
+    """Retries while the actor may be starting. Raises `RayError` if there is no answer in that time."""
     return retry(
         lambda: ray.get(ask(), timeout=ANSWER_SECONDS),
         seconds,
@@ -39,9 +41,9 @@ def with_retries(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
 
 
 def within(seconds: float, work: Callable[[], object]) -> bool:
-    """Runs `work` in a thread of its own; whether it finished in that time.
+    """Runs `work` in a thread. Whether it finished in that time.
 
-    Ray's calls block for minutes while its head does not answer. What does not finish is left behind in its thread.
+    Ray's calls block for minutes while its head does not answer. Unfinished work is abandoned in its thread.
     """
     done = threading.Event()
 
@@ -55,7 +57,7 @@ def within(seconds: float, work: Callable[[], object]) -> bool:
 
 
 def end_process(pid: int, node: str) -> None:
-    """At once, also if it is frozen: by us if it is on our machine, else by a task there."""
+    """Kills a process at once, even if it is frozen: directly on our machine, else by a Ray task on its machine."""
     if node == ray.get_runtime_context().get_node_id():
         _kill(pid)
         return
@@ -76,27 +78,27 @@ class ActorState:
 
 
 def state_of(actor: Any) -> ActorState:
-    """Asks Ray's head. `starting`: also one that waits for a place, or that Ray has not noticed yet."""
-    found: dict[str, Any] = ray._private.state.actors(actor._actor_id.hex()) or {}
-    restarts = int(found.get("NumRestarts", 0))
-    if found.get("State") == "ALIVE":
-        return ActorState("alive", (int(found["Pid"]), str(found["Address"]["NodeID"])), restarts)
-    if found.get("State") == "DEAD":
-        return ActorState("dead", None, restarts, _first_line(found["DeathCause"]))
+    """Asks Ray's head. `starting` includes an actor that waits for a place, or that Ray does not know yet."""
+    state: dict[str, Any] = ray._private.state.actors(actor._actor_id.hex()) or {}
+    restarts = int(state.get("NumRestarts", 0))
+    if state.get("State") == "ALIVE":
+        return ActorState("alive", (int(state["Pid"]), str(state["Address"]["NodeID"])), restarts)
+    if state.get("State") == "DEAD":
+        return ActorState("dead", None, restarts, _first_line(state["DeathCause"]))
     return ActorState("starting", None, restarts)
 
 
 def _first_line(cause: Any) -> str:
-    """Of Ray's account of a death; of an exception in the process, the exception."""
-    said = str(cause.creation_task_failure_context.formatted_exception_string) or str(
+    """The first line of Ray's account of a death; if the process raised an exception, the exception."""
+    account = str(cause.creation_task_failure_context.formatted_exception_string) or str(
         cause.actor_died_error_context.error_message
     )
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return (lines[-1] if "Traceback" in said else lines[0]) if lines else "Ray gives no reason"
+    lines = [line.strip() for line in account.splitlines() if line.strip()]
+    return (lines[-1] if "Traceback" in account else lines[0]) if lines else "Ray gives no reason"
 
 
 def draining_machines() -> set[str]:
-    """The nodes that Ray has been told will be gone; it has no public word for it, and may lose this one."""
+    """The nodes that Ray is draining. This uses a private function of Ray, which may disappear."""
     return set(getattr(ray._private.state.state, "get_draining_nodes", dict)())
 
 
@@ -106,9 +108,9 @@ def token_is_on() -> bool:
 
 
 def take_title(role: str, number: int | None = None) -> None:
-    """`gearshift shard 1` in ps and top. Ray would title the process anew at each call (`ray::ProcessActor.meet`)."""
+    """`gearshift shard 1` in ps and top. Ray would change the title at each call (`ray::ProcessActor.meet`)."""
     title = f"gearshift {role}" + ("" if number is None else f" {number}")
-    with contextlib.suppress(AttributeError):  # it is no public part of Ray, and may go
+    with contextlib.suppress(AttributeError):  # a private part of Ray, which may disappear
         ray._raylet.setproctitle(title)  # type: ignore[attr-defined]
         ray._raylet.setproctitle = lambda title: None  # type: ignore[attr-defined]
 
@@ -123,7 +125,7 @@ def this_place() -> tuple[int, str]:
 
 
 def _kill(pid: int) -> None:
-    """If it is still one of ours: numbers are used again."""
+    """Kills the process if it is still one of ours: pids are reused."""
     title = Path(f"/proc/{pid}/cmdline")
     with contextlib.suppress(OSError):
         if not Path("/proc").is_dir() or title.read_bytes().startswith(TITLES):

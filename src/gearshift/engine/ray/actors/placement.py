@@ -1,4 +1,4 @@
-"""What is to be started on Ray, and what of a machine each process takes."""
+"""The processes to start on Ray, and the resources of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMESPACE = "gearshift"
 
 @dataclass(frozen=True)
 class ProcessResources:
-    """What one process of a role takes of its machine."""
+    """The resources of one process of a role."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -26,7 +26,7 @@ class ProcessResources:
 
 @dataclass(frozen=True)
 class ProcessPlacement:
-    """What is to be started, and where."""
+    """The processes to start, and where."""
 
     name: str  # of the run; no other live one has it
     needs: dict[str, ProcessResources]  # by role
@@ -37,13 +37,13 @@ class ProcessPlacement:
 
     @property
     def members(self) -> list[To]:
-        """All that are there from the beginning; the place in this list is that of its bundle."""
+        """All processes that run from the start; the position in this list is that of its bundle."""
         shards = [To("shard", i) for i in range(self.shards)]
         return [To("coordinator"), *shards, *(To("worker", i) for i in range(self.workers))]
 
     def options(self, who: To) -> dict[str, Any]:
         needs = self.needs[who.role]
-        found: dict[str, Any] = {
+        options: dict[str, Any] = {
             "name": actor_name(self.name, who),
             "namespace": NAMESPACE,
             "lifetime": "detached",
@@ -54,8 +54,8 @@ class ProcessPlacement:
         }
         if self.group is not None and who in self.members:
             place = self.members.index(who)
-            found["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self.group, place)
-        return found
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self.group, place)
+        return options
 
 
 def actor_name(run: str, who: To) -> str:

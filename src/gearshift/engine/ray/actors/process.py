@@ -1,4 +1,4 @@
-"""The process of a shard or a worker: it begins by itself, meets the others at the coordinator, and watches over it."""
+"""The process of a shard or a worker: it starts by itself, exchanges contacts with the coordinator, and watches it."""
 
 from __future__ import annotations
 
@@ -33,48 +33,55 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
 from gearshift.run.retry import retry
 
-NOTICE_SECONDS = 8.0  # that a process that was asked to end has for it
-STARTS = 1 << 20  # of members, that one start of the coordinator has numbers for
+NOTICE_SECONDS = 8.0  # that a process has to end after it was asked to
+STARTS = 1 << 20  # the number of member boots that each start of the coordinator has
 
 
 @dataclass
 class RayMembership:
-    """A process's place among the others (`process_context.Membership`)."""
+    """A process's membership in the run (`process_context.Membership`)."""
 
     me: To
     boot: int
     host: str
     place: tuple[int, str]  # pid and node
-    restarted: bool = False  # another had its place before
-    _contact: Contact | None = None
-    _known: dict[To, Contact] = field(default_factory=dict)
-    _sentences: list[str] = field(default_factory=list)
-    _measure: Callable[[], dict[str, float]] = dict
+    restarted: bool = False  # an earlier process had the same role and number
+    known: dict[To, Contact] = field(default_factory=dict)  # the newest contact of every process
+    sentences: list[str] = field(default_factory=list)  # for the user, not passed on yet
+    contact: Contact | None = None  # its own
+    measure: Callable[[], dict[str, float]] = dict
 
     @property
     def start(self) -> int:
-        """Of the coordinator that gave it its number."""
+        """The start of the coordinator that assigned this boot."""
         return self.boot // STARTS
 
     def announce(self, contact: Contact) -> None:
-        self._contact = contact
+        self.contact = contact
 
     def contacts(self) -> Iterable[Contact]:
-        return list(self._known.values())
+        return list(self.known.values())
 
     def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
-        self._measure = measure
+        self.measure = measure
 
-    def tell(self, sentence: str) -> None:
-        self._sentences.append(sentence)
+    def notify(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def take_sentences(self) -> list[str]:
+        """Returns each sentence once; other threads may add more meanwhile."""
+        taken = self.sentences[:]
+        del self.sentences[: len(taken)]
+        return taken
 
     def meet(self, coordinator: Any) -> Any:
-        """Tells the coordinator where we are; its answer, which `met` takes, says where the others are."""
-        said, self._sentences = self._sentences, []
-        return coordinator.meet.remote(self._contact, self.place, said, self.me, self._measure())
+        """Sends the coordinator our address; its answer, which `met` takes, has the addresses of the others."""
+        return coordinator.meet.remote(
+            self.contact, self.place, self.take_sentences(), self.me, self.measure()
+        )
 
-    def met(self, found: Iterable[Contact]) -> None:
-        self._known.update({contact.who: contact for contact in found})
+    def met(self, contacts: Iterable[Contact]) -> None:
+        self.known.update({contact.who: contact for contact in contacts})
 
 
 class ProcessActor:
@@ -83,7 +90,7 @@ class ProcessActor:
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
         self._coordinator_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
         self._notice = threading.Event()
-        with contextlib.suppress(ValueError):  # not in the main thread: it ends at once when it is asked to
+        with contextlib.suppress(ValueError):  # not in the main thread: then it ends at once when asked to
             signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
         take_title(who.role, who.number)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
@@ -91,7 +98,7 @@ class ProcessActor:
     def _live(self) -> None:
         try:
             self._take_part()
-        except (RayError, ValueError):  # there is no hub any more: nobody would end us
+        except (RayError, ValueError):  # there is no coordinator any more that would end us
             with contextlib.suppress(Exception):
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         os._exit(1)
@@ -112,23 +119,23 @@ class ProcessActor:
         except BaseException as error:
             failure = brief(error), False
             with contextlib.suppress(Exception):
-                self._context.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
+                self._context.records.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
         with_retries(lambda: coordinator.ended.remote(self._who, boot, failure))
-        os._exit(0 if failure is None else 1)  # Ray starts it anew, unless the coordinator has ended it
+        os._exit(0 if failure is None else 1)  # Ray restarts it, unless the coordinator has ended it
 
     def _keep_in_touch(self, coordinator: Any, membership: RayMembership) -> None:
         watchdog = CoordinatorWatchdog(
-            coordinator, self._context.patience, from_afar=membership.me == To("shard", 0)
+            coordinator, self._context.connection.patience, from_afar=membership.me == To("shard", 0)
         )
         while True:
-            with contextlib.suppress(Exception):  # the next time
-                if (found := watchdog.ask(membership.meet(coordinator))) is not None:
-                    membership.met(found)
+            with contextlib.suppress(Exception):  # retried in the next round
+                if (contacts := watchdog.ask(membership.meet(coordinator))) is not None:
+                    membership.met(contacts)
             if self._notice.wait(MEET_SECONDS):
                 self._end_soon(coordinator)
 
     def _end_soon(self, coordinator: Any) -> None:
-        """It was asked to end: its machine goes away, say."""
+        """The process was asked to end, for example because its machine is leaving."""
         with contextlib.suppress(Exception):
             ray.get(coordinator.notice.remote(self._who), timeout=ANSWER_SECONDS)
         time.sleep(NOTICE_SECONDS)
@@ -146,11 +153,11 @@ class CoordinatorWatchdog:
         self,
         coordinator: Any,
         patience: float,
-        tell: Callable[[str], None] = lambda sentence: None,
+        notify: Callable[[str], None] = lambda sentence: None,
         *,
         from_afar: bool = True,
     ) -> None:
-        self._coordinator, self._tell, self._from_afar = coordinator, tell, from_afar
+        self._coordinator, self._notify, self._from_afar = coordinator, notify, from_afar
         self._beats = Heartbeats(patience)
         self._here = ray.get_runtime_context().get_node_id()
         self.heard()
@@ -159,28 +166,28 @@ class CoordinatorWatchdog:
         self._beats.heard(COORDINATOR, time.monotonic())
 
     def ask(self, reference: Any) -> Any:
-        """The answer to a question to the coordinator; none if it is not there, or was ended because it gave none."""
+        """The coordinator's answer; None if it is gone, or was ended because it did not answer."""
         while not ray.wait([reference], timeout=MEET_SECONDS)[0]:
             if self.silent():
                 return None
         try:
-            found = ray.get(reference)
+            answer = ray.get(reference)
         except RayError:
             self.silent()
             return None
         self.heard()
-        return found
+        return answer
 
     def silent(self) -> bool:
-        """It has not answered. Whether it was ended for it."""
+        """Called when the coordinator has not answered. Returns whether it was ended for that."""
         for late in self._beats.look(time.monotonic()):
             place = state_of(self._coordinator).place
             if place is None:
                 self._beats.heard(COORDINATOR, time.monotonic())
             elif not late.overdue:
-                self._tell(late_sentence(late, self._beats.patience))
+                self._notify(late_sentence(late, self._beats.patience))
             elif self._from_afar or place[1] == self._here:
-                self._tell(f"the coordinator has not answered for {late.seconds:.0f} s; replacing it")
+                self._notify(f"the coordinator has not answered for {late.seconds:.0f} s; replacing it")
                 end_process(*place)
                 return True
         return False
@@ -192,7 +199,7 @@ def late_sentence(late: LateProcess, patience: float) -> str:
 
 
 def find_actor(name: str) -> Any:
-    """An actor that is there, or will be soon."""
+    """The actor of this name, which exists or will soon."""
     return retry(
         lambda: ray.get_actor(name, namespace=NAMESPACE),
         ALONE_SECONDS,

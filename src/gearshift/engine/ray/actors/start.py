@@ -1,4 +1,4 @@
-"""From where a run is started: connects to Ray, reserves room, starts the coordinator, and asks it."""
+"""For the process that starts a run: connects to Ray, reserves resources, starts the coordinator, and queries it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gearshift.engine.ray.actors.nodes import ANSWER_SECONDS, END_SECONDS, withi
 from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement
 from gearshift.errors import UserError
 
-REACH_SECONDS = 10.0  # in which Ray's head must take a connection
-PLACE_SECONDS = 60.0  # in which a first process must be there
+REACH_SECONDS = 10.0  # in which Ray's head must accept a connection
+PLACE_SECONDS = 60.0  # in which a first process must have started
 
 
 def connect(address: str) -> None:
-    """To a cluster that is there."""
+    """Connects to a running cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray prints a paragraph for every process that dies; the run says in a sentence what it does about it.
+    # Ray prints a paragraph for every process that dies; the run's own message is one sentence.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
-    # Ray tells its head of an error that nobody caught, and waits for minutes if the head is gone.
+    # Ray reports uncaught errors to its head, and waits for minutes if the head is gone.
     if sys.excepthook is ray._private.worker.custom_excepthook:
         sys.excepthook = ray._private.worker.normal_excepthook
     host, _, port = address.rpartition(":")
@@ -46,7 +46,9 @@ def connect(address: str) -> None:
             "another process"
         )
     try:
-        if port.isdigit() and "//" not in host:  # Ray itself asks for minutes at an address where nobody is
+        if (
+            port.isdigit() and "//" not in host
+        ):  # Ray would retry for minutes at an address where nothing listens
             socket.create_connection((host, int(port)), REACH_SECONDS).close()
         with _loopback_kept(host, port):
             ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
@@ -61,7 +63,7 @@ def connect(address: str) -> None:
 def _loopback_kept(host: str, port: str) -> Iterator[None]:
     """Ray replaces 127.0.0.1 by an outer address of this machine, where a local cluster does not listen.
 
-    It does not where it believes that there can be no second machine; this setting of Ray's says so.
+    It does not if it believes that there can be no second machine; this setting of Ray's makes it believe so.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     outer: str = services.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -82,7 +84,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def reserve(plan: ProcessPlacement, seconds: float) -> PlacementGroup:
-    """Room for all processes of the plan, or a sentence that says what is missing."""
+    """Reserves resources for all processes of the plan; raises with what is missing."""
     bundles = [plan.needs[who.role].bundle() for who in plan.members]
     strategy = "SPREAD" if plan.spread else "PACK"
     group: PlacementGroup = placement_group(bundles, strategy=strategy, name=plan.name, lifetime="detached")
@@ -97,13 +99,13 @@ def reserve(plan: ProcessPlacement, seconds: float) -> PlacementGroup:
         there, free = _cpus(ray.cluster_resources), _cpus(ray.available_resources)
         raise UserError(
             f"the run needs {wanted:g} CPUs ({len(bundles)} processes); the Ray cluster has {there:g}, {free:g} of "
-            "them free. Wait for others to end, or lower cluster.workers, cluster.shards or cluster.resources"
+            "them free. Wait for other jobs to finish, or lower cluster.workers, cluster.shards or cluster.resources"
         )
     return group
 
 
 def refuse_several_machines(plan: ProcessPlacement) -> None:
-    """Of those who want to talk inside one."""
+    """Raises if processes that communicate by ipc are placed on several machines."""
     placed = set(placement_group_table(plan.group)["bundles_to_node_id"].values())
     hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in placed})  # type: ignore[no-untyped-call]
     if len(hosts) > 1:
@@ -119,12 +121,12 @@ def launch(
     bodies: dict[str, Callable[[Any, Any], None]],
     context: Any,
 ) -> Any:
-    """Starts the coordinator, which starts the others; its handle."""
+    """Starts the coordinator, which starts the others. Returns its handle."""
     options = plan.options(To("coordinator")) | {"max_concurrency": 64}
     try:
         ray.get(context_store(plan.name, context).give.remote(), timeout=PLACE_SECONDS)
         return ray.remote(CoordinatorActor).options(**options).remote(plan, begin, bodies)
-    except TypeError as error:  # what pickle says of what it cannot take along
+    except TypeError as error:  # raised by pickle for objects that it cannot serialize
         cause = error.__cause__ or error
         raise UserError(
             f"the run cannot be taken to other processes: {cause}. Models, losses and data must be of classes that "
@@ -133,16 +135,16 @@ def launch(
 
 
 def answered(reference: Any, seconds: float) -> bool:
-    """Whether there is an answer, or an error, in that time."""
+    """Whether an answer or an error arrives in that time."""
     return bool(ray.wait([reference], timeout=seconds)[0])
 
 
 def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None) -> Any:
-    """What an actor says, or `silence` if it does not: it is starting anew, or Ray is gone."""
+    """An actor's answer, or `silence` if there is none: it is restarting, or Ray is gone."""
     try:
         return ray.get(reference, timeout=seconds)
     except RayError as error:
-        cause = getattr(error, "cause", None)  # what was raised there, without Ray's account of where
+        cause = getattr(error, "cause", None)  # the original exception, without Ray's wrapper
         if isinstance(cause, UserError | TimeoutError):
             raise cause from None
         return silence
@@ -166,7 +168,7 @@ def leave() -> None:
 
 
 def answers() -> bool:
-    """Whether Ray's head takes connections. Not asked by Ray, which would wait for it."""
+    """Whether Ray's head accepts connections. Checked without Ray, whose calls would block."""
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     return _listens(host, int(port))
 

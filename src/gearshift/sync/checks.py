@@ -1,4 +1,4 @@
-"""Checks of a strategy's settings, made when it is built: a wrong one is answered with what is allowed."""
+"""Checks of a strategy's settings at construction. An error names the allowed values."""
 
 from __future__ import annotations
 

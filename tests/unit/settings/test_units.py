@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearshift.config import units as q
-from gearshift.training.timing import Every
+from gearshift.settings import units as q
+from gearshift.training.timing import Every, parse_every, write_every
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_duration_has_a_unit_and_is_positive(text: str) -> None:
     ],
 )
 def test_how_often(text: object, every: Every) -> None:
-    assert q.parse_every(text) == every
+    assert parse_every(text) == every
 
 
 @pytest.mark.parametrize("text", [0, -5, "0%", 0.5, "sometimes", None])
 def test_never_is_written_none(text: object) -> None:
     with pytest.raises(ValueError, match=r"expected"):
-        q.parse_every(text)
+        parse_every(text)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_sizes_are_written_as_they_are_read(size: int) -> None:
     )
 )
 def test_how_often_is_written_as_it_is_read(every: Every) -> None:
-    again = q.parse_every(q.write_every(every))
+    again = parse_every(write_every(every))
     assert (again.steps, again.seconds) == (every.steps, every.seconds)
     assert again.share == pytest.approx(every.share)

@@ -1,4 +1,4 @@
-"""Values that do not fit a strategy's settings are refused before a run meets them."""
+"""Invalid settings of a strategy are refused at construction."""
 
 from __future__ import annotations
 

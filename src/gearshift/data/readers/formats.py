@@ -1,0 +1,13 @@
+"""The file formats that are read, and how file names end: values alone, so that a config is read without pyarrow."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+FileFormat = Literal["auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared"]
+FORMATS: tuple[str, ...] = get_args(FileFormat)
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+PARQUET_ENDINGS = (".parquet", ".pq")
+DATA_ENDINGS = (".csv", ".tsv", ".txt", ".libfm", ".libsvm", ".svm", *JSON_ENDINGS, *PARQUET_ENDINGS)
+ENDINGS = (*DATA_ENDINGS, *COMPRESSIONS)  # also of compressed files

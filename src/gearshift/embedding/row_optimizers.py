@@ -1,0 +1,112 @@
+"""The update rules of embedding rows: the settings of each, by its name in a config and in the C++ core.
+
+The formulas are in csrc/row_optimizers.h. The core takes every setting by its name here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from gearshift.errors import UserError
+from gearshift.optim.rule_settings import BETA1, BETA2, EPS, INITIAL, L2, LEARNING_RATE, MOMENTUM
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Number
+
+
+@dataclass(frozen=True)
+class RowSGD:
+    """Plain gradient descent on the rows of a batch."""
+
+    name: ClassVar[str] = "sgd"
+    lr: Number = setting(0.05, LEARNING_RATE)
+    l2: Number = setting(0.0, L2)
+
+
+@dataclass(frozen=True)
+class RowMomentum:
+    """Gradient descent with momentum; a row's velocity moves only when the row is in a batch."""
+
+    name: ClassVar[str] = "momentum"
+    lr: Number = setting(0.05, LEARNING_RATE)
+    momentum: Number = setting(0.9, MOMENTUM)
+    l2: Number = setting(0.0, L2)
+
+
+@dataclass(frozen=True)
+class RowAdagrad:
+    """Adagrad with an accumulator for each weight: the default for rows."""
+
+    name: ClassVar[str] = "adagrad"
+    lr: Number = setting(0.05, LEARNING_RATE)
+    eps: Number = setting(1e-8, EPS)
+    initial: Number = setting(0.0, INITIAL)
+    l2: Number = setting(0.0, L2)
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad:
+    """One accumulator per row: the mean of its squared gradient."""
+
+    name: ClassVar[str] = "rowwise_adagrad"
+    lr: Number = setting(0.05, LEARNING_RATE)
+    eps: Number = setting(1e-8, EPS)
+    initial: Number = setting(0.0, INITIAL)
+    l2: Number = setting(0.0, L2)
+
+
+@dataclass(frozen=True)
+class RowAdam:
+    """Lazy: a row's moments move only when it is touched, and its bias correction counts its own updates."""
+
+    name: ClassVar[str] = "adam"
+    lr: Number = setting(1e-3, LEARNING_RATE)
+    beta1: Number = setting(0.9, BETA1)
+    beta2: Number = setting(0.999, BETA2)
+    eps: Number = setting(1e-8, EPS)
+    l2: Number = setting(0.0, L2)
+
+
+@dataclass(frozen=True)
+class RowFTRL:
+    """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
+
+    Its rate falls by itself with the gradients seen. A schedule's factor does not apply to it, but for 0, at
+    which nothing moves.
+    """
+
+    name: ClassVar[str] = "ftrl"
+    lr: Number = setting(0.05, LEARNING_RATE)
+    beta: Number = setting(1.0, "Added to the root of the squared sum.", at_least=0)
+    l1: Number = setting(0.0, "Makes small weights exactly zero.", at_least=0)
+    l2: Number = setting(0.0, L2)
+
+
+RowOptimizer = RowSGD | RowMomentum | RowAdagrad | RowwiseAdagrad | RowAdam | RowFTRL
+
+ROW_OPTIMIZERS: dict[str, type[RowOptimizer]] = {rule.name: rule for rule in get_args(RowOptimizer)}
+
+
+@dataclass(frozen=True)
+class CowClip:
+    """Clips a row's gradient, before L2 and the optimizer, by the row's own length and how often the id occurred:
+
+    `g *= min(1, c / |g|)`, `c = ratio * count * max(|w|, ratio * sqrt(width) * zeta)` (Zheng et al. 2022). The
+    gradient must be the mean over the step's examples (`embedding_reduce: mean`). Their L2 regularises the whole table
+    on every step; ours the rows touched.
+    """
+
+    name: ClassVar[str] = "cowclip"
+    ratio: Number = setting(1.0, "Of the row's length, per occurrence of its id.", above=0)
+    zeta: Number = setting(1e-5, "A row counts as at least this long, per root of its width.", at_least=0)
+
+    def __post_init__(self) -> None:
+        if not (0 < self.ratio < math.inf and 0 <= self.zeta < math.inf):
+            raise UserError(
+                f"CowClip needs a ratio above 0 and a zeta of 0 or more, not {self.ratio} and {self.zeta}"
+            )
+
+
+# All of them are public names of the package `gearshift`.
+__all__ = [*(rule.__name__ for rule in get_args(RowOptimizer)), "CowClip"]

@@ -1,0 +1,189 @@
+"""The process manager of a run on Ray (`process_manager.ProcessManager`): starts, replaces and ends its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from gearshift.engine.protocol.messages import To
+from gearshift.engine.ray.actors.context_store import end_members
+from gearshift.engine.ray.actors.heartbeats import DEATHS, FAILURES
+from gearshift.engine.ray.actors.nodes import (
+    END_SECONDS,
+    MEET_SECONDS,
+    STARTING_SECONDS,
+    end_process,
+    state_of,
+    within,
+)
+from gearshift.engine.ray.actors.placement import ProcessPlacement
+from gearshift.engine.ray.actors.process import ProcessActor, RayMembership
+from gearshift.engine.ray.actors.process_table import Place, ProcessTable, Registration
+from gearshift.engine.ray.process_context import ProcessContext
+from gearshift.engine.ray.process_manager import ProcessListener
+
+Bodies = dict[str, Callable[[Any, Any], None]]  # what a process of each role does, to its end
+
+
+class NoListener:
+    """Before the run listens."""
+
+    def leaving(self, members: Sequence[To], reason: str) -> None: ...
+
+    def replaced(self, who: To, reason: str) -> None: ...
+
+
+class Supervisor:
+    def __init__(
+        self,
+        plan: ProcessPlacement,
+        bodies: Bodies,
+        context: ProcessContext,
+        table: ProcessTable,
+        membership: RayMembership,
+    ) -> None:
+        """`membership` is that of the coordinator."""
+        self._plan, self._bodies = plan, bodies
+        self.newest_context = context  # from `begin` on with what was fitted to the data
+        self.table, self.membership = table, membership
+        self.actors: dict[To, Any] = {}
+        self.moving: set[To] = set()  # workers that must not restart in their reserved place
+        self.listener: ProcessListener = NoListener()
+        self._wanted = 0  # workers
+        self._begun = self._head_is_silent = False
+        self._failure: str | None = None
+
+    # ---- for the run ----
+
+    def begin(self, context: ProcessContext, workers: int) -> None:
+        self.newest_context, self._begun = context, True
+        for who in self._plan.members[1 : 1 + self._plan.shards]:
+            self._start(who)
+        self.resize(workers)
+
+    def heard_by(self, listener: ProcessListener) -> None:
+        self.listener = listener
+
+    def resize(self, workers: int) -> None:
+        """Surplus workers leave by themselves when the coordinator dismisses them."""
+        self._wanted = workers
+        for number in range(workers):
+            self._start(To("worker", number))
+
+    def rest(self) -> None:
+        self._wanted = 0
+
+    def failure(self) -> str | None:
+        return self._failure
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        return self.table.figures({self.membership.me: self.membership.measure()})
+
+    def replace(self, who: To, boot: int, reason: str) -> None:
+        """Replaces the process of this boot (0: it never sent a message), unless another has started meanwhile."""
+        if place := self.table.take_out(who, boot, STARTING_SECONDS):
+            self.membership.notify(f"{reason}; replacing it")
+            self.listener.replaced(who, reason)
+            threading.Thread(target=end_process, args=place, daemon=True).start()
+
+    def step_down(self) -> None:
+        os._exit(1)  # Ray has already given up this process and started another
+
+    def close(self) -> None:
+        """Ends all processes, also those of an earlier coordinator. Does not wait for a silent head."""
+        self._wanted = 0
+        if not self._head_is_silent:
+            is_local = self.newest_context.local is not None
+            self._head_is_silent = not end_in_time(self._end_all, self.membership.notify, is_local=is_local)
+
+    # ---- for processes ----
+
+    def context(self) -> ProcessContext:
+        """The context with what the coordinator has fitted to the data. Raises before that; the caller retries."""
+        if not self._begun:
+            raise RuntimeError("the run has not begun")
+        return self.newest_context
+
+    def register(self, who: To, place: Place) -> Registration:
+        self.newest_context.records.record_start(who.role, who.number)
+        self.table.expect(who, STARTING_SECONDS)
+        registration, name = self.table.register(who, place), f"{who.role} {who.number}"
+        restarts, delay = registration.restarts, registration.delay
+        if delay:
+            self.membership.notify(
+                f"{name} has ended {restarts} times without progress; it starts again in {delay:g} s"
+            )
+        if restarts >= DEATHS:
+            self.fail(
+                f"{name} was killed {restarts} times without progress in between, and left no error: is there "
+                "memory enough for it (the kernel's log names who was killed)?"
+            )
+        return registration
+
+    def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
+        """The work of a process is over, or it has failed."""
+        if not self.table.is_newest(who, boot):
+            return  # another has started in its place meanwhile
+        if failure is None:
+            self.end(who)
+            self.newest_context.records.record_end(who.role, who.number)
+            self.table.ended(who)
+            if who.role == "worker":  # it was sent home too early
+                threading.Timer(MEET_SECONDS, self.start_if_wanted, [who]).start()
+            return
+        sentence, is_users = failure
+        times = self.table.failed(who)
+        if is_users or times >= FAILURES:
+            again = "" if is_users else f" {times} times, the last time so"
+            more = "" if is_users else "; the traceback is in run.log"
+            self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}{more}"
+
+    # ---- for the watches ----
+
+    def fail(self, reason: str) -> None:
+        """The run cannot continue; the first reason is kept."""
+        self._failure = self._failure or reason
+
+    def start_if_wanted(self, who: To) -> None:
+        if who.number < self._wanted:
+            self._start(who)
+
+    def _start(self, who: To) -> None:
+        if who not in self.actors:
+            options = self._plan.options(who) | {"get_if_exists": True}
+            if who in self.moving:
+                options.pop("scheduling_strategy", None)
+            make = ray.remote(ProcessActor).options(**options)
+            self.actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
+            with contextlib.suppress(Exception):  # Ray's head may be busy
+                if state_of(self.actors[who]).state == "alive":  # started by a coordinator before this one
+                    self.table.expect(who, 0.0)
+
+    def end(self, who: To) -> None:
+        actor = self.actors.pop(who, None)
+        self.table.forget(who)
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(actor, no_restart=True)
+        if place := self.table.places.get(who):
+            threading.Thread(target=end_process, args=place, daemon=True).start()
+
+    def _end_all(self) -> None:
+        for who in list(self.actors):
+            self.end(who)
+        end_members(self._plan)
+
+
+def end_in_time(end: Callable[[], None], notify: Callable[[str], None], *, is_local: bool) -> bool:
+    """Whether Ray has ended the processes in time. If not, its head is silent, and the user is notified."""
+    if within(END_SECONDS, end):
+        return True
+    left = "end with its cluster" if is_local else "are ended when it answers again, or end with the cluster"
+    notify(f"Ray's head does not answer; processes of this run that are left {left}")
+    return False

@@ -1,0 +1,70 @@
+"""The settings of each model, by its name in a config: values alone, so that a config is read without torch.
+
+A model's constructor takes these, with these defaults, beside the schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count, Counts, Share, Text, Texts
+
+Structure = Literal["parallel", "stacked"]
+
+
+@dataclass(frozen=True)
+class LinearSettings:
+    """It has none."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    dim: Count = setting(16, "Width of an embedding row.", at_least=1)
+
+
+@dataclass(frozen=True)
+class DeepSettings(EmbeddingSettings):
+    hidden: Counts = setting((400, 400), "Widths of the hidden layers.")
+    dropout: Share = setting(0.0, "Share of hidden units dropped while training.")
+    activation: Text = setting("relu", "Between hidden layers: relu, ...")
+    batch_norm: bool = setting(False, "Normalise hidden layers over the batch.")
+
+
+@dataclass(frozen=True)
+class CrossSettings(DeepSettings):
+    cross_layers: Count = setting(3, "How many cross layers.", at_least=1)
+
+
+@dataclass(frozen=True)
+class MatrixCrossSettings(CrossSettings):
+    rank: Count | None = setting(None, "Low-rank cross matrices; full if not set.", at_least=1)
+    structure: Structure = setting("parallel", "Cross and deep network beside or after each other.")
+
+
+@dataclass(frozen=True)
+class DLRMSettings(DeepSettings):
+    hidden: Counts = setting((512, 256), "Widths of the hidden layers.")
+    bottom: Counts = setting((512, 256), "Widths of the network below the numbers.")
+
+
+@dataclass(frozen=True)
+class DINSettings(DeepSettings):
+    attention: Counts = setting((64,), "Widths of the attention network.")
+    attention_activation: Text = setting("dice", "Between its layers: dice, ...")
+    target: Texts | None = setting(None, "The categorical feature that is judged.")
+    history: Texts | None = setting(None, "The sequence feature that it is compared with.")
+
+
+MODEL_SETTINGS: dict[str, type[Any]] = {
+    "lr": LinearSettings,
+    "fm": EmbeddingSettings,
+    "dnn": DeepSettings,
+    "wide_deep": DeepSettings,
+    "deepfm": DeepSettings,
+    "dcn": CrossSettings,
+    "dcnv2": MatrixCrossSettings,
+    "dlrm": DLRMSettings,
+    "din": DINSettings,
+}

@@ -1,0 +1,53 @@
+"""What replicas exchange with and an evaluation sees: a centre, or a global model that all of them step together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
+from gearshift.parameters.replicas.replica import DenseReplica
+from gearshift.sync.exchange import Choices
+
+
+class CommonModel:
+    """Begins at `flat`; `choices` say which of the two counts."""
+
+    def __init__(self, choices: Choices, flat: Tensor) -> None:
+        self._choices = choices
+        self.centre = flat.clone()
+        self.global_step = GlobalStep(choices, flat)
+
+    def meet_centre(self, sent: Tensor, weight: float) -> Tensor:
+        """One trainer and the centre, which it moves unless it has finished; what the trainer merges with."""
+        return centre_step(self.centre, sent, self._choices) if weight else self.centre.clone()
+
+    def meet_all(self, snapshots: list[Tensor], weights: list[float]) -> Tensor:
+        """All trainers with each other; what they merge with."""
+        return self.global_step.step(mean_of(snapshots, weights))
+
+    @torch.no_grad()
+    def shift(self, change: Tensor) -> None:
+        """The server's weights were moved by a gradient from before the switch."""
+        self.centre.add_(change)
+        self.global_step.shift(change)
+
+    def velocity(self) -> Tensor | None:
+        """A copy of what block momentum has gathered; None for a strategy without it."""
+        return self.global_step.velocity.clone() if self._choices.block_momentum else None
+
+    def take_velocity(self, velocity: Tensor | None) -> None:
+        """Of a run that was saved. Replicas begin at its global model, so the next step is counted from there."""
+        if velocity is not None and self._choices.block_momentum:
+            self.global_step.velocity.copy_(velocity)
+
+    def seen(self, replicas: Iterable[DenseReplica]) -> Tensor:
+        """What an evaluation sees: the centre, the global model, or the mean of these replicas."""
+        if self._choices.exchange == "centre":
+            return self.centre
+        members = list(replicas)
+        if self._choices.block_momentum or not members:
+            return self.global_step.position
+        return mean_of([one.flat for one in members])

@@ -1,0 +1,203 @@
+"""The server side of control, in the run: it answers the requests of other processes (control.py).
+
+Knows no torch: the run is behind `Controlled`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from gearshift.errors import UserError
+from gearshift.run import control, ownership, temporary_folders
+from gearshift.run.handle import RunHandle
+
+
+class Controlled(RunHandle, Protocol):
+    """A run in this process that other processes can control."""
+
+    @property
+    def processes(self) -> Callable[[], dict[str, dict[str, float]]]:
+        """Returns the figures of each process, by its name."""
+
+    def notify(self, sentence: str) -> None:
+        """Passes a sentence on to the user."""
+
+
+class ControlServer:
+    """Answers requests in background threads, until `close`."""
+
+    def __init__(self, folder: Path, run: Controlled) -> None:
+        self._folder, self._run = folder, run
+        self._key = secrets.token_urlsafe(32)
+        self._places = threading.BoundedSemaphore(control.AT_ONCE)
+        ownership.check(folder)  # the socket of another owner is not ours to replace
+        control.remove(folder)
+        self._socket = _bound(folder / control.SOCKET)
+        _write_key(folder / control.KEY, self._key)
+        self._socket.listen(control.AT_ONCE)
+        threading.Thread(target=self._accept, name="gearshift-control", daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no more requests; one that is being answered may still get its answer."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
+        self._socket.close()
+        key = self._folder / control.KEY
+        with contextlib.suppress(OSError):
+            if key.read_text() == self._key:  # else another process has taken over the run
+                control.remove(self._folder)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError):  # the client is gone
+                answer = self._answer(control.receive(connection, control.READ_SECONDS))
+                connection.settimeout(control.READ_SECONDS)
+                connection.sendall(answer)
+        finally:
+            self._places.release()
+
+    def _answer(self, line: bytes) -> bytes:
+        try:
+            return control.line(control.plain({"done": self._do(_request(line, self._key))}))
+        except (UserError, TimeoutError) as error:
+            return control.line({"error": str(error)})
+        except Exception as error:  # a fault in answering must not end the training
+            return control.line({"error": f"internal error: {type(error).__name__}: {error}"})
+
+    def _do(self, request: dict[str, Any]) -> dict[str, Any]:
+        run = self._run
+        match request:
+            case {"do": "status"}:
+                return asdict(run.status())
+            case {"do": "metrics"}:
+                return {"status": asdict(run.status()), "processes": run.processes()}
+            case {"do": "watch", "seen": int(seen), "process": int(process)}:
+                return _news(run, seen if process == os.getpid() else 0)
+            case {
+                "do": "switch",
+                "strategy": str(strategy),
+                "settings": dict(settings),
+                "reason": str(reason),
+            }:
+                control.refuse_reserved(strategy, settings)
+                return asdict(run.switch(strategy, reason=reason, **_timeout(request), **settings))
+            case {"do": "resize", "workers": int(workers)}:
+                run.resize(workers, **_timeout(request))
+                return asdict(run.status())
+            case {"do": "stop"}:
+                give_up = run.status().save_retried  # decided once: the message and the action must agree
+                what = "giving up the save that fails" if give_up else "stopping after this step"
+                run.notify(f"asked to stop from another process; {what}")
+                run.stop(give_up=give_up)
+                return asdict(run.status())
+            case {"do": "checkpoint"}:
+                run.checkpoint()
+                return asdict(run.status())
+        raise UserError("this run does not know the request; is it of another version of Gearshift?")
+
+
+def _timeout(request: dict[str, Any]) -> dict[str, float]:
+    """The timeout of a request, if it has one: requests of older versions have none."""
+    seconds = request.get("timeout")
+    return {"timeout": float(seconds)} if isinstance(seconds, int | float) else {}
+
+
+def _news(run: Controlled, seen: int) -> dict[str, Any]:
+    """The status of the run, and its messages after the first `seen`."""
+    fresh, room = list[str](), control.NEWS
+    for message in run.messages[max(0, seen) :]:
+        room -= len(message)
+        if room < 0 and fresh:
+            break
+        fresh.append(message[: control.NEWS])
+    status = control.plain(asdict(run.status()))
+    return {"process": os.getpid(), "status": status, "header": list(run.header), "messages": fresh}
+
+
+def serve(folder: Path, run: Controlled) -> Callable[[], None]:
+    """Makes a run controllable if the machine allows it; returns a function that ends it."""
+    try:
+        return ControlServer(folder, run).close
+    except OSError as error:
+        run.notify(f"`switch` and `stop` from other processes will not reach this run: {error}")
+        return lambda: None
+
+
+class ControlChannel:
+    """The control of one run: open while the run is live."""
+
+    def __init__(self, folder: Path, run: Controlled) -> None:
+        self._folder, self._run = folder, run
+        self._close: Callable[[], None] = lambda: None
+
+    def open(self) -> None:
+        self._close = serve(self._folder, self._run)
+
+    def close(self) -> None:
+        self._close()
+
+
+def _bound(path: Path) -> socket.socket:
+    try:
+        return _bound_at(path)
+    except OSError:  # the path is longer than a socket's may be, or the file system has no sockets
+        private = temporary_folders.make(temporary_folders.CONTROL, path.parent)
+        try:
+            made = _bound_at(private / control.SOCKET)
+            path.symlink_to(private / control.SOCKET)
+        except OSError:
+            shutil.rmtree(private, ignore_errors=True)
+            raise
+        return made
+
+
+def _bound_at(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(str(path))
+        path.chmod(0o600)  # before it listens
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _write_key(path: Path, key: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(key)
+
+
+def _request(line: bytes, key: str) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except ValueError:
+        request = None
+    if not isinstance(request, dict):
+        raise UserError("the request is not a line of JSON")
+    given = request.pop("key", "")
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
+        raise UserError("the key is wrong; it is in the run's control.key")
+    return request

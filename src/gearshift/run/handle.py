@@ -1,0 +1,63 @@
+"""The interface of every run handle, wherever the run trains: in this process, in another one, or on a cluster.
+
+Commands and notebooks watch and steer a run through this interface; figures of single processes come from
+`run.control`. `Run` (local_run.py), `RemoteRun` (remote_run.py) and
+`LaunchedRun` (engine/ray) implement it; tests/conformance/test_run_handle.py tests each of them. Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gearshift.run.control import Status
+
+if TYPE_CHECKING:
+    from gearshift.run.result import Result
+    from gearshift.training.requests import Switch
+
+REQUEST_SECONDS = 60.0  # for which a switch or a resize waits for the run
+
+
+class RunHandle(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def header(self) -> Sequence[str]:
+        """Lines that describe the run. The handle of a run in other processes has none until it has answered once."""
+
+    @property
+    def messages(self) -> Sequence[str]:
+        """Sentences for the user, all since the start, in order."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, in whatever way."""
+
+    def status(self) -> Status:
+        """Where it stands: step, examples, speed, loss, AUC so far, phase."""
+
+    def last_status(self) -> Status:
+        """The last known status. Asks no process and never waits: a signal handler calls it."""
+
+    def history(self) -> list[dict[str, Any]]:
+        """Its measurements so far: a row for each line of its metrics.jsonl."""
+
+    def switch(
+        self, strategy: str, *, reason: str = "", timeout: float = REQUEST_SECONDS, **settings: Any
+    ) -> Switch:
+        """Changes how the workers synchronise. Returns when the run has changed over."""
+
+    def resize(self, workers: int, *, timeout: float = REQUEST_SECONDS) -> None:
+        """Changes the number of workers; the global batch stays. Returns when the run has changed over."""
+
+    def checkpoint(self) -> None:
+        """Asks the run to save after this step."""
+
+    def stop(self, *, give_up: bool = False) -> None:
+        """Asks the run to stop after this step; it saves first. With `give_up`, a save that fails is given up."""
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Waits for the end; raises the run's error, or `TimeoutError` after `timeout` seconds."""

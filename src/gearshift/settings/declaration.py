@@ -1,0 +1,72 @@
+"""The declaration of one setting: a dataclass field with its default, a sentence for the user and its bounds.
+
+Bounds are checked when a config is read; a dataclass that is created in Python checks its own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+REQUIRED = MISSING
+_KEY = "gearshift_key"
+
+
+class Meaning:
+    """The sentence and the bounds of a setting that several dataclasses have, each with a default of its own."""
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        at_least: float | None = None,
+        above: float | None = None,
+        at_most: float | None = None,
+        below: float | None = None,
+    ) -> None:
+        bounds = {"ge": at_least, "gt": above, "le": at_most, "lt": below}  # the names that pydantic reads
+        given = {name: bound for name, bound in bounds.items() if bound is not None}
+        self.metadata: dict[str, Any] = {"description": sentence, **given}
+
+
+def setting(default: Any, meaning: str | Meaning, *, key: str | None = None, **bounds: float) -> Any:
+    """A field of a dataclass that a config may set: `setting(3, "How many are kept.", at_least=1)`.
+
+    `REQUIRED` as default: the user must give it. `key` is the name in a config, where that is not the field's: a
+    section may have the settings of several dataclasses beside each other.
+    """
+    known = Meaning(meaning, **bounds) if isinstance(meaning, str) else meaning
+    return field(default=default, metadata=known.metadata if key is None else {**known.metadata, _KEY: key})
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is known about one setting."""
+
+    name: str
+    annotation: Any  # with its unit
+    default: Any  # REQUIRED if there is none
+    sentence: str
+    bounds: Mapping[str, float]
+    key: str  # in a config
+
+
+def declarations(kind: type[Any]) -> dict[str, Declaration]:
+    """The settings that a dataclass declares, in order. A dataclass without any is a plain value."""
+    if not is_dataclass(kind):
+        return {}
+    declared = [f for f in fields(kind) if "description" in f.metadata]
+    hints = get_type_hints(kind, include_extras=True) if declared else {}
+    return {f.name: _declaration(f, hints[f.name]) for f in declared}
+
+
+def values_of(section: Any, kind: type[Any]) -> dict[str, Any]:
+    """The settings that `kind` declares, as a section that has them sets them: keyword arguments for `kind`."""
+    return {name: getattr(section, name) for name in declarations(kind)}
+
+
+def _declaration(field: Field[Any], annotation: Any) -> Declaration:
+    bounds = {name: value for name, value in field.metadata.items() if name not in ("description", _KEY)}
+    key = field.metadata.get(_KEY, field.name)
+    return Declaration(field.name, annotation, field.default, field.metadata["description"], bounds, key)

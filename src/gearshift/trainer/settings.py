@@ -1,0 +1,108 @@
+"""The settings of a `Trainer`, grouped by concern; checked when they are created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gearshift.cluster_model.cluster import ClusterModel
+from gearshift.embedding.memory import PARTITIONS
+from gearshift.embedding.store import RowOptimizer
+from gearshift.errors import UserError
+from gearshift.models.losses import Loss, binary_cross_entropy
+from gearshift.optim.batch_scaling import BatchScaling, Rates
+from gearshift.optim.first_order import Adam, DenseOptimizer
+from gearshift.optim.schedule import Schedule
+from gearshift.optim.variance_reduced import VarianceReduced, with_lr
+from gearshift.parameters.server import RowSettings
+from gearshift.training.plan import EvaluationSettings
+from gearshift.training.step_settings import StepSettings
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How many workers compute, and into how many shards the parameters are divided.
+
+    Workers are threads, or processes with `Trainer(cluster=...)`.
+    """
+
+    count: int = 1
+    shards: int = 1  # parts that the embedding rows are divided into
+    threads: int | None = None  # of each worker; torch's number if None
+    inject: ClusterModel | None = None  # slowness on purpose, for experiments
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= PARTITIONS:
+            raise UserError(f"shards={self.shards}: parameters lie on 1 to {PARTITIONS} shards")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How parameters are moved: dense weights by `dense`, embedding rows by `rows`.
+
+    `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
+    """
+
+    dense: DenseOptimizer = field(default_factory=Adam)
+    rows: RowSettings | RowOptimizer = field(default_factory=RowSettings)
+    clip_norm: float | None = None  # the largest length of the dense gradient
+    schedule: Schedule = field(default_factory=Schedule)
+    scaling: BatchScaling = field(default_factory=BatchScaling)
+
+    def __post_init__(self) -> None:
+        check_optimizer(self.dense)
+        trust = self.row_settings.trust
+        if trust != "dense_only" and not isinstance(self.dense, VarianceReduced):
+            raise UserError(
+                f'trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
+                'dense=gearshift.optim.build("vr_adam"), or leave it out'
+            )
+
+    @property
+    def row_settings(self) -> RowSettings:
+        """`rows` as settings, even if only an optimizer was given."""
+        return self.rows if isinstance(self.rows, RowSettings) else RowSettings(self.rows)
+
+    def scaled_to(self, global_batch: int) -> OptimizerSettings:
+        """A copy with the learning rates scaled to this batch by `scaling`."""
+        factors, rows = self.scaling.factors(global_batch), self.row_settings
+        dense = self.dense
+        return replace(
+            self,
+            dense=dense if factors.dense_lr == 1 else with_lr(dense, dense.lr * factors.dense_lr),
+            rows=replace(
+                rows,
+                embeddings=_scaled(rows.embeddings, factors),
+                linear=rows.linear and _scaled(rows.linear, factors),
+            ),
+            schedule=replace(self.schedule, warmup=max(self.schedule.warmup, factors.warmup)),
+            scaling=BatchScaling(),
+        )
+
+
+@dataclass(frozen=True)
+class TrainingSettings(StepSettings):
+    """What a step is made of, in which order the data are read, and when the model is evaluated.
+
+    `shuffle=None` reads a log with a time column once in its order, and shuffles anything else.
+    """
+
+    shuffle: bool | None = None
+    loss: Loss = binary_cross_entropy  # see `gs.losses`
+    bad_batches: int = 0  # how many batches may be left out because their loss or gradient is not finite
+    baseline: bool = False  # trains a logistic regression beside the model, for comparison
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raises for a name or a torch optimizer, which would fail in the middle of the first step."""
+    if all(hasattr(optimizer, part) for part in ("lr", "init", "step")):
+        return
+    what = f'"{optimizer}"' if isinstance(optimizer, str) else f"a {type(optimizer).__name__}"
+    raise UserError(
+        f"Trainer(optimizer=...) is {what}, not a rule for the dense parameters: write "
+        'gearshift.optim.build("adam", lr=1e-3) or gs.Adam(lr=1e-3)'
+    )
+
+
+def _scaled(rows: RowOptimizer, factors: Rates) -> RowOptimizer:
+    return replace(rows, lr=rows.lr * factors.row_lr, l2=rows.l2 * factors.row_l2)

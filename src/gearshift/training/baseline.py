@@ -1,0 +1,35 @@
+"""A simple model that is trained beside the model, on the same examples, for comparison."""
+
+from __future__ import annotations
+
+from gearshift.embedding.lookup import IndexedBatch
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.training.learner import Learner
+
+
+class Baseline:
+    """`learner` is None if there is no baseline or it has diverged: that is no reason to stop the run."""
+
+    def __init__(self, learner: Learner | None, model: Learner) -> None:
+        self.learner = learner
+        self._same_ids = learner is not None and learner.worker.indexes_like(model.worker)
+
+    def step(self, indexed: IndexedBatch, *, lr_scale: float) -> None:
+        if self.learner is None:
+            return
+        if not self._same_ids:
+            indexed = self.learner.find(indexed.batch)
+        try:
+            self.learner.step(indexed, lr_scale=lr_scale)
+        except FloatingPointError:
+            self.learner = None
+
+    def restore(self, checkpoint: Checkpoint) -> bool:
+        """Returns False if there is a baseline but the checkpoint has none; the baseline is then dropped."""
+        if self.learner is None:
+            return True
+        if checkpoint.has("baseline-dense"):
+            self.learner.restore(checkpoint)
+            return True
+        self.learner = None
+        return False
