@@ -1,18 +1,18 @@
-"""A run is a folder: what every tool may rely on to find, read and resume it.
+"""The folder of a run: the contract that every tool relies on to find, read and resume it.
 
     runs/shop-clicks-1115-2004/
       run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
       report.json   final figures, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
-      run.log       what it told its user, with times  faults.jsonl   what broke, and what it cost (log.py)
-      control.sock, control.key   to ask a live run (control.py)
-      cluster.json  of a run on a cluster: what its coordinator must know when it starts anew
+      run.log       messages to the user, with times   faults.jsonl   what broke, and what it cost (log.py)
+      control.sock, control.key   for requests to a live run (control.py)
+      cluster.json  of a run on a cluster: what a restarted coordinator must know
       lease/        who owns the run (ownership.py)
     runs/last       a link to the newest
 
-Files appear whole or not at all (written beside and renamed); run.log and the .jsonl files only grow. A run that says
-it is running is believed only while somebody holds its lease (state.py). Only its owner writes into the folder; an
-owner that was replaced finds out before it writes. Knows no torch, no model and no data.
+Files appear whole or not at all (written beside and renamed); run.log and the .jsonl files only grow. A run recorded as
+running counts as such only while a process holds its lease (state.py). Only its owner writes into the folder; an owner
+that was replaced notices before it writes. Knows no torch, no model and no data.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ import contextlib
 import json
 import math
 import os
-import platform
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from gearshift.errors import UserError, brief, naming
+from gearshift.errors import UserError, brief, naming_output
 from gearshift.run import log as run_log
 from gearshift.run import ownership, process_identity
 from gearshift.run import state as run_state
 from gearshift.run.state import Ending, RunState, State
+from gearshift.run.versions import versions
 
 RUN, CONFIG, REPORT, METRICS, LAST = "run.json", "config.yaml", "report.json", "metrics.jsonl", "last"
 CHECKPOINTS = "checkpoints"
@@ -45,7 +43,7 @@ CLUSTER = "cluster.json"  # of a run whose processes are on a cluster
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What run.json says, with the state as it is now."""
+    """The content of run.json, with the current state."""
 
     folder: Path
     state: State
@@ -65,11 +63,11 @@ class RunRecord:
 
     @property
     def needs_heartbeats(self) -> bool:
-        """Only heartbeats, seen over time, can tell whether it lives."""
+        """Whether only heartbeats, watched over time, can show if the run is alive."""
         return self.standing.recorded != "unknown"
 
     def seen_by(self, watcher: run_state.Watcher) -> RunRecord:
-        """With what its heartbeats show."""
+        """The record updated with what the heartbeats show."""
         now = watcher.look(self.standing)
         return replace(self, state=now.state, reason=now.reason, standing=now)
 
@@ -90,12 +88,12 @@ def create(root: str | Path, name: str, *, command: str = "", private: bool = Fa
 
 
 def _claim_or_release(
-    folder: Path, command: str, tell: Callable[[str], None] = lambda sentence: None
+    folder: Path, command: str, notify: Callable[[str], None] = lambda sentence: None
 ) -> None:
     """A claim that fails halfway (a full disk) leaves no lease behind."""
     before = ownership.held(folder)
     try:
-        claim(folder, command=command, tell=tell)
+        claim(folder, command=command, notify=notify)
     except BaseException as error:
         if ownership.held(folder) not in (None, before):
             finish(folder, "failed", brief(error))
@@ -104,7 +102,7 @@ def _claim_or_release(
 
 @contextlib.contextmanager
 def failed_unless_started(folder: Path) -> Iterator[None]:
-    """Around what comes between the claim and the start of a run: what goes wrong ends it and releases it."""
+    """A context between the claim and the start of a run: an error in it ends and releases the run."""
     try:
         yield
     except BaseException as error:
@@ -117,15 +115,15 @@ def claim(
     *,
     command: str = "",
     session: str | None = None,
-    tell: Callable[[str], None] = lambda sentence: None,
+    notify: Callable[[str], None] = lambda sentence: None,
 ) -> ownership.OwnershipLease:
     """Makes this process the owner of the run until `finish` (a new run, or one that is resumed), or says who is.
 
-    A restarted process of the owning `session` takes over at once. `tell` hears why it may take half a minute.
+    A restarted process of the owning `session` takes over at once. `notify` gets a sentence if it takes a while.
     """
     before = ownership.current(folder)
     restarts = session is not None and before is not None and before.session == session
-    mine = ownership.claim(folder, session=session, tell=tell)
+    mine = ownership.claim(folder, session=session, notify=notify)
     clear_leftovers(folder / CHECKPOINTS)
     state: State = "starting"
     known = _recorded(folder) if restarts else {}
@@ -148,9 +146,9 @@ def claim(
 
 
 def hand_over(folder: Path) -> str:
-    """Another process of this session will claim it: the session's name. This one keeps the lease until then."""
+    """Returns the session's name, with which another process will claim the run. We keep the lease until then."""
     mine = ownership.held(folder)
-    assert mine is not None, "a run that is handed over is this process's own"
+    assert mine is not None, "only the owner can hand a run over"
     return mine.session
 
 
@@ -167,7 +165,7 @@ def set_state(folder: Path, state: State, what: str = "") -> None:
 
 
 def clear_leftovers(checkpoints: Path) -> None:
-    """What a process that died left half done: it goes, or back to its place if it is the only copy."""
+    """Removes what a dead process left half done, or restores it if it is the only copy."""
     for path in checkpoints.glob(".*.old"):
         whole = checkpoints / path.name[1:].rsplit(".", 2)[0]
         if not whole.exists():
@@ -179,7 +177,7 @@ def clear_leftovers(checkpoints: Path) -> None:
 def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
     """How the run ended: done, asked to stop (can be resumed), or failed with a reason.
 
-    An owner that was fenced writes nothing: the run is another's, be it a process of the same session.
+    A fenced owner writes nothing: the run belongs to another process, maybe of the same session.
     """
     mine = ownership.held(folder)
     try:
@@ -191,7 +189,7 @@ def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
 
 
 def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
-    """As `finish`, for whoever started the run and has ended its other processes: it takes the lease back first."""
+    """Like `finish`, for the process that started the run and has ended the others: it takes the lease back first."""
     mine = ownership.held(folder)
     if mine is None:
         return  # it has ended the run already
@@ -213,84 +211,28 @@ def _record_end(folder: Path, mine: ownership.OwnershipLease | None, how: Ending
 
 def read(folder: Path) -> RunRecord:
     try:
-        said = _recorded(folder)
-        now = run_state.standing(folder, said)
-        started, ended = float(said["started"]), said.get("ended")
-        return RunRecord(folder, now.state, said["command"], started, ended, now.reason, now)
+        recorded, now = _recorded_and_standing(folder)
+        started, ended = float(recorded["started"]), recorded.get("ended")
+        return RunRecord(folder, now.state, recorded["command"], started, ended, now.reason, now)
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / RUN} is damaged; the run's checkpoints may still be intact") from None
 
 
+def _recorded_and_standing(folder: Path) -> tuple[dict[str, Any], RunState]:
+    """run.json, and the state that it and the lease show together.
+
+    An owner records how the run ended and then releases its lease. Between our two reads it may do both. So run.json is
+    read again when a run recorded as live has no owner: only an owner that died leaves it unchanged.
+    """
+    recorded = _recorded(folder)
+    now = run_state.standing(folder, recorded)
+    if now.state != "failed" or (latest := _recorded(folder)) == recorded:
+        return recorded, now
+    return latest, run_state.standing(folder, latest)
+
+
 def _recorded(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / RUN).read_text()))
-
-
-def list_runs(root: str | Path) -> list[RunRecord]:
-    """All runs below `root`, newest first; one whose record cannot be read hides no other."""
-    folders = [path.parent for path in Path(root).glob(f"*/{RUN}") if not path.parent.is_symlink()]
-    return sorted((_read_or_damaged(folder) for folder in folders), key=lambda record: -record.started)
-
-
-def _read_or_damaged(folder: Path) -> RunRecord:
-    try:
-        return read(folder)
-    except (UserError, OSError) as error:
-        changed = folder.stat().st_mtime
-        return RunRecord(folder, "damaged", "", changed, reason=str(error).removeprefix(f"{folder}/"))
-
-
-def find(run: str | Path, *roots: str | Path) -> Path:
-    """The folder of a run: its path, `last`, or the beginning of its name if that is unique.
-
-    Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides. A run's
-    checkpoint stands for the run.
-    """
-    path = Path(run)
-    if _is_run(path):
-        return path
-    if path.parent.name == CHECKPOINTS and _is_run(path.parent.parent) and path.exists():
-        return path.parent.parent
-    if path.exists():
-        raise UserError(f"{path} is not a run folder (it has no {RUN})")
-    distinct = {Path(root).resolve(): Path(root) for root in reversed(roots or ("runs",))}
-    looked_in = list(reversed(distinct.values()))
-    names: list[str] = []
-    for root in looked_in:
-        records = list_runs(root)
-        if records and str(run) == LAST:
-            return _last(root, records)
-        if fitting := _named(str(run), records):
-            return fitting
-        names += [record.name for record in records]
-    places = " or ".join(f"{root}/" for root in looked_in)
-    if not names:
-        raise UserError(
-            f"no run `{run}`: there are no runs in {places} yet; start one: gearshift train CONFIG"
-        )
-    raise UserError(f"no run `{run}` in {places}; newest: {', '.join(names[:3])} (all: gearshift runs)")
-
-
-def resume_from(name: str | Path, *roots: str | Path) -> Path:
-    """What `resume` names: a run's folder, which goes on; or a checkpoint, from which a new run branches off.
-
-    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last one of a run is the run: there is nothing
-    behind it that going on could overwrite.
-    """
-    path = Path(name)
-    run, at, wanted = str(name).rpartition("@")
-    if path.exists() or not at:
-        folder = find(path, *roots)
-        if path.parent.name != CHECKPOINTS or path.parent.parent != folder:
-            return folder
-    else:
-        folder = find(run, *roots)
-        path = folder / CHECKPOINTS / wanted
-    last = (folder / CHECKPOINTS / LAST).resolve()
-    if not path.is_dir():
-        there = sorted(folder.glob(f"{CHECKPOINTS}/step-*"), key=lambda step: int(step.name[5:]))
-        names = ", ".join([LAST, "best", *(step.name for step in there)]) if there else "none yet"
-        raise UserError(f"run {folder} has no checkpoint `{path.name}`; it has: {names}")
-    return folder if path.resolve() == last else path.with_name(path.resolve().name)
 
 
 def open_folder(
@@ -300,32 +242,23 @@ def open_folder(
     *,
     command: str = "",
     private: bool = False,
-    tell: Callable[[str], None] = lambda sentence: None,
+    notify: Callable[[str], None] = lambda sentence: None,
 ) -> Path:
-    """The folder to train in, ours from now on: that of a run which goes on, else a new one."""
-    if resume is None or not _is_run(resume):
+    """The folder to train in, owned by this process from now on: that of the resumed run, or a new one."""
+    if resume is None or not is_run(resume):
         return create(root, name, command=command, private=private)
-    _claim_or_release(resume, command, tell)
+    _claim_or_release(resume, command, notify)
     return resume
 
 
-def _named(name: str, records: list[RunRecord]) -> Path | None:
-    exact = [record.folder for record in records if record.name == name]
-    fits = exact or [record.folder for record in records if record.name.startswith(name)]
-    if len(fits) > 1:
-        some = ", ".join(sorted(folder.name for folder in fits)[:5])
-        raise UserError(f"`{name}` is the beginning of {len(fits)} runs; name one: {some}")
-    return fits[0] if fits else None
-
-
 def write_text(path: Path, text: str) -> None:
-    """As `export_text`, of a run's own files: only if the run is ours."""
+    """Like `export_text`, for files of the run: only if this process owns the run."""
     ownership.check(path.parent)
     export_text(path, text)
 
 
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """As `export_json`, of a run's own files: only if the run is ours."""
+    """Like `export_json`, for files of the run: only if this process owns the run."""
     write_text(path, _json(value))
 
 
@@ -333,13 +266,15 @@ def export_text(path: Path, text: str) -> None:
     """A file that the user named, wherever it is. Whole or not at all, also when the machine stops while writing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with naming_output(path):
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk fails even if the file does not exist
+            beside.unlink(missing_ok=True)
 
 
 def export_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -387,30 +322,6 @@ def metrics(folder: Path) -> Iterator[dict[str, Any]]:
                     yield numbers
 
 
-def versions() -> str:
-    """`gearshift 0.1.0, torch 2.13.0, python 3.11.2, commit 1a2b3c4` without importing any of them."""
-    names = {"gearshift": "gearshift-ctr", "torch": "torch", "numpy": "numpy", "pyarrow": "pyarrow"}
-    parts = []
-    for name, distribution in names.items():
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            parts.append(f"{name} {metadata.version(distribution)}")
-    commit = _git_commit()
-    return ", ".join(
-        [*parts, f"python {platform.python_version()}", *([f"commit {commit}"] if commit else [])]
-    )
-
-
-def _git_commit() -> str:
-    """Of the working folder: the user's own project, if it is one."""
-    try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.strip() if asked.returncode == 0 else ""
-
-
 def _make_unique(root: Path, name: str, mode: int) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -433,10 +344,6 @@ def _link_last(folder: Path) -> None:
         beside.replace(folder.parent / LAST)
 
 
-def _last(root: Path, records: list[RunRecord]) -> Path:
-    link = root / LAST
-    return root / link.resolve().name if _is_run(link) else records[0].folder
-
-
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether it is the folder of a run."""
     return (path / RUN).is_file()

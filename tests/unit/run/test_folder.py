@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from gearshift.errors import UserError
+from gearshift.run import catalog
 from gearshift.run import folder as run_folder
+from gearshift.run import state as run_state
 
 START = "import sys; from gearshift.run import folder as run_folder; f = run_folder.create(sys.argv[1], 'other'); "
 
@@ -55,23 +57,23 @@ def test_a_name_without_letters_still_gives_a_folder(tmp_path: Path) -> None:
 
 def test_find_by_path_last_name_and_beginning(tmp_path: Path) -> None:
     a, b = run_folder.create(tmp_path, "apple"), run_folder.create(tmp_path, "banana")
-    assert run_folder.find(a, tmp_path) == a
-    assert run_folder.find("last", tmp_path) == b
-    assert run_folder.find("app", tmp_path) == a
-    assert run_folder.find(b.name, tmp_path) == b
+    assert catalog.find(a, tmp_path) == a
+    assert catalog.find("last", tmp_path) == b
+    assert catalog.find("app", tmp_path) == a
+    assert catalog.find(b.name, tmp_path) == b
 
 
 def test_a_whole_name_is_meant_even_if_it_is_the_beginning_of_another(tmp_path: Path) -> None:
     first, second = run_folder.create(tmp_path, "a"), run_folder.create(tmp_path, "a")
     assert second.name == f"{first.name}-2"
-    assert run_folder.find(first.name, tmp_path) == first
+    assert catalog.find(first.name, tmp_path) == first
 
 
 def test_last_without_the_link_is_the_newest(tmp_path: Path) -> None:
     run_folder.create(tmp_path, "a")
     newest = run_folder.create(tmp_path, "b")
     (tmp_path / "last").unlink()
-    assert run_folder.find("last", tmp_path) == newest
+    assert catalog.find("last", tmp_path) == newest
 
 
 @pytest.mark.parametrize(
@@ -85,15 +87,15 @@ def test_names_that_do_not_say_which_run(tmp_path: Path, name: str, sentence: st
     run_folder.create(tmp_path, "a")
     run_folder.create(tmp_path, "a")
     with pytest.raises(UserError) as caught:
-        run_folder.find(name, tmp_path)
+        catalog.find(name, tmp_path)
     assert sentence in str(caught.value)
 
 
 def test_no_runs_yet_and_folders_that_are_no_runs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there are no runs in .* yet; start one: gearshift train CONFIG"):
-        run_folder.find("last", tmp_path)
+        catalog.find("last", tmp_path)
     with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\)"):
-        run_folder.find(tmp_path, tmp_path)
+        catalog.find(tmp_path, tmp_path)
 
 
 def test_the_states_of_a_run(tmp_path: Path) -> None:
@@ -113,13 +115,28 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
     assert record.ended is not None and record.ended >= record.started
 
 
+def test_a_run_that_ends_while_it_is_read_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder.create(tmp_path, "shop")
+    owner_of = run_state.ownership.current
+
+    def ends_first(folder: Path) -> object:
+        monkeypatch.undo()
+        run_folder.finish(folder, "stopped")
+        return owner_of(folder)
+
+    monkeypatch.setattr(run_state.ownership, "current", ends_first)
+    assert run_folder.read(folder).state == "stopped"
+
+
 def test_a_killed_process_leaves_a_failed_run(tmp_path: Path) -> None:
     process = other_process(tmp_path, "import time; time.sleep(60)")
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     assert record.state == "starting"
     process.kill()
     process.wait()
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     assert record.state == "failed"
     assert record.reason == "its process is gone (killed, or the machine restarted)"
 
@@ -127,7 +144,7 @@ def test_a_killed_process_leaves_a_failed_run(tmp_path: Path) -> None:
 def test_a_process_that_died_but_is_not_buried_runs_no_more(tmp_path: Path) -> None:
     process = other_process(tmp_path, "")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     assert record.state == "failed"
     process.wait()
 
@@ -149,7 +166,7 @@ def test_a_run_of_another_machine_is_not_judged_at_once(tmp_path: Path) -> None:
 
 def test_a_live_run_cannot_be_resumed_twice(tmp_path: Path) -> None:
     process = other_process(tmp_path, "import time; time.sleep(60)")
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     with pytest.raises(UserError, match=rf"is still running \(process {process.pid}\); stop it before"):
         run_folder.claim(record.folder)
     os.kill(process.pid, signal.SIGKILL)
@@ -233,7 +250,7 @@ def test_of_many_threads_that_claim_a_run_one_gets_it(tmp_path: Path) -> None:
 def test_of_many_processes_that_take_over_a_dead_run_one_gets_it(tmp_path: Path) -> None:
     process = other_process(tmp_path, "")
     process.wait()
-    (record,) = run_folder.list_runs(tmp_path)
+    (record,) = catalog.list_runs(tmp_path)
     assert record.state == "failed"
     code = (
         "import sys, time; from pathlib import Path; from gearshift.run import folder as run_folder\n"
@@ -271,8 +288,8 @@ def test_what_a_dead_process_left_half_done_is_cleared(tmp_path: Path) -> None:
 def test_a_damaged_record_hides_no_other(tmp_path: Path) -> None:
     good, bad = run_folder.create(tmp_path, "good"), run_folder.create(tmp_path, "bad")
     (bad / "run.json").write_text('{"state": "running", "started": "yesterday"}')
-    assert {record.name: record.state for record in run_folder.list_runs(tmp_path)} == {
+    assert {record.name: record.state for record in catalog.list_runs(tmp_path)} == {
         good.name: "starting",
         bad.name: "damaged",
     }
-    assert run_folder.find("good", tmp_path) == good
+    assert catalog.find("good", tmp_path) == good
