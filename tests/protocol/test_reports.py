@@ -14,13 +14,16 @@ from gearshift.engine.protocol.messages import (
     To,
 )
 from gearshift.parameters.shard import ApplyStep, Drop
+from gearshift.sync.messages import Action, Apply
+from gearshift.training.engine import Log
 from tests.protocol.world import Account, Disk
 
 
-def begun() -> tuple[CoordinatorRole, dict[int, int]]:
+def begun(log: Log | None = None) -> tuple[CoordinatorRole, dict[int, int]]:
     """Two workers under async, and the lease of each."""
     disk = Disk("async", {"global_batch": 1, "batch": 1})
-    role = CoordinatorRole(disk, Account(), CoordinatorSettings(shards=1, examples=10, patience=5.0))
+    settings = CoordinatorSettings(shards=1, examples=10, patience=5.0)
+    role = CoordinatorRole(disk, Account(), settings, log=log)
     role.handle(Loaded(role.incarnation, 0, 1), 0.0)
     for worker in (0, 1):
         role.handle(Hello(worker, 1), 0.0)
@@ -50,3 +53,13 @@ def test_another_worker_cannot_end_a_lease() -> None:
     role.handle(Report(role.incarnation, 1, 1, 2, LeaseDone(leases[1])), 0.0)
     steps = [order for order in orders(role) if isinstance(order, ApplyStep)]
     assert [part for step in steps for part in step.parts] == [(leases[1], 1.0)]
+
+
+def test_a_gradient_that_arrives_after_the_run_has_stopped_makes_no_step() -> None:
+    """The last checkpoint would not have it, though the log would."""
+    decided: list[Action] = []
+    role, leases = begun(lambda event, actions: decided.extend(actions))
+    assert role.running is not None
+    role.running.passes.stop()
+    role.handle(Report(role.incarnation, 0, 1, 2, LeaseDone(leases[0])), 0.0)
+    assert not any(isinstance(action, Apply) for action in decided)

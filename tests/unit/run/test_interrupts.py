@@ -23,6 +23,8 @@ PROGRAM = """
 import os, signal, sys, threading, time
 import gearshift as gs
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+
 data = gs.read(gs.ClickLog(20_000))
 trainer = gs.Trainer(global_batch=512, epochs=1000, checkpoint=gs.CheckpointPolicy(None, path="runs"))
 model = gs.models.DNN(data.schema, dim=8, hidden=[32])

@@ -41,7 +41,7 @@ class Incarnation:
 
     def take_from_worker(self, session: Session, message: Alive | Report | Met) -> None:
         match message:
-            case Report():
+            case Report() if not self.passes.over:  # later gradients belong to the run that resumes this one
                 self.leases.report(session, message)
             case Met(worker=worker, boot=boot, counts=counts):
                 self._accounts.counted(worker, boot, counts)
