@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "block_reader.h"
 #include "occurrences.h"
 #include "row_table.h"
 
@@ -89,7 +90,23 @@ nb::tuple read_block(RowTable& table, Read read) {
     return to_tuple(std::move(block), table.layout());
 }
 
+nb::dict counts_by_name(const TierCounts& counts) {
+    nb::dict named;
+    named["hot_rows"] = counts.hot_rows, named["cold_rows"] = counts.cold_rows;
+    named["lookups"] = counts.lookups, named["misses"] = counts.misses, named["evicted"] = counts.evicted;
+    named["written_back"] = counts.written_back, named["retries"] = counts.retries;
+    const ColdCounts& disk = counts.disk;
+    named["reads"] = disk.block_reads, named["bytes_read"] = disk.bytes_read, named["rows_read"] = disk.rows_found;
+    named["needless_reads"] = disk.needless_reads, named["bytes_written"] = disk.bytes_written;
+    named["bytes_flushed"] = disk.bytes_flushed, named["merges"] = disk.merges;
+    named["stored_rows"] = disk.stored_rows, named["stale_rows"] = disk.stale_rows, named["files"] = disk.files;
+    named["file_bytes"] = disk.file_bytes, named["index_bytes"] = disk.index_bytes;
+    return named;
+}
+
 void bind_table(nb::module_& m) {
+    nb::exception<RowFileError>(m, "RowFileError", PyExc_OSError);
+    m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
     nb::class_<PartSpec>(m, "RowPartSpec")
         .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
             new (at) PartSpec(part_spec(kind, width, init, numbers));
@@ -99,6 +116,10 @@ void bind_table(nb::module_& m) {
         .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool>(), "parts"_a, "seed"_a, "portable"_a = false)
         .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
         .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
+        .def("add_cold_tier", &RowTable::add_cold_tier, "folder"_a, "budget_bytes"_a, "hot_rows"_a, NoGil())
+        .def("prefetch", [](RowTable& t, Ids ids) { t.prefetch(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
+        .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
+        .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
         .def("__len__", &RowTable::size)
         .def("memory_bytes", &RowTable::memory_bytes, NoGil())
         .def("pull", [](RowTable& t, Ids ids, Matrix<float> out, uint32_t threads) {

@@ -27,6 +27,12 @@ inline void birth_weights(const PartPlan& part, uint64_t row_hash, float* weight
     for (uint32_t c = 0; c < part.spec.width; ++c) weights[c] = birth_value(row_hash, part.column + c, unit);
 }
 
+// The weights that a row would start with.
+__attribute__((noinline)) inline void show_unborn(const RowLayout& layout, uint64_t seed, int64_t id, float* out) {
+    const uint64_t row_hash = birth_hash(seed, id);
+    for (const PartPlan& part : layout.parts) birth_weights(part, row_hash, out + part.column);
+}
+
 inline void birth_row(const RowLayout& layout, uint64_t seed, int64_t id, const RowAt& row) {
     const uint64_t row_hash = birth_hash(seed, id);
     row.meta() = {0, 0, 0};

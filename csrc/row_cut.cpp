@@ -53,7 +53,9 @@ void RowTable::copy_in(const RowBlockView& block, std::size_t i, const RowAt& ro
 
 RowBlockData RowTable::read_partition(uint32_t number) {
     Partition& partition = partitions_.at(number);
-    std::lock_guard held(partition.lock);
+    std::unique_lock held(partition.lock);
+    ColdView view;
+    if (cold_) view = cold_->view(number / kGroupPartitions);
     std::vector<Entry> entries;
     entries.reserve(partition.live);
     partition.each([&](int64_t id, uint64_t place) { entries.push_back({id, place}); });
@@ -64,7 +66,23 @@ RowBlockData RowTable::read_partition(uint32_t number) {
         block.ids[i] = entries[i].id;
         copy_out(shape_.at(entries[i].place), block, i);
     }
-    return block;
+    held.unlock();
+    return cold_ ? with_cold_rows(std::move(block), view, number) : std::move(block);
+}
+
+// A row moves between the tiers under its partition's lock. With all locks of a group held, each of its rows is in exactly
+// one tier, and the cut sees both tiers at the same moment.
+std::size_t RowTable::begin_group_cut(uint32_t group) {
+    std::array<std::unique_lock<std::mutex>, kGroupPartitions> held;
+    std::size_t rows = 0;
+    for (uint32_t i = 0; i < kGroupPartitions; ++i)
+        held[i] = std::unique_lock(partitions_[group * kGroupPartitions + i].lock);
+    if (cold_) cut_views_[group] = cold_->view(group);
+    for (uint32_t i = 0; i < kGroupPartitions; ++i) {
+        Partition& partition = partitions_[group * kGroupPartitions + i];
+        rows += partition.begin_cut() + partition.cold_only.load(std::memory_order_relaxed);
+    }
+    return rows;
 }
 
 // Pushes wait at the gate. Pulls may still create rows; such a row may or may not be in the cut, with its initial values.
@@ -78,7 +96,7 @@ void RowTable::begin_cut() {
     } opens{gate_};
     std::size_t rows = 0;
     try {
-        for (Partition& partition : partitions_) rows += partition.begin_cut();
+        for (uint32_t g = 0; g < kColdGroups; ++g) rows += begin_group_cut(g);
     } catch (...) {
         for (Partition& partition : partitions_) partition.end_cut();
         throw;
@@ -127,12 +145,14 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
         std::byte* record = cut->saved_rows.data() + s * bytes;
         copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));
     }
-    return block;
+    if (!cold_) return block;
+    return with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number);
 }
 
 void RowTable::end_cut() {
     std::lock_guard one(cut_lock_);
     for (Partition& partition : partitions_) partition.end_cut();
+    cut_views_ = {};
     cut_open_ = false;
 }
 

@@ -104,11 +104,6 @@ struct AnyParts {
     static bool born(const At& row) { return row.side != nullptr; }
 };
 
-__attribute__((noinline)) void show_unborn(const RowLayout& layout, uint64_t seed, int64_t id, float* out) {
-    const uint64_t row_hash = birth_hash(seed, id);
-    for (const PartPlan& part : layout.parts) birth_weights(part, row_hash, out + part.column);
-}
-
 template <class Rows>
 void pull_rows(const PullCall& call, Partition& partition, const Item* items, uint32_t count) {
     const RowLayout& layout = call.layout;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
 constexpr std::size_t kSlabBytes = 16 << 10;  // small, to fit into the holes that outgrown indexes leave
-constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;
+constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;  // the index of a row in its slab has 12 bits
 
 uint32_t buckets_at(double level) { return static_cast<uint32_t>(kFirstBuckets * std::pow(kGrowth, level)); }
 
@@ -62,11 +62,21 @@ uint64_t Partition::find(int64_t id, uint32_t home) const {
     }
 }
 
+uint64_t* Partition::find_place(int64_t id, uint32_t home) {
+    Bucket* all = buckets.load(std::memory_order_relaxed);
+    const uint32_t count = bucket_count.load(std::memory_order_relaxed);
+    for (uint32_t b = home_bucket(home);; b = b + 1 == count ? 0 : b + 1) {
+        for (int s = 0; s < 4; ++s)
+            if (all[b].id[s] == id) return &all[b].place[s];
+        if (has_empty(all[b])) return nullptr;
+    }
+}
+
 uint64_t Partition::insert(int64_t id, uint32_t home) {
     const uint32_t slots = bucket_count.load(std::memory_order_relaxed) * 4;
     const uint64_t used = uint64_t{live.load(std::memory_order_relaxed)} + erased_ + 1;
     if (used * 3 > uint64_t{slots} * 2) grow();  // above this, more searches would continue to a second line
-    const uint64_t place = new_row();
+    const uint64_t place = new_row() | birth_flags;
     Bucket* all = buckets.load(std::memory_order_relaxed);
     const uint32_t count = bucket_count.load(std::memory_order_relaxed);
     for (uint32_t b = home_bucket(home);; b = b + 1 == count ? 0 : b + 1)
@@ -88,7 +98,7 @@ bool Partition::erase(int64_t id, uint32_t home) {
         for (int s = 0; s < 4; ++s)
             if (all[b].id[s] == id) {
                 save_before_write(id, all[b].place[s]);
-                free_rows_.push_back(all[b].place[s]);
+                free_rows_.push_back(all[b].place[s] & ~kRowFlags);
                 all[b].id[s] = last ? kEmpty : kErased;  // no search continued past a bucket that was never full
                 erased_ += !last;
                 live.fetch_sub(1, std::memory_order_relaxed);
@@ -112,11 +122,11 @@ void Partition::save_before_write(int64_t id, uint64_t place) {
 }
 
 uint32_t Partition::begin_cut() {
-    std::lock_guard held(lock);
     auto fresh = std::make_unique<PartitionCut>();
     fresh->row_end = row_end_;
     fresh->live = live.load(std::memory_order_relaxed);
     fresh->saved.resize(row_end_ / 64 + 1);
+    for (uint64_t place : free_rows_) fresh->mark(shape_->number(place));  // rows that reuse them are not in the cut
     cut = std::move(fresh);
     return cut->live;
 }
@@ -133,7 +143,7 @@ std::size_t Partition::overhead_bytes() const {
 }
 
 uint64_t Partition::new_row() {
-    if (!cut && !free_rows_.empty()) {
+    if (!free_rows_.empty()) {
         const uint64_t place = free_rows_.back();
         free_rows_.pop_back();
         return place;

@@ -23,6 +23,12 @@ constexpr uint64_t kNowhere = 0;  // not a valid place
 constexpr int64_t kEmpty = -1;   // ids are 0 or more
 constexpr int64_t kErased = -2;  // a search continues past it
 
+// Flags of a row in a table with a cold tier, in the top bits of its place.
+constexpr uint64_t kDirty = uint64_t{1} << 63;       // changed since it was written to the cold tier, or never written
+constexpr uint64_t kStored = uint64_t{1} << 62;      // the cold tier has a record of it, maybe an old one
+constexpr uint64_t kReferenced = uint64_t{1} << 61;  // used since the last eviction in its partition
+constexpr uint64_t kRowFlags = kDirty | kStored | kReferenced;
+
 // A bijection (MurmurHash3's finalizer), because ids may be hashes or small numbers. The partition is its top 8 bits. This
 // must never change: shard placement and checkpoint files depend on it.
 inline uint64_t mix(uint64_t x) {
@@ -42,17 +48,18 @@ struct alignas(64) Bucket {
 };
 
 // Rows are in slabs of one size, which never move: a short head, the wide records, the side records. The place of a row is
-// the address of its slab with the row's index in the top 16 bits, so a lookup needs no table between slot and row.
+// the address of its slab with the row's index in the 12 bits above, so a lookup needs no table between slot and row.
 struct SlabShape {
     explicit SlabShape(const RowLayout& layout);
     RowAt at(uint64_t place) const {
         auto* slab = reinterpret_cast<std::byte*>(place & kAddress);
-        const uint64_t i = place >> 48;
+        const uint64_t i = index(place);
         return {slab + kHead + i * wide_stride, slab + side_begin + i * side_stride};
     }
     uint32_t number(uint64_t place) const {  // of a row, in its partition
-        return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + static_cast<uint32_t>(place >> 48);
+        return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + index(place);
     }
+    static uint32_t index(uint64_t place) { return static_cast<uint32_t>(place >> 48) & 0xfff; }
     static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
     static constexpr uint32_t kHead = 64;  // holds the slab's number, and aligns the wide records to cache lines
 
@@ -80,10 +87,11 @@ public:
         return static_cast<uint32_t>(uint64_t{home} * bucket_count.load(std::memory_order_relaxed) >> 32);
     }
     uint64_t find(int64_t id, uint32_t home) const;  // kNowhere if it does not exist
+    uint64_t* find_place(int64_t id, uint32_t home);  // in the index, valid until the next insert; null if it does not exist
     uint64_t insert(int64_t id, uint32_t home);      // for an id that does not exist; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
     void save_before_write(int64_t id, uint64_t place);  // for the cut, if it needs this row
-    uint32_t begin_cut();                                // takes the lock; returns the number of rows in the cut
+    uint32_t begin_cut();                                // returns the number of rows in the cut
     std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
     std::size_t overhead_bytes() const;                  // outside RowMemory
 
@@ -102,6 +110,9 @@ public:
     std::atomic<uint32_t> bucket_count{0};
     std::atomic<uint32_t> live{0};
     std::unique_ptr<PartitionCut> cut;
+    std::atomic<uint32_t> cold_only{0};  // rows that only the cold tier has
+    uint64_t birth_flags = 0;            // of rows that are inserted
+    uint64_t departures = 0;             // changes that made a record in the cold tier the newest one
 
 private:
     uint64_t new_row();
@@ -110,7 +121,7 @@ private:
     const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;
     std::vector<std::byte*> slabs_;
-    std::vector<uint64_t> free_rows_;  // of erased ids; not reused while a cut may need them
+    std::vector<uint64_t> free_rows_;  // of erased ids
     uint32_t row_end_ = 0;             // row numbers ever used
     uint32_t erased_ = 0;              // slots marked kErased
     double phase_ = 0;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "parallel.h"
+#include "row_birth.h"
 
 namespace gearshift {
 namespace {
@@ -109,7 +111,8 @@ RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool porta
 
 std::size_t RowTable::size() const {
     std::size_t rows = 0;
-    for (const Partition& partition : partitions_) rows += partition.live.load(std::memory_order_relaxed);
+    for (const Partition& partition : partitions_)
+        rows += partition.live.load(std::memory_order_relaxed) + partition.cold_only.load(std::memory_order_relaxed);
     return rows;
 }
 
@@ -119,17 +122,30 @@ std::size_t RowTable::memory_bytes() const {
         std::lock_guard held(partition.lock);
         bytes += partition.overhead_bytes();
     }
+    if (cold_) bytes += cold_->memory_bytes();
     return bytes;
 }
 
 void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, true, out_UW};
-    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+    each_resident_group(ids, threads, kReferenced,
+                        [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, false, out_UW};
-    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+    const auto work = [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); };
+    if (!cold_) return each_group(ids, threads, work);
+    std::vector<Item> missing;
+    each_split_group(ids, threads, 0, missing, work);
+    const FetchedRows fetched = fetch(missing);
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+        float* out = out_UW + std::size_t{missing[i].position} * layout_.width;
+        if (fetched.found[i])
+            std::memcpy(out, fetched.record(i) + sizeof(RowMeta), layout_.width * sizeof(float));
+        else
+            show_unborn(layout_, seed_, missing[i].id, out);
+    }
 }
 
 void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const uint32_t* counts_U, double examples,
@@ -145,7 +161,8 @@ void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const ui
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
     WriterInside inside(gate_);
-    each_group(ids, threads, [&](Partition& p, const Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
+    each_resident_group(ids, threads, kReferenced | kDirty,
+                        [&](Partition& p, Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
 }
 
 std::size_t RowTable::first_bad(const float* sums_UW, std::size_t rows, float scale, uint32_t threads) const {
@@ -160,24 +177,38 @@ std::size_t RowTable::first_bad(const float* sums_UW, std::size_t rows, float sc
 }
 
 void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
-    each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (const Item& item : std::span(items, n))
-            out_U[item.position] = partition.find(item.id, item.home) != kNowhere;
+    if (!cold_)
+        return each_group(ids, 1, [&](Partition& partition, Item* items, uint32_t n) {
+            for (const Item& item : std::span(items, n))
+                out_U[item.position] = partition.find(item.id, item.home) != kNowhere;
+        });
+    std::vector<Item> missing;
+    each_split_group(ids, 1, 0, missing, [&](Partition&, Item* items, uint32_t n) {
+        for (const Item& item : std::span(items, n)) out_U[item.position] = true;
     });
+    const FetchedRows fetched = fetch(missing);
+    for (std::size_t i = 0; i < missing.size(); ++i) out_U[missing[i].position] = fetched.found[i];
 }
 
 std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
     WriterInside inside(gate_);
-    each_group(ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
-        for (const Item& item : std::span(items, n)) erased += partition.erase(item.id, item.home);
+    each_resident_group(ids, 1, 0, [&](Partition& partition, Item* items, uint32_t n) {
+        for (const Item& item : std::span(items, n)) {
+            const uint64_t place = partition.find(item.id, item.home);
+            if (place & kStored) {
+                cold_->put(item.id, nullptr, true);
+                ++partition.departures;
+            }
+            erased += partition.erase(item.id, item.home);
+        }
     });
     return erased;
 }
 
 void RowTable::load(const RowBlockView& block) {
     WriterInside inside(gate_);
-    each_group(block.ids, 1, [&](Partition& partition, const Item* items, uint32_t n) {
+    each_resident_group(block.ids, 1, kDirty, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             uint64_t place = partition.find(item.id, item.home);
             if (place == kNowhere) place = partition.insert(item.id, item.home);
@@ -199,7 +230,7 @@ void RowTable::each_group(std::span<const int64_t> ids, uint32_t threads, const 
 }
 
 // Visits the partitions [first, last), starting at a different one in each call; partitions locked by another thread come last.
-void RowTable::run_groups(const Item* items, const uint32_t* begins, uint32_t first, uint32_t last,
+void RowTable::run_groups(Item* items, const uint32_t* begins, uint32_t first, uint32_t last,
                           const GroupWork& work) {
     constexpr uint32_t kPrimed = 16;
     const uint32_t span = last - first;

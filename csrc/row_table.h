@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "cold_tier.h"
 #include "row_kernels.h"
 #include "row_layout.h"
 #include "row_memory.h"
@@ -38,6 +39,21 @@ struct RowBlockView {
     const uint32_t *touches, *last_step, *updates;
 };
 
+struct TierCounts {
+    uint64_t hot_rows = 0, cold_rows = 0;  // each row once: cold ones are those that are not in memory
+    uint64_t lookups = 0, misses = 0;      // of pulls and pushes; a miss is an id that was not in memory
+    uint64_t evicted = 0, written_back = 0, retries = 0;
+    ColdCounts disk;
+};
+
+struct FetchedRows {  // of the cold tier
+    uint32_t record_bytes;
+    std::vector<std::byte> records;
+    std::vector<uint8_t> found;
+
+    const std::byte* record(std::size_t i) const { return records.data() + i * record_bytes; }
+};
+
 // Many writers at a time, or one cut. A waiting cut blocks new writers, so it never starves.
 class Gate {
 public:
@@ -57,6 +73,11 @@ class RowTable {
 public:
     RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable);
 
+    // From now on rows beyond `budget_bytes` go to files in `folder`, an empty folder. Call it once, on an empty table.
+    // Returns the number of rows that stay in memory.
+    // `hot_rows` sets that number directly, if it is not 0.
+    std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows);
+
     const RowLayout& layout() const { return layout_; }
     std::size_t size() const;
     std::size_t memory_bytes() const;
@@ -70,19 +91,39 @@ public:
     void load(const RowBlockView& block);
     RowBlockData read_partition(uint32_t number);  // current values
 
+    void prefetch(std::span<const int64_t> ids);  // brings rows of the cold tier into memory; creates none
+    TierCounts tier_counts() const;
+    void settle_cold_tier() { cold_->settle(); }
+
     void begin_cut();
     std::size_t cut_size() const { return cut_size_; }
     RowBlockData read_cut_partition(uint32_t number);  // once per partition
     void end_cut();
 
 private:
-    using GroupWork = std::function<void(Partition&, const Item*, uint32_t)>;
+    using GroupWork = std::function<void(Partition&, Item*, uint32_t)>;
 
     void each_group(std::span<const int64_t> ids, uint32_t threads, const GroupWork& work);
-    void run_groups(const Item* items, const uint32_t* begins, uint32_t first, uint32_t last, const GroupWork& work);
+    void run_groups(Item* items, const uint32_t* begins, uint32_t first, uint32_t last, const GroupWork& work);
     std::size_t first_bad(const float* sums_UW, std::size_t rows, float scale, uint32_t threads) const;
     void copy_out(const RowAt& row, RowBlockData& block, std::size_t i) const;
     void copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const;
+
+    // The cold tier (row_tier.cpp)
+    void each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work);
+    void each_split_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, std::vector<Item>& missing,
+                          const GroupWork& work);
+    std::vector<Item> bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work);
+    FetchedRows fetch(std::span<const Item> items);
+    void insert_fetched(Partition& partition, std::span<const Item> items, const FetchedRows& fetched, std::size_t first,
+                        uint64_t flags);
+    void evict(Partition& partition);
+    uint32_t quota() const;  // rows of a partition in memory
+    void pack(const RowAt& row, std::byte* record) const;
+    void unpack(const std::byte* record, const RowAt& row) const;
+    RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
+    uint64_t layout_hash() const;
+    std::size_t begin_group_cut(uint32_t group);
 
     const RowLayout layout_;
     const SlabShape shape_;
@@ -97,6 +138,12 @@ private:
     bool cut_open_ = false;
     std::atomic<std::size_t> cut_size_{0};
     std::array<bool, kPartitions> cut_read_{};
+
+    std::unique_ptr<ColdTier> cold_;  // null: all rows stay in memory
+    std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
+    uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
+    std::array<ColdView, kColdGroups> cut_views_;
+    std::atomic<uint64_t> lookups_{0}, misses_{0}, evicted_{0}, written_back_{0}, retries_{0};
 };
 
 }  // namespace gearshift

@@ -13,8 +13,10 @@ ROOT = Path(__file__).parents[2]
 STRESS = Path(__file__).with_name("stress_rows.cpp")
 CORE = [
     *sorted((ROOT / "csrc").glob("row_*.cpp")),
-    ROOT / "csrc" / "occurrences.cpp",
-    ROOT / "csrc" / "parallel.cpp",
+    *(
+        ROOT / "csrc" / f"{name}.cpp"
+        for name in ("occurrences", "parallel", "cold_tier", "block_reader", "feature_hash")
+    ),
 ]
 
 

@@ -59,6 +59,12 @@ def _run(folder: Path) -> None:
         rows, size = known["embedding_rows"], known["embedding_bytes"]
         each = f" ({size / rows:.0f} bytes each)" if rows else ""
         terminal.say(f"memory    {terminal.count(rows)} embedding rows in {terminal.size(size)}{each}")
+    if tier := known.get("tier"):
+        terminal.say(
+            f"tiers     {terminal.count(tier['hot_rows'])} rows in memory, {terminal.count(tier['cold_rows'])} on disk "
+            f"({terminal.size(tier['file_bytes'])}); {tier['hit_rate']:.1%} of lookups found in memory; "
+            f"space {tier['space']:.2f}, write amplification {tier['write_amplification']:.2f}"
+        )
     _checkpoints(folder / "checkpoints")
 
 

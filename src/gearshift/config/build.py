@@ -263,7 +263,13 @@ def make_trainer(config: Config) -> Trainer:
 def _worker_settings(config: Config) -> WorkerSettings:
     cluster = config.cluster
     injected = cluster.inject.cluster(cluster.workers) if cluster.inject else None
-    return WorkerSettings(cluster.workers, cluster.shards, inject=injected)
+    return WorkerSettings(
+        cluster.workers,
+        cluster.shards,
+        inject=injected,
+        memory=config.memory,
+        storage=config.storage.path,
+    )
 
 
 def _optimizer_settings(config: Config) -> OptimizerSettings:

@@ -31,7 +31,7 @@ from gearshift.engine.ray.settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
+from gearshift.settings.units import Count, Folder, Seconds, Size, Text, Texts, Unit
 from gearshift.training.plan import EarlyStopping, Plateau
 from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, MaybeEvery
@@ -137,6 +137,15 @@ class CheckpointSection(CheckpointPolicy):
     best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this measure.")
 
 
+class StorageSection(Section):
+    """Rows that do not fit in `memory`."""
+
+    path: Folder | None = Field(
+        default=None,
+        description="The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
+    )
+
+
 class Config(Section):
     """What a run is."""
 
@@ -160,7 +169,13 @@ class Config(Section):
     )
     memory: Size | None = Field(
         default=None,
-        description="What embedding rows may take, such as 16GiB; the machine's memory if not set.",
+        description=(
+            "Memory for embedding rows, such as 16GiB; on Ray for each shard. Rows that do not fit go to disk. "
+            "If not set, all rows stay in memory."
+        ),
+    )
+    storage: StorageSection = Field(
+        default=StorageSection(), description="Where rows go that do not fit in `memory`."
     )
     log: Texts = Field(default=(), description="Other places for metrics. This version has none.")
 

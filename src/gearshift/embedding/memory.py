@@ -1,11 +1,13 @@
-"""The store in memory: a `RowStore` on top of the C++ table, which does all the work.
+"""The store in memory, with an optional cold tier on disk: a `RowStore` on top of the C++ table, which does the work.
 
 This module checks arguments, so that a wrong array gives a clear error instead of a crash or a silent copy, and
-turns the table's partitions into blocks. It knows no files and no tiers.
+turns the table's partitions into blocks.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -13,27 +15,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart
+from gearshift.embedding.cold_tier import ColdTier, TierFolder, check_budget
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, TierCounts
 
 PARTITIONS = 256
 
 
 class MemoryStore:
-    """Rows in the memory of this process. `RowStore` describes each method."""
+    """Rows in the memory of this process, and those that do not fit on disk. `RowStore` describes each method."""
 
-    def __init__(self, parts: Sequence[RowPart], *, seed: int, portable: bool = False) -> None:
-        """`portable` disables AVX2, with the same results (for tests)."""
+    def __init__(
+        self, parts: Sequence[RowPart], *, seed: int, portable: bool = False, tier: ColdTier | None = None
+    ) -> None:
+        """`portable` disables AVX2, with the same results (for tests). Without a `tier` all rows stay in memory."""
         _check_parts(parts)
         self.parts = tuple(parts)
         self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable)
         self.width = self._table.width
         self.state_width = self._table.state_width
+        self._tier, self._must_open, self._opening = tier, tier is not None, threading.Lock()
+        if tier is not None:
+            check_budget(tier)
 
     def __len__(self) -> int:
         return len(self._table)
 
     def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         out_UW = self._rows_for(ids_U, out_UW)
+        if self._must_open:
+            self._open_tier()
         self._table.pull(ids_U, out_UW, threads)
         return out_UW
 
@@ -58,6 +68,8 @@ class MemoryStore:
         _check("counts", counts_U, np.uint32, (len(ids_U),))
         if not 0 <= step < 2**32:
             raise ValueError(f"step must be between 0 and 2**32, not {step}")
+        if self._must_open:
+            self._open_tier()
         self._table.push(ids_U, sums_UW, counts_U, examples, step, lr_scale, threads)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
@@ -83,6 +95,8 @@ class MemoryStore:
         _check("block.state_US", block.state_US, np.float32, (rows, self.state_width))
         for name in ("touches_U", "last_step_U", "updates_U"):
             _check(f"block.{name}", getattr(block, name), np.uint32, (rows,))
+        if self._must_open:
+            self._open_tier()
         self._table.load(
             block.ids_U,
             block.weights_UW,
@@ -97,6 +111,31 @@ class MemoryStore:
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
+
+    def prefetch(self, ids_U: Ids) -> None:
+        """Brings rows of the cold tier into memory, before they are pulled."""
+        _check("ids", ids_U, np.int64, (None,))
+        if self._tier is not None and not self._must_open:
+            self._table.prefetch(ids_U)
+
+    def tier_counts(self) -> TierCounts | None:
+        """None without a cold tier."""
+        return None if self._tier is None else TierCounts(**self._table.tier_counts())
+
+    def settle_tier(self) -> None:
+        """Waits until evicted rows are written and files are merged (for tests and benchmarks)."""
+        if self._tier is not None and not self._must_open:
+            self._table.settle_cold_tier()
+
+    def _open_tier(self) -> None:
+        """Opens the tier before the first row is made. Many processes have stores that stay empty."""
+        with self._opening:
+            if self._tier is None or not self._must_open:
+                return
+            folder = TierFolder(self._tier.folder)
+            weakref.finalize(self, folder.close)
+            self._table.add_cold_tier(str(folder.path), self._tier.budget, self._tier.hot_rows)
+            self._must_open = False
 
     def _rows_for(self, ids_U: Ids, out_UW: Floats | None) -> Floats:
         _check("ids", ids_U, np.int64, (None,))

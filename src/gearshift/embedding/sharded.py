@@ -5,14 +5,16 @@ Shard s of n holds a contiguous run of the 256 partitions, so a checkpoint loads
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import _core
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowStore, StoreSnapshot
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowStore, StoreSnapshot, TierCounts
 
 
 class IdPlacement:
@@ -88,6 +90,10 @@ class ShardedStore:
 
     def memory_bytes(self) -> int:
         return sum(shard.memory_bytes() for shard in self.shards)
+
+    def tier_counts(self) -> TierCounts | None:
+        counts = [count for shard in self.shards if (count := shard.tier_counts()) is not None]
+        return reduce(operator.add, counts) if counts else None
 
     def _gather(
         self, reads: Sequence[Callable[..., Floats]], ids_U: Ids, out_UW: Floats | None, threads: int

@@ -9,7 +9,7 @@ are unique, and calls may come from many threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +49,48 @@ class RowBlock:
     touches_U: NDArray[np.uint32]  # occurrences in the data, over all pushes
     last_step_U: NDArray[np.uint32]  # the step of the last push
     updates_U: NDArray[np.uint32]  # pushes that updated the row (for Adam's bias correction)
+
+
+@dataclass(frozen=True)
+class TierCounts:
+    """What a store with a cold tier holds and has done so far. `stored_rows` counts stale copies too."""
+
+    hot_rows: int
+    cold_rows: int
+    lookups: int
+    misses: int
+    evicted: int
+    written_back: int
+    retries: int
+    reads: int
+    bytes_read: int
+    rows_read: int
+    needless_reads: int
+    bytes_written: int
+    bytes_flushed: int
+    merges: int
+    stored_rows: int
+    stale_rows: int
+    files: int
+    file_bytes: int
+    index_bytes: int
+
+    def __add__(self, other: TierCounts) -> TierCounts:
+        return TierCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def hit_rate(self) -> float:
+        return 1 - self.misses / self.lookups if self.lookups else 1.0
+
+    @property
+    def space(self) -> float:
+        """Stored rows per live row."""
+        live = self.stored_rows - self.stale_rows
+        return self.stored_rows / live if live > 0 else 1.0
+
+    @property
+    def write_amplification(self) -> float:
+        return self.bytes_written / self.bytes_flushed if self.bytes_flushed else 1.0
 
 
 class StoreSnapshot(Protocol):
@@ -99,3 +141,4 @@ class RowStore(Protocol):
     def load(self, block: RowBlock) -> None: ...  # complete rows; replaces existing rows with these ids
     def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
+    def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
@@ -84,13 +85,22 @@ def row_parts(group: FieldGroup, needs: Needs, rows: RowSettings) -> tuple[RowPa
 
 
 def make_stores(
-    groups: tuple[FieldGroup, ...], needs: Needs, rows: RowSettings, seed: int, shards: int = 1
+    groups: tuple[FieldGroup, ...],
+    needs: Needs,
+    rows: RowSettings,
+    seed: int,
+    shards: int = 1,
+    tier: ColdTier | None = None,
 ) -> tuple[RowStore, ...]:
-    def store(group: FieldGroup) -> RowStore:
-        made = [MemoryStore(row_parts(group, needs, rows), seed=seed) for _ in range(shards)]
+    """`tier` is that of each shard; its stores share it by the size of their rows and their number of fields."""
+    sizes = [group.dim * (len(group.singles) + len(group.ragged)) for group in groups]
+
+    def store(group: FieldGroup, size: int) -> RowStore:
+        part = tier and tier.share(size / sum(sizes))
+        made = [MemoryStore(row_parts(group, needs, rows), seed=seed, tier=part) for _ in range(shards)]
         return made[0] if shards == 1 else ShardedStore(made)
 
-    return tuple(store(group) for group in groups)
+    return tuple(map(store, groups, sizes))
 
 
 class Server:

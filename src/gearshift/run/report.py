@@ -6,12 +6,16 @@ Durations in seconds, sizes in bytes. Keys are a contract: add, never rename.
 from __future__ import annotations
 
 import math
+import operator
 import resource
+from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
+from gearshift.embedding.store import TierCounts
 from gearshift.metrics import day_name
 from gearshift.metrics.warning_rules import Scored, one_label, too_good, warnings_of
 from gearshift.training.evaluation import Evaluation
@@ -76,11 +80,21 @@ def report(
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
+        "tier": _tier(learner.tier_counts),
         "skipped_lines": lines_lost(training.train.skipped),
         "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
         "warnings": ([data_warning] if data_warning else []) + _warnings(training, valid, test),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def _tier(counts: list[TierCounts]) -> dict[str, Any] | None:
+    """Rows in memory and on disk, or None if there is no disk tier."""
+    if not counts:
+        return None
+    total = reduce(operator.add, counts)
+    ratios = {name: getattr(total, name) for name in ("hit_rate", "space", "write_amplification")}
+    return asdict(total) | ratios
 
 
 def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset, fitted, has_examples
 from gearshift.data.schema import Schema
 from gearshift.data.value_forms import observed_forms
+from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.store import RowAdagrad
 from gearshift.engine.local_epoch import LocalEngine
 from gearshift.engine.ray.end_session import end_session
@@ -52,6 +53,8 @@ from gearshift.training.worker import Worker
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launched_run import LaunchedRun
+
+BASELINE_SHARE = 0.1  # of the memory for rows
 
 
 class Trainer:
@@ -330,7 +333,12 @@ class Trainer:
             max_norm=self.optimizer.clip_norm,
             seed=self.plan.seed,
             shards=self.workers.shards,
+            tier=self._tier(1 - BASELINE_SHARE),
         )
+
+    def _tier(self, share: float) -> ColdTier | None:
+        tier = self.workers.cold_tier(self.checkpoint.path)
+        return tier and tier.share(share)
 
     def _baseline(self, train: Dataset) -> Learner:
         """A logistic regression, which shows what the deep part of the model contributes."""
@@ -340,6 +348,7 @@ class Trainer:
             optimizer=Adam(lr=1e-2),
             seed=self.plan.seed,
             prefix="baseline-",
+            tier=self._tier(BASELINE_SHARE),
         )
 
 

@@ -25,6 +25,7 @@ from gearshift.training.worker import Worker
 SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
 FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
+TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Estimate:
     row_bytes: int  # of all rows
     seconds: float
     memory: int  # bytes that may be used
+    has_disk: bool = False  # rows beyond `memory` go to disk
 
     def text(self, training: Training) -> str:
         parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
@@ -41,9 +43,12 @@ class Estimate:
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
         examples, batch = training.total // training.plan.epochs, training.plan.batch
         few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
+        on_disk = self.row_bytes - self.memory
+        spilled = f", about {size_text(on_disk)} of them on disk" if self.has_disk and on_disk > 0 else ""
         return (
             f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
-            f"of {size_text(self.memory)}. Estimated time {length}." + (few if batch >= examples else "")
+            f"of {size_text(self.memory)}{spilled}. Estimated time {length}."
+            + (few if batch >= examples else "")
         )
 
 
@@ -57,7 +62,7 @@ def estimate(training: Training, memory: int | None = None) -> Estimate:
         rows += expected
         row_bytes += expected * bytes_per_row(store.width, store.state_width)
     seconds = _step_seconds(training.learner, sample[:TIMED_STEPS]) * training.total / training.plan.batch
-    return Estimate(rows, row_bytes, seconds, memory or available_memory())
+    return Estimate(rows, row_bytes, seconds, memory or available_memory(), memory is not None)
 
 
 def bytes_per_row(width: int, state_width: int) -> int:
@@ -118,8 +123,9 @@ def available_memory() -> int:
 
 
 def refuse_too_large(estimate: Estimate, training: Training) -> None:
-    if estimate.row_bytes <= FREE_SHARE * estimate.memory:
+    if estimate.has_disk or estimate.row_bytes <= FREE_SHARE * estimate.memory:
         return
+    fitting = max(1, int(TIER_SHARE * estimate.memory) >> 30)
     smaller = sum(
         estimate.rows * bytes_per_row(store.width, len(store.parts)) // len(training.learner.server.stores)
         for store in training.learner.server.stores
@@ -127,5 +133,6 @@ def refuse_too_large(estimate: Estimate, training: Training) -> None:
     raise UserError(
         f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows "
         f"({size_text(estimate.memory)} here). Options: optimizer.embeddings.name=rowwise_adagrad "
-        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory=... if the estimate is wrong"
+        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory={fitting}GiB: rows that do not "
+        "fit go to disk"
     )

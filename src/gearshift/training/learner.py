@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from gearshift.data.batch import Batch, Floats
+from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import IndexedBatch, find
-from gearshift.embedding.store import RowBlock, RowFTRL, RowPart, RowStore, StoreSnapshot
+from gearshift.embedding.store import RowBlock, RowFTRL, RowPart, RowStore, StoreSnapshot, TierCounts
 from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
@@ -59,11 +60,15 @@ class Learner:
         seed: int = 1,
         shards: int = 1,
         prefix: str = "",
+        tier: ColdTier | None = None,
     ) -> None:
-        """`max_norm` clips the norm of the dense gradient; `prefix` starts the names of this learner's files."""
+        """`max_norm` clips the norm of the dense gradient; `prefix` starts the names of this learner's files.
+
+        Without a `tier` all rows stay in memory; with several shards each has one like it.
+        """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
         self.prefix, self.seed = prefix, seed << 32
-        self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards)
+        self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards, tier)
         dense = worker.dense
         self.server = Server(
             dense.flat,
@@ -107,6 +112,11 @@ class Learner:
     @property
     def rows(self) -> int:
         return sum(len(store) for store in self.server.stores)
+
+    @property
+    def tier_counts(self) -> list[TierCounts]:
+        """Of the stores that have a cold tier."""
+        return [count for store in self.server.stores if (count := store.tier_counts()) is not None]
 
     @property
     def row_bytes(self) -> int:

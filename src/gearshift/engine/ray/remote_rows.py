@@ -80,6 +80,9 @@ class RemoteRows:
     def memory_bytes(self) -> int:
         return self.size[1]
 
+    def tier_counts(self) -> None:
+        """The tiers are on the shards."""
+
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         """Whether rows were trained: they differ from their first values.
 

@@ -1,0 +1,476 @@
+#include "cold_tier.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "block_reader.h"
+
+namespace gearshift {
+namespace {
+
+constexpr uint32_t kExtentBytes = 64 << 10, kGapBytes = 8 << 10;  // longer extents and gaps cost more than another read
+constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
+constexpr std::size_t kMergeRead = 256 << 10;
+constexpr uint32_t kFewestBufferRows = 256, kMostBufferRows = 1 << 20;
+
+uint64_t key_of(int64_t id) { return mix(static_cast<uint64_t>(id)); }
+uint32_t group_of(uint64_t key) { return partition_of(key) / kGroupPartitions; }
+
+[[noreturn]] void throw_read_error(const RowFile& file, int error) {
+    throw RowFileError(error < 0 ? file.path() + " is damaged: it ends early"
+                                 : error_text(file.path(), "cannot be read", error));
+}
+
+// The rows of one file from front to back, by large sequential reads.
+class RunReader {
+public:
+    RunReader(const RowFile& file, uint32_t begin, uint32_t end)
+        : file_(file), next_(begin), end_(end),
+          bytes_(std::max<std::size_t>(kMergeRead / file.shape().block_bytes, 1) * file.shape().block_bytes) {
+        advance();
+    }
+    bool done() const { return done_; }
+    const StoredRow& row() const { return row_; }
+    uint64_t key() const { return key_; }
+    void advance() {
+        while (i_ == rows_) {
+            if (!next_block()) return;
+        }
+        row_ = file_.row(block_, i_++);
+        key_ = key_of(row_.id);
+    }
+
+private:
+    bool next_block() {
+        const uint32_t size = file_.shape().block_bytes;
+        if (loaded_ == 0) {
+            if (next_ == end_) return done_ = true, false;
+            const auto blocks = std::min<uint32_t>(end_ - next_, static_cast<uint32_t>(bytes_.size() / size));
+            read(file_.offset_of(next_), std::size_t{blocks} * size);
+            loaded_ = blocks, block_ = bytes_.data() - size;
+        }
+        block_ += size, --loaded_;
+        file_.verify(block_, next_++);
+        rows_ = file_.rows_in(block_), i_ = 0;
+        return true;
+    }
+    void read(uint64_t offset, std::size_t size) {
+        for (std::size_t done = 0; done < size;) {
+            const ssize_t got = ::pread(file_.descriptor(), bytes_.data() + done, size - done, static_cast<off_t>(offset + done));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) throw_read_error(file_, got < 0 ? errno : -1);
+            done += static_cast<std::size_t>(got);
+        }
+    }
+
+    const RowFile& file_;
+    uint32_t next_, end_, loaded_ = 0, rows_ = 0, i_ = 0;
+    AlignedBytes bytes_;
+    const std::byte* block_ = nullptr;
+    StoredRow row_{};
+    uint64_t key_ = 0;
+    bool done_ = false;
+};
+
+std::vector<uint32_t> in_key_order(const RowBuffer& buffer) {
+    std::vector<uint32_t> order(buffer.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key_of(buffer.id(a)) < key_of(buffer.id(b)); });
+    return order;
+}
+
+// Visits the newest record of each key of several readers, newest reader first.
+void each_newest(std::vector<RunReader>& readers, const std::function<void(const StoredRow&)>& visit) {
+    for (;;) {
+        RunReader* newest = nullptr;
+        for (RunReader& reader : readers)
+            if (!reader.done() && (!newest || reader.key() < newest->key())) newest = &reader;
+        if (!newest) return;
+        const uint64_t key = newest->key();
+        visit(newest->row());
+        for (RunReader& reader : readers)
+            if (!reader.done() && reader.key() == key) reader.advance();
+    }
+}
+
+}  // namespace
+
+ColdTier::ColdTier(std::string folder, uint32_t record_bytes, uint64_t layout_hash, std::size_t buffer_bytes)
+    : folder_(std::move(folder)),
+      shape_(record_bytes, layout_hash),
+      buffer_rows_(static_cast<uint32_t>(std::clamp<std::size_t>(
+          buffer_bytes / (2 * kColdGroups) / (record_bytes + 24), kFewestBufferRows, kMostBufferRows))) {
+    for (Group& group : groups_) group.active = std::make_unique<RowBuffer>(buffer_rows_, record_bytes);
+    writer_ = std::thread([this] { write_in_background(); });
+}
+
+ColdTier::~ColdTier() {
+    {
+        std::lock_guard held(work_lock_);
+        stopping_ = true;
+    }
+    work_changed_.notify_all();
+    writer_.join();
+    for (Group& group : groups_)
+        for (ColdView::Run& run : group.runs) run.file->remove_when_unused();
+}
+
+// ---- lookups ----
+
+struct ColdTier::Wanted {
+    uint64_t key;
+    int64_t id;
+    uint32_t position;
+    uint32_t run;     // the file to be read next
+    uint32_t block;
+};
+
+void ColdTier::fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found) {
+    std::array<ColdView, kColdGroups> views;
+    std::vector<Wanted> wanted;
+    wanted.reserve(ids.size());
+    for (uint32_t i = 0; i < ids.size(); ++i) wanted.push_back({key_of(ids[i]), ids[i], i, 0, 0});
+    std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) { return a.key < b.key; });
+    const auto take = [&](const Wanted& want, const std::byte* record) {
+        found[want.position] = record != nullptr;
+        if (record) std::memcpy(records + std::size_t{want.position} * shape_.record_bytes, record, shape_.record_bytes);
+    };
+    // Moves on to the next file that may have the id. False: no file has it.
+    const auto aim = [&](Wanted& want) {
+        const auto& runs = views[group_of(want.key)].runs;
+        for (; want.run < runs.size(); ++want.run) {
+            const RowFile& file = *runs[want.run].file;
+            if (!file.may_contain(want.key)) continue;
+            const int64_t block = file.block_of(want.key);
+            if (block < 0) continue;
+            want.block = static_cast<uint32_t>(block);
+            return true;
+        }
+        found[want.position] = 0;
+        return false;
+    };
+    std::size_t kept = 0;
+    for (std::size_t begin = 0; begin < wanted.size();) {
+        const uint32_t g = group_of(wanted[begin].key);
+        Group& group = groups_[g];
+        std::lock_guard held(group.lock);
+        views[g].buffers = group.sealed;
+        views[g].runs = group.runs;
+        for (; begin < wanted.size() && group_of(wanted[begin].key) == g; ++begin) {
+            Wanted& want = wanted[begin];
+            const RowBuffer* in = group.active.get();
+            int64_t at = in->find(want.id);
+            for (std::size_t b = 0; at < 0 && b < group.sealed.size(); ++b) at = (in = group.sealed[b].get())->find(want.id);
+            if (at >= 0)
+                take(want, in->record(static_cast<uint32_t>(at)));
+            else if (aim(want))
+                wanted[kept++] = want;
+        }
+    }
+    wanted.resize(kept);
+    while (!wanted.empty()) {  // another round only for ids that a filter wrongly reported
+        std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
+            const auto file = [](const Wanted& w) { return std::pair(group_of(w.key), w.run); };
+            return file(a) != file(b) ? file(a) < file(b) : a.key < b.key;
+        });
+        std::vector<Extent> extents;
+        std::vector<uint32_t> begins;  // of each extent, in `wanted`
+        std::vector<uint32_t> first_block;
+        for (uint32_t i = 0; i < wanted.size(); ++i) {
+            const RowFile& file = *views[group_of(wanted[i].key)].runs[wanted[i].run].file;
+            const uint64_t offset = file.offset_of(wanted[i].block);
+            if (!extents.empty() && extents.back().descriptor == file.descriptor()) {
+                Extent& last = extents.back();
+                const uint64_t end = offset + shape_.block_bytes;
+                if (offset <= last.offset + last.bytes + kGapBytes && end - last.offset <= std::max(kExtentBytes, shape_.block_bytes)) {
+                    last.bytes = static_cast<uint32_t>(end - last.offset);
+                    continue;
+                }
+            }
+            extents.push_back({file.descriptor(), offset, shape_.block_bytes});
+            begins.push_back(i);
+            first_block.push_back(wanted[i].block);
+        }
+        begins.push_back(static_cast<uint32_t>(wanted.size()));
+        std::vector<Wanted> again;
+        BlockReader::of_this_thread().read(extents, [&](std::size_t e, const std::byte* bytes, int error) {
+            const RowFile& file = *views[group_of(wanted[begins[e]].key)].runs[wanted[begins[e]].run].file;
+            if (error) throw_read_error(file, error);
+            block_reads_.fetch_add(1, std::memory_order_relaxed);
+            bytes_read_.fetch_add(extents[e].bytes, std::memory_order_relaxed);
+            int64_t verified = -1;
+            for (uint32_t i = begins[e]; i < begins[e + 1]; ++i) {
+                Wanted& want = wanted[i];
+                const std::byte* block = bytes + std::size_t{want.block - first_block[e]} * shape_.block_bytes;
+                if (verified != want.block) file.verify(block, want.block), verified = want.block;
+                const uint32_t rows = file.rows_in(block);
+                uint32_t r = 0;
+                while (r < rows && file.row(block, r).id != want.id) ++r;
+                if (r < rows) {
+                    take(want, file.row(block, r).record);
+                    rows_found_.fetch_add(1, std::memory_order_relaxed);
+                } else {
+                    needless_reads_.fetch_add(1, std::memory_order_relaxed);
+                    ++want.run;
+                    if (aim(want)) again.push_back(want);
+                }
+            }
+        });
+        wanted = std::move(again);
+    }
+}
+
+// ---- writing ----
+
+void ColdTier::put(int64_t id, const std::byte* record, bool stale) {
+    const uint32_t g = group_of(key_of(id));
+    Group& group = groups_[g];
+    bool sealed = false;
+    {
+        std::lock_guard held(group.lock);
+        const bool replaces = group.active->find(id) >= 0;  // then the older record never reaches a file
+        group.active->put(id, record);
+        if (!replaces) group.stale += stale + (record == nullptr);
+        if (group.active->full()) seal(g), sealed = true;
+    }
+    rows_put_.fetch_add(1, std::memory_order_relaxed);
+    if (!sealed) return;
+    std::unique_lock held(work_lock_);
+    to_write_.push_back(g);
+    work_changed_.notify_all();
+    work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_; });
+    if (failure_) std::rethrow_exception(failure_);
+}
+
+void ColdTier::seal(uint32_t g) {
+    Group& group = groups_[g];
+    auto fresh = std::make_unique<RowBuffer>(buffer_rows_, shape_.record_bytes);
+    group.sealed.insert(group.sealed.begin(), std::shared_ptr<const RowBuffer>(std::move(group.active)));
+    group.active = std::move(fresh);
+}
+
+void ColdTier::write_in_background() {
+    std::unique_lock held(work_lock_);
+    while (!stopping_ && !failure_) {
+        busy_ = true;
+        held.unlock();
+        bool worked = false;
+        std::exception_ptr failure;
+        try {
+            uint32_t group = kColdGroups;
+            {
+                std::lock_guard looking(work_lock_);
+                if (!to_write_.empty()) group = to_write_.front();
+            }
+            if (group < kColdGroups)
+                write_oldest(group), worked = true;
+            else
+                worked = merge_one();
+            held.lock();
+            if (group < kColdGroups) to_write_.pop_front();
+        } catch (...) {
+            failure = std::current_exception();
+            held.lock();
+        }
+        failure_ = failure;
+        busy_ = false;
+        work_changed_.notify_all();
+        if (!worked && !failure_ && !stopping_ && to_write_.empty()) work_changed_.wait(held);
+    }
+}
+
+void ColdTier::write_oldest(uint32_t g) {
+    Group& group = groups_[g];
+    std::shared_ptr<const RowBuffer> buffer;
+    {
+        std::lock_guard held(group.lock);
+        buffer = group.sealed.back();
+    }
+    RowFileWriter writer(new_path(g), shape_, buffer->size());
+    for (uint32_t i : in_key_order(*buffer)) writer.add(buffer->id(i), buffer->record(i));
+    std::shared_ptr<RowFile> file = writer.finish();
+    bytes_written_.fetch_add(file->bytes(), std::memory_order_relaxed);
+    bytes_flushed_.fetch_add(file->bytes(), std::memory_order_relaxed);
+    std::lock_guard held(group.lock);
+    group.runs.insert(group.runs.begin(), {file, 0});
+    group.sealed.pop_back();
+    group.stored += file->rows();
+    index_bytes_ += file->memory_bytes();
+}
+
+std::size_t ColdTier::runs_to_merge(const Group& group) const {
+    const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
+    if (group.runs.size() > 1 && group.stored > 2 * live + buffer_rows_) return group.runs.size();
+    std::size_t same = 0;
+    while (same < group.runs.size() && group.runs[same].level == group.runs.front().level) ++same;
+    return same >= kRunsPerLevel ? same : 0;
+}
+
+bool ColdTier::merge_one() {
+    for (uint32_t g = 0; g < kColdGroups; ++g) {
+        std::size_t count;
+        {
+            std::lock_guard held(groups_[g].lock);
+            count = runs_to_merge(groups_[g]);
+        }
+        if (count) return merge(g, count), true;
+    }
+    return false;
+}
+
+// Only the writer thread changes `runs`, so the newest `count` runs stay where they are meanwhile.
+void ColdTier::merge(uint32_t g, std::size_t count) {
+    Group& group = groups_[g];
+    std::vector<ColdView::Run> merged;
+    bool oldest;
+    {
+        std::lock_guard held(group.lock);
+        merged.assign(group.runs.begin(), group.runs.begin() + static_cast<std::ptrdiff_t>(count));
+        oldest = count == group.runs.size();
+    }
+    uint64_t before = 0;
+    uint32_t level = 0;
+    std::vector<RunReader> readers;
+    readers.reserve(count);
+    for (const ColdView::Run& run : merged) {
+        readers.emplace_back(*run.file, 0, run.file->blocks());
+        before += run.file->rows(), level = std::max(level, run.level);
+    }
+    uint64_t expected = before;
+    if (oldest) {
+        std::lock_guard held(group.lock);
+        expected = std::clamp<uint64_t>(group.stored > group.stale ? group.stored - group.stale : 0, 1, before);
+    }
+    RowFileWriter writer(new_path(g), shape_, expected);
+    each_newest(readers, [&](const StoredRow& row) {
+        if (row.record || !oldest) writer.add(row.id, row.record);
+    });
+    std::shared_ptr<RowFile> file = writer.rows() ? writer.finish() : nullptr;
+    merges_.fetch_add(1, std::memory_order_relaxed);
+    if (file) bytes_written_.fetch_add(file->bytes(), std::memory_order_relaxed);
+    std::lock_guard held(group.lock);
+    group.runs.erase(group.runs.begin(), group.runs.begin() + static_cast<std::ptrdiff_t>(count));
+    if (file) group.runs.insert(group.runs.begin(), {file, count >= kRunsPerLevel && !oldest ? level + 1 : std::max(level, 1u)});
+    const uint64_t after = file ? file->rows() : 0, dropped = before - after;
+    group.stored -= dropped;
+    group.stale -= std::min(group.stale, dropped);
+    if (file) index_bytes_ += file->memory_bytes();
+    for (const ColdView::Run& run : merged) {
+        index_bytes_ -= run.file->memory_bytes();
+        run.file->remove_when_unused();
+    }
+}
+
+std::string ColdTier::new_path(uint32_t group) {
+    return folder_ + "/rows-" + std::to_string(group) + "-" + std::to_string(files_made_.fetch_add(1)) + ".gsr";
+}
+
+// ---- whole partitions ----
+
+ColdView ColdTier::view(uint32_t g) {
+    Group& group = groups_[g];
+    ColdView view;
+    bool sealed = false;
+    {
+        std::lock_guard held(group.lock);
+        if (group.active->size()) seal(g), sealed = true;
+        view.buffers = group.sealed;
+        view.runs = group.runs;
+    }
+    if (sealed) {
+        std::lock_guard held(work_lock_);
+        to_write_.push_back(g);
+        work_changed_.notify_all();
+    }
+    return view;
+}
+
+void ColdTier::each(const ColdView& view, uint32_t partition,
+                    const std::function<void(int64_t, const std::byte*)>& visit) const {
+    const uint64_t begin = uint64_t{partition} << 56, last = begin + ((uint64_t{1} << 56) - 1);
+    std::vector<RunReader> readers;
+    readers.reserve(view.runs.size());
+    for (const ColdView::Run& run : view.runs) {
+        const int64_t from = std::max<int64_t>(run.file->block_of(begin), 0), to = run.file->block_of(last) + 1;
+        readers.emplace_back(*run.file, static_cast<uint32_t>(from), static_cast<uint32_t>(std::max(from, to)));
+    }
+    struct Buffered {
+        uint64_t key;
+        std::size_t age;
+        int64_t id;
+        const std::byte* record;
+    };
+    std::vector<Buffered> buffered;
+    for (std::size_t b = 0; b < view.buffers.size(); ++b)
+        for (uint32_t i = 0; i < view.buffers[b]->size(); ++i) {
+            const int64_t id = view.buffers[b]->id(i);
+            if (partition_of(key_of(id)) == partition) buffered.push_back({key_of(id), b, id, view.buffers[b]->record(i)});
+        }
+    std::sort(buffered.begin(), buffered.end(), [](const Buffered& a, const Buffered& b) {
+        return a.key != b.key ? a.key < b.key : a.age < b.age;
+    });
+    auto next = buffered.begin();
+    const auto visit_buffered = [&] {
+        const uint64_t key = next->key;
+        if (next->record) visit(next->id, next->record);
+        while (next != buffered.end() && next->key == key) ++next;
+        return key;
+    };
+    each_newest(readers, [&](const StoredRow& row) {
+        const uint64_t key = key_of(row.id);
+        if (key < begin || key > last) return;
+        while (next != buffered.end() && next->key < key) visit_buffered();
+        if (next != buffered.end() && next->key == key) {
+            visit_buffered();
+            return;
+        }
+        if (row.record) visit(row.id, row.record);
+    });
+    while (next != buffered.end()) visit_buffered();
+}
+
+// ---- state ----
+
+void ColdTier::settle() {
+    std::unique_lock held(work_lock_);
+    work_changed_.notify_all();
+    const auto merging = [this] {
+        for (const Group& group : groups_) {
+            std::lock_guard looking(group.lock);
+            if (runs_to_merge(group)) return true;
+        }
+        return false;
+    };
+    work_changed_.wait(held, [&] { return failure_ || (to_write_.empty() && !busy_ && !merging()); });
+    if (failure_) std::rethrow_exception(failure_);
+}
+
+ColdCounts ColdTier::counts() const {
+    ColdCounts counts;
+    counts.block_reads = block_reads_, counts.bytes_read = bytes_read_, counts.rows_found = rows_found_;
+    counts.needless_reads = needless_reads_, counts.rows_put = rows_put_, counts.merges = merges_;
+    counts.bytes_written = bytes_written_, counts.bytes_flushed = bytes_flushed_;
+    for (const Group& group : groups_) {
+        std::lock_guard held(group.lock);
+        counts.stored_rows += group.stored, counts.stale_rows += group.stale, counts.files += group.runs.size();
+        for (const ColdView::Run& run : group.runs)
+            counts.file_bytes += run.file->bytes(), counts.index_bytes += run.file->memory_bytes();
+    }
+    return counts;
+}
+
+std::size_t ColdTier::memory_bytes() const {
+    std::size_t bytes = sizeof *this;
+    for (const Group& group : groups_) {
+        std::lock_guard held(group.lock);
+        bytes += group.active->memory_bytes();
+        for (const auto& buffer : group.sealed) bytes += buffer->memory_bytes();
+        for (const ColdView::Run& run : group.runs) bytes += run.file->memory_bytes();
+    }
+    return bytes;
+}
+
+}  // namespace gearshift

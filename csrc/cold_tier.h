@@ -1,0 +1,113 @@
+// Rows on disk: row files in 16 groups of partitions, and the rows that are about to be written.
+//
+//   put --> active buffer --(full)--> sealed buffers --(writer thread)--> files, newest first
+//                                                                          8 of a level are merged into one of the next;
+//                                                                          all of a group once half of its rows are stale
+//
+// The newest record of an id counts: active buffer, sealed buffers, files from new to old. A buffer stays readable until
+// its file can be read. A lookup checks the filters in memory and then reads about one block per row; blocks that lie close
+// together are read as one extent. Merging is sequential, one read at a time, so that it leaves the disk to lookups.
+// Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
+//
+// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It knows
+// no partition locks and no hot rows; `RowTable` decides which rows are here.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "row_buffer.h"
+#include "row_file.h"
+
+namespace gearshift {
+
+constexpr uint32_t kColdGroups = 16;
+constexpr uint32_t kGroupPartitions = kPartitions / kColdGroups;
+
+struct ColdCounts {
+    uint64_t block_reads = 0, bytes_read = 0, rows_found = 0, needless_reads = 0;
+    uint64_t rows_put = 0, bytes_written = 0, bytes_flushed = 0, merges = 0;
+    uint64_t stored_rows = 0, stale_rows = 0, files = 0, file_bytes = 0, index_bytes = 0;
+};
+
+// The rows of one group at one moment; it stays valid while the tier changes.
+struct ColdView {
+    struct Run {
+        std::shared_ptr<RowFile> file;
+        uint32_t level;
+    };
+    std::vector<std::shared_ptr<const RowBuffer>> buffers;  // newest first, and newer than all files
+    std::vector<Run> runs;                                  // newest first
+};
+
+class ColdTier {
+public:
+    // Buffers of rows to be written take about `buffer_bytes`. The folder must exist and be empty.
+    ColdTier(std::string folder, uint32_t record_bytes, uint64_t layout_hash, std::size_t buffer_bytes);
+    ~ColdTier();  // removes its files
+    ColdTier(const ColdTier&) = delete;
+    ColdTier& operator=(const ColdTier&) = delete;
+
+    // The records of these ids, one after another; found[i] is 0 if there is none. Ids may be in any order.
+    void fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found);
+
+    // `stale`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be written.
+    void put(int64_t id, const std::byte* record, bool stale);
+
+    ColdView view(uint32_t group);
+    // Live rows of a partition in the order of mix(id).
+    void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
+
+    void settle();  // waits until everything is written and merged (for tests and benchmarks)
+    ColdCounts counts() const;
+    std::size_t memory_bytes() const;
+    std::size_t index_bytes() const { return index_bytes_; }  // of fences and filters
+    uint32_t record_bytes() const { return shape_.record_bytes; }
+
+private:
+    struct Group {
+        mutable std::mutex lock;
+        std::unique_ptr<RowBuffer> active;
+        std::vector<std::shared_ptr<const RowBuffer>> sealed;  // newest first
+        std::vector<ColdView::Run> runs;                       // newest first
+        uint64_t stored = 0, stale = 0;
+    };
+    struct Wanted;  // an id on its way through the files of its group
+
+    void seal(uint32_t group);  // the caller holds the group's lock
+    void write_in_background();
+    void write_oldest(uint32_t group);
+    bool merge_one();
+    std::size_t runs_to_merge(const Group& group) const;  // the newest ones; 0: none
+    void merge(uint32_t group, std::size_t count);
+    std::string new_path(uint32_t group);
+
+    const std::string folder_;
+    const RowFileShape shape_;
+    const uint32_t buffer_rows_;
+    std::array<Group, kColdGroups> groups_;
+    std::atomic<uint64_t> files_made_{0};
+    std::atomic<std::size_t> index_bytes_{0};
+    std::atomic<uint64_t> block_reads_{0}, bytes_read_{0}, rows_found_{0}, needless_reads_{0};
+    std::atomic<uint64_t> rows_put_{0}, bytes_written_{0}, bytes_flushed_{0}, merges_{0};
+
+    mutable std::mutex work_lock_;  // guards the four below; never taken by a thread that holds a group's lock
+    std::condition_variable work_changed_;
+    std::deque<uint32_t> to_write_;  // groups, one entry per sealed buffer
+    std::exception_ptr failure_;
+    bool stopping_ = false, busy_ = false;
+    std::thread writer_;
+};
+
+}  // namespace gearshift

@@ -1,0 +1,296 @@
+"""Rows beyond memory: a store with a cold tier gives the same bits as one that holds everything in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gearshift as gs
+from gearshift import _core
+from gearshift.embedding import cold_tier
+from gearshift.embedding.cold_tier import ColdTier, TierFolder
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.store import Ids, RowAdagrad, RowAdam, RowBlock, RowPart, RowSGD, RowStore
+from gearshift.errors import UserError
+
+PARTS = (RowPart("embedding", 16, RowAdam(lr=0.01)), RowPart("linear", 1, RowAdagrad(lr=0.05)))
+SMALL = 8 << 20
+
+
+@pytest.fixture(params=["io_uring", "threads"])
+def disk(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways to read the files."""
+    _core.allow_io_uring(request.param == "io_uring")
+    yield request.param
+    _core.allow_io_uring(True)
+
+
+def tiered(folder: Path, hot_rows: int, parts: tuple[RowPart, ...] = PARTS) -> MemoryStore:
+    return MemoryStore(parts, seed=1, tier=ColdTier(folder, SMALL, hot_rows))
+
+
+def assert_same(left: Iterator[RowBlock], right: Iterator[RowBlock]) -> int:
+    rows = 0
+    for a, b in zip(left, right, strict=True):
+        for field in fields(a):
+            np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), field.name)
+        rows += len(a.ids_U)
+    return rows
+
+
+class Pair:
+    """The same calls on a plain and on a tiered store."""
+
+    def __init__(self, folder: Path, hot_rows: int, seed: int) -> None:
+        self.plain, self.tiered = MemoryStore(PARTS, seed=1), tiered(folder, hot_rows)
+        self.random, self.step = np.random.default_rng(seed), 0
+
+    def ids(self) -> Ids:
+        drawn = self.random.zipf(1.2, int(self.random.integers(1, 3000))) % 20_000
+        return np.unique(drawn.astype(np.int64))
+
+    def train(self) -> None:
+        ids_U = self.ids()
+        np.testing.assert_array_equal(self.plain.pull(ids_U), self.tiered.pull(ids_U))
+        self.push(ids_U)
+
+    def push(self, ids_U: Ids | None = None) -> None:
+        ids_U = self.ids() if ids_U is None else ids_U
+        sums_UW = self.random.standard_normal((len(ids_U), 17)).astype(np.float32)
+        counts_U = self.random.integers(1, 9, len(ids_U)).astype(np.uint32)
+        self.step += 1
+        for store in (self.plain, self.tiered):
+            store.push(ids_U, sums_UW, counts_U, examples=8, step=self.step)
+
+    def erase(self) -> None:
+        ids_U = self.ids()[::3].copy()
+        assert self.plain.erase(ids_U) == self.tiered.erase(ids_U)
+
+    def load(self) -> None:
+        block = next(iter(self.plain.blocks()), None)
+        if block is not None:
+            for store in (self.plain, self.tiered):
+                store.load(block)
+
+    def look(self) -> None:
+        ids_U = self.ids()
+        np.testing.assert_array_equal(self.plain.peek(ids_U), self.tiered.peek(ids_U))
+        np.testing.assert_array_equal(self.plain.contains(ids_U), self.tiered.contains(ids_U))
+        assert len(self.plain) == len(self.tiered)
+
+    def prefetch(self) -> None:
+        self.tiered.prefetch(self.ids())
+
+    def cut(self) -> None:
+        """Rows change and move between the tiers while the cut is read."""
+        with self.plain.cut() as left, self.tiered.cut() as right:
+            assert len(left) == len(right)
+            self.train()
+            self.erase()
+            blocks = iter(right)
+            first = [next(blocks)] if len(right) else []
+            self.train()
+            assert assert_same(iter(left), iter([*first, *blocks])) == len(left)
+
+    def settle(self) -> None:
+        self.tiered.settle_tier()
+
+
+ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    actions=st.lists(st.sampled_from(ACTIONS), max_size=25),
+    hot_rows=st.sampled_from([1, 512, 2048, 10_000]),
+    seed=st.integers(0, 2**32),
+)
+def test_any_schedule_gives_the_same_rows(
+    actions: list[str], hot_rows: int, seed: int, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, hot_rows, seed)
+    for action in [*["train"] * 5, *actions]:
+        getattr(pair, action)()
+    assert assert_same(pair.plain.blocks(), pair.tiered.blocks()) == len(pair.plain)
+
+
+def test_rows_go_to_disk_and_come_back(tmp_path: Path, disk: str) -> None:
+    pair = Pair(tmp_path, 512, seed=3)
+    for _ in range(150):
+        pair.train()
+    pair.settle()
+    pair.look()
+    counts = pair.tiered.tier_counts()
+    assert counts is not None and counts.cold_rows > 10 * counts.hot_rows and counts.rows_read > 1000
+    assert counts.hot_rows + counts.cold_rows == len(pair.plain)
+    assert counts.merges > 0 and counts.space < 2.5
+    assert counts.index_bytes / counts.stored_rows < 4  # of small files; large ones need 1.6 bytes per row
+
+
+def test_a_row_of_zeros_is_a_row_and_an_erased_one_is_not(tmp_path: Path) -> None:
+    part = RowPart("embedding", 4, RowSGD(lr=1.0))
+    store = tiered(tmp_path, 1, (part,))
+    ids_U = np.arange(3000, dtype=np.int64)
+    births_UW = store.pull(ids_U).copy()
+    ones_U = np.ones(len(ids_U), np.uint32)
+    store.push(ids_U, births_UW, ones_U, examples=1, step=1)  # every weight becomes 0
+    store.settle_tier()
+    assert not store.pull(ids_U).any() and len(store) == 3000
+    assert store.erase(ids_U[::2].copy()) == 1500
+    store.settle_tier()
+    np.testing.assert_array_equal(store.contains(ids_U), ids_U % 2 == 1)
+    np.testing.assert_array_equal(store.pull(ids_U)[::2], births_UW[::2])
+    assert not store.pull(ids_U)[1::2].any()
+
+
+def test_no_update_is_lost_among_threads(tmp_path: Path, disk: str) -> None:
+    """A late load never overwrites a newer update: each push adds one to every weight, in any order."""
+    part = RowPart("embedding", 4, RowSGD(lr=1.0), init=0.0)
+    store = tiered(tmp_path, 256, (part,))
+    pushes = np.zeros(2000, np.int64)
+    lock, errors = threading.Lock(), []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for step in range(60):
+                ids_U = np.unique(random.integers(0, 2000, 400))
+                store.pull(ids_U)
+                sums_UW = np.full((len(ids_U), 4), -1, np.float32)
+                store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=1, step=step)
+                with lock:
+                    pushes[ids_U] += 1
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors
+    np.testing.assert_array_equal(store.pull(np.arange(2000))[:, 0], pushes.astype(np.float32))
+
+
+def written_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("rows-*/rows-*.gsr"))
+
+
+def filled(folder: Path) -> MemoryStore:
+    store = tiered(folder, 1)
+    for begin in range(0, 40_000, 4000):
+        store.pull(np.arange(begin, begin + 4000))
+    store.settle_tier()
+    return store
+
+
+def test_a_flipped_bit_is_named(tmp_path: Path, disk: str) -> None:
+    store = filled(tmp_path)
+    for path in written_files(tmp_path):
+        content = bytearray(path.read_bytes())
+        for block in range(0, len(content) - 8192, 4096):
+            content[block + 200] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(OSError, match=r"rows-\d+-\d+\.gsr is damaged: the checksum of block \d+ is wrong"):
+        store.pull(np.arange(40_000))
+
+
+def test_a_truncated_file_is_named(tmp_path: Path, disk: str) -> None:
+    store = filled(tmp_path)
+    for path in written_files(tmp_path):
+        with path.open("r+b") as file:
+            file.truncate(0)
+    with pytest.raises(OSError, match=r"rows-\d+-\d+\.gsr is damaged: it ends early"):
+        store.pull(np.arange(40_000))
+
+
+def test_files_are_removed_with_the_store(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    assert written_files(tmp_path)
+    del store
+    assert not list(tmp_path.iterdir())
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from gearshift.embedding.cold_tier import TierFolder
+folder = TierFolder(Path(sys.argv[1]))
+(folder.path / "rows-0-0.gsr").write_text("rows")
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_files_of_a_killed_process_are_reclaimed_and_those_of_a_live_one_kept(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        theirs = Path(owner.stdout.readline().strip())
+        TierFolder(tmp_path).close()
+        assert (theirs / "rows-0-0.gsr").exists()
+        owner.kill()
+        owner.wait(30)
+    TierFolder(tmp_path).close()
+    assert not theirs.exists()
+
+
+def test_too_small_a_budget_and_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"at least 8 MiB, but its share is 1.0 MiB"):
+        MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, 1 << 20))
+    (tmp_path / "file").write_text("")
+    store = tiered(tmp_path / "file", 100)
+    with pytest.raises(UserError, match=r"storage\.path: rows cannot be written below .*file"):
+        store.pull(np.arange(10))
+
+
+DATA = gs.read(gs.ClickLog(30_000))
+
+
+def trained(path: Path, memory: int | None, workers: int = 1, **more: object) -> gs.Result:
+    trainer = gs.Trainer(
+        global_batch=512,
+        workers=gs.WorkerSettings(workers, memory=memory),
+        checkpoint=gs.CheckpointPolicy(path=path),
+        epochs=int(more.pop("epochs", 1)),  # type: ignore[call-overload]
+    )
+    return trainer.fit(gs.models.DeepFM(DATA.schema, dim=8, hidden=[16]), DATA, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_training_gives_the_same_bits_with_any_memory(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_tier, "MINIMUM_BYTES", 0)
+    probe = DATA.head(3000)
+    expected = trained(tmp_path, None, workers)
+    for memory in (8 << 20, 1 << 20):
+        result = trained(tmp_path, memory, workers)
+        np.testing.assert_array_equal(expected.predict(probe), result.predict(probe))
+        assert result.report["embedding_rows"] == expected.report["embedding_rows"]
+    assert result.report["tier"]["cold_rows"] > 10 * result.report["tier"]["hot_rows"]
+
+
+def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_tier, "MINIMUM_BYTES", 0)
+    probe = DATA.head(3000)
+    scores = []
+    for name, first, second in (("in-memory", None, None), ("tiered", 1 << 20, 2 << 20)):
+        begun = trained(tmp_path / name, first)
+        resumed = trained(tmp_path / name, second, epochs=2, resume=begun.folder)
+        scores.append(resumed.predict(probe))
+    np.testing.assert_array_equal(*scores)
+
+
+def test_a_store_without_a_tier_has_no_counts() -> None:
+    store: RowStore = MemoryStore(PARTS, seed=1)
+    assert store.tier_counts() is None
