@@ -28,7 +28,7 @@ from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.epoch_host import EpochHost
-from gearshift.training.learner import Learner, Replica
+from gearshift.training.learner import Learner, ModelCopy
 from gearshift.training.lease_accounts import NOT_FINITE
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
@@ -100,7 +100,7 @@ class LocalEpoch(EpochHost):
         threads_each = max(1, self.training.learner.worker.threads // workers)
 
         def employ(worker: int) -> Compute:
-            return partial(self._compute, worker, self.training.learner.replica(threads_each))
+            return partial(self._compute, worker, self.training.learner.model_copy(threads_each))
 
         return ThreadsEngine(
             workers,
@@ -117,7 +117,7 @@ class LocalEpoch(EpochHost):
         self._engine.begin(begin)
 
     def _compute(
-        self, worker: int, on: Learner | Replica, begin: Begin, indexed: IndexedBatch
+        self, worker: int, on: Learner | ModelCopy, begin: Begin, indexed: IndexedBatch
     ) -> LocalPush | UnusableGradient:
         stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
