@@ -22,12 +22,12 @@ from gearshift.training.step_settings import StepSettings
 class WorkerSettings:
     """How many workers compute, and into how many shards the parameters are divided.
 
-    Workers are threads, or processes with `Trainer(cluster=...)`.
+    Workers are threads, or processes with `Trainer(cluster=...)`: each of these has `ClusterSettings.threads`.
     """
 
     count: int = 1
     shards: int = 1  # parts that the embedding rows are divided into
-    threads: int | None = None  # of each worker; torch's number if None
+    threads: int | None = None  # of all workers in one process together; torch's number if None
     inject: ClusterModel | None = None  # slowness on purpose, for experiments
 
     def __post_init__(self) -> None:
