@@ -60,7 +60,7 @@ class _Quiet:
 
 
 def threads(on: Learner, data: gs.Dataset, strategy: str, workers: int, **settings: Any) -> Counted:
-    plan = Plan(batch=GLOBAL, workers=workers, strategy=StrategyPlan(strategy, settings))
+    plan = Plan(global_batch=GLOBAL, workers=workers, strategy=StrategyPlan(strategy, settings))
     before = on.server.step
     training = Training(plan, on, data)
     training.run(LocalEngine(), _Quiet())

@@ -144,7 +144,7 @@ def in_lockstep(strategy: str, workers: int) -> Learner:
     coordinator = Coordinator(resolve(strategy, {}, GLOBAL, workers), make_strategy)
     shards, begun = LocalShards(on.server, on.layout), deque()
     epoch = Epoch(coordinator, shards, _Host(), begun.append)
-    replicas = [on.replica() for _ in range(workers)]
+    copies = [on.model_copy() for _ in range(workers)]
     batches = data(6 * GLOBAL).batches(GLOBAL // workers)
     for worker in range(workers):
         epoch.joined(worker)
@@ -157,7 +157,7 @@ def in_lockstep(strategy: str, workers: int) -> Learner:
         assert len(begun) == workers
         while begun:
             begin = begun.pop()  # whoever is first
-            push = replicas[begin.worker].compute(found[begin.lease.first], begin.lease.first)
+            push = copies[begin.worker].compute(found[begin.lease.first], begin.lease.first)
             shards.push(begin.lease.number, push)
             epoch.arrived(begin.worker, begin.lease.number, push)
             shards.keep(begin.lease.number)

@@ -16,8 +16,8 @@ from gearshift.sync.messages import Begin
 Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
 
 
-class InlineEngine:
-    """The worker is number 0."""
+class InlineLoop:
+    """Runs the leases of an epoch. The worker is number 0."""
 
     def __init__(self, compute: Compute, shards: LocalShards) -> None:
         self._compute, self._shards = compute, shards
@@ -27,7 +27,7 @@ class InlineEngine:
         self._begun.append(begin)
 
     def run(self, epoch: Epoch[LocalPush], batches: LeaseBatches, proceed: Callable[[], bool]) -> None:
-        """Runs to the end of the data or until the host stops it; `proceed` may switch strategy, or end this engine."""
+        """Runs to the end of the data or until the host stops it; `proceed` may switch strategy, or end this loop."""
         epoch.joined(0)
         while proceed() and not epoch.done:
             epoch.requested(0)

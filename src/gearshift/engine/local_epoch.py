@@ -1,6 +1,7 @@
-"""One epoch of a training in this process: provides an engine with workers and batches, and receives its results.
+"""The engine of this process: `LocalEngine` trains epoch by epoch, `LocalEpoch` is one of them.
 
-Between two steps it measures time, evaluates, carries out requested switches, and calls the observer.
+An epoch's workers compute in a loop: that of inline.py for one worker, that of threads.py for several. Between two
+steps the epoch measures time, evaluates, carries out requested switches, and calls the observer.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.inline import InlineEngine
+from gearshift.engine.inline import InlineLoop
 from gearshift.engine.lease_batches import LeaseBatches, read_ahead
 from gearshift.engine.local_replicas import EpochReplicas
-from gearshift.engine.threads import Compute, ThreadsEngine
+from gearshift.engine.threads import Compute, ThreadsLoop
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush
 from gearshift.sync.coordinator import Coordinator
@@ -28,7 +29,7 @@ from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.epoch_host import EpochHost
-from gearshift.training.learner import Learner, Replica
+from gearshift.training.learner import Learner, ModelCopy
 from gearshift.training.lease_accounts import NOT_FINITE
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
@@ -56,7 +57,7 @@ class LocalEngine:
 
 
 class LocalEpoch(EpochHost):
-    """One epoch in this process: the host of its engine."""
+    """One epoch in this process: the host of the loop that its workers compute in."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         super().__init__(training, observer)
@@ -75,9 +76,7 @@ class LocalEpoch(EpochHost):
             batch=training.strategy.batch,
             ranges=[(first, count) for first, count in progress.open],
         )
-        self._engine: InlineEngine | ThreadsEngine = InlineEngine(
-            partial(self._compute, 0, learner), self.shards
-        )
+        self._loop: InlineLoop | ThreadsLoop = InlineLoop(partial(self._compute, 0, learner), self.shards)
 
     def run(self) -> bool:
         """False if the run ends within this epoch."""
@@ -85,24 +84,24 @@ class LocalEpoch(EpochHost):
         torch.set_num_threads(threads)
         try:
             with closing(self.batches), closing(self.shards):
-                if self._stays_alone() and isinstance(self._engine, InlineEngine):
-                    self._engine.run(self.epoch, self.batches, self._stays_alone)
+                if self._stays_alone() and isinstance(self._loop, InlineLoop):
+                    self._loop.run(self.epoch, self.batches, self._stays_alone)
                 if not self.epoch.done:
-                    self._engine = self._threads_engine(self.training.workers)
-                    self._engine.run(self.epoch, self.handle_requests)
+                    self._loop = self._threads_loop(self.training.workers)
+                    self._loop.run(self.epoch, self.handle_requests)
                     torch.set_num_threads(threads)  # workers have changed the number of the whole process
         finally:
             self.replicas.fold()
         self._tick()
         return not self.epoch.stopped
 
-    def _threads_engine(self, workers: int) -> ThreadsEngine:
+    def _threads_loop(self, workers: int) -> ThreadsLoop:
         threads_each = max(1, self.training.learner.worker.threads // workers)
 
         def employ(worker: int) -> Compute:
-            return partial(self._compute, worker, self.training.learner.replica(threads_each))
+            return partial(self._compute, worker, self.training.learner.model_copy(threads_each))
 
-        return ThreadsEngine(
+        return ThreadsLoop(
             workers,
             employ,
             self.shards,
@@ -114,10 +113,10 @@ class LocalEpoch(EpochHost):
         )
 
     def _begin(self, begin: Begin) -> None:
-        self._engine.begin(begin)
+        self._loop.begin(begin)
 
     def _compute(
-        self, worker: int, on: Learner | Replica, begin: Begin, indexed: IndexedBatch
+        self, worker: int, on: Learner | ModelCopy, begin: Begin, indexed: IndexedBatch
     ) -> LocalPush | UnusableGradient:
         stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
@@ -186,5 +185,5 @@ class LocalEpoch(EpochHost):
         return adopted
 
     def _resize(self, workers: int) -> None:
-        if isinstance(self._engine, ThreadsEngine):
-            self._engine.resize(workers)
+        if isinstance(self._loop, ThreadsLoop):
+            self._loop.resize(workers)

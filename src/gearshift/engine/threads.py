@@ -104,7 +104,9 @@ class WorkerThreads:
                 return
 
 
-class ThreadsEngine:
+class ThreadsLoop:
+    """Runs the leases of an epoch."""
+
     def __init__(
         self,
         workers: int,

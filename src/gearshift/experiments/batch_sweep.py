@@ -314,12 +314,12 @@ def _check_gradients(word: str, trainer: Trainer) -> None:
     plan, dense = trainer.plan, trainer.optimizer.dense
     chosen, steps = plan.strategy, plan.strategy.steps
     strategy = resolve(
-        chosen.name, chosen.settings, plan.batch, plan.workers, steps.batch, steps.micro_batches
+        chosen.name, chosen.settings, plan.global_batch, plan.workers, steps.batch, steps.micro_batches
     )
     gradients = gradients_per_step(strategy)
     if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
         raise UserError(
-            f"{word} would reduce nothing at global batch {plan.batch}: its min_gradients is "
+            f"{word} would reduce nothing at global batch {plan.global_batch}: its min_gradients is "
             f"{dense.gsnr.min_gradients:g}, but a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
             "or remove it and train.batch; async strategies always have 1"
         )

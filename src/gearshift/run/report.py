@@ -48,7 +48,7 @@ def report(
         "automatic": automatic and automatic.outcomes,
         "engine": engine,
         "workers": training.workers,
-        "global_batch": training.plan.batch,
+        "global_batch": training.plan.global_batch,
         "examples": progress.examples,
         "seconds": progress.seconds,
         "wall_seconds": seconds,

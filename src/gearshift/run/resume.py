@@ -20,7 +20,7 @@ def plan_facts(training: Training) -> dict[str, str]:
     plan, server = training.plan, training.learner.server
     parts = [part for store in server.stores for part in store.parts]
     return {
-        "train.global_batch": str(plan.batch),
+        "train.global_batch": str(plan.global_batch),
         "train.seed": str(plan.seed),
         "train.shuffle": str(plan.shuffle),
         "optimizer.schedule": str(plan.schedule),

@@ -26,12 +26,12 @@ ROWS_FOLDER = ".rows"  # below the folder of the runs
 class WorkerSettings:
     """How many workers compute, and into how many shards the parameters are divided.
 
-    Workers are threads, or processes with `Trainer(cluster=...)`.
+    Workers are threads, or processes with `Trainer(cluster=...)`: each of these has `ClusterSettings.threads`.
     """
 
     count: int = 1
     shards: int = 1  # parts that the embedding rows are divided into
-    threads: int | None = None  # of each worker; torch's number if None
+    threads: int | None = None  # of all workers in one process together; torch's number if None
     inject: ClusterModel | None = None  # slowness on purpose, for experiments
     memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
     storage: str | Path | None = None  # the folder for those; by default below the folder of the runs

@@ -105,7 +105,7 @@ class Trainer:
         self.loss = prepared_loss(self.training.loss)
         self.threads = self.workers.threads or torch.get_num_threads()
         self.plan = Plan(
-            batch=global_batch,
+            global_batch=global_batch,
             workers=self.workers.count,
             strategy=_strategy_plan(strategy, self.training),
             epochs=epochs,

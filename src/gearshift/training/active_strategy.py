@@ -37,7 +37,7 @@ class ActiveStrategy:
         """A strategy for this run's global batch and workers; `batch` may be among the settings."""
         plan = self._plan
         cut = plan.strategy.steps.batch, plan.strategy.steps.micro_batches
-        strategy = resolve(name, settings, plan.batch, self.workers, *cut)
+        strategy = resolve(name, settings, plan.global_batch, self.workers, *cut)
         if choices := choices_of(strategy):
             rule_for(self._server, choices)  # raises if replicas cannot use the optimizer
             if choices.workers_per_replica > 1 and not self._shared_memory:
@@ -46,14 +46,16 @@ class ActiveStrategy:
 
     def automatic_for(self, name: str, settings: dict[str, Any]) -> Automatic | None:
         """The object that proposes switches if this strategy is `auto`, else None."""
-        return Automatic(make_auto(settings), self._plan.batch) if name == "auto" else None
+        return Automatic(make_auto(settings), self._plan.global_batch) if name == "auto" else None
 
     def recut(self, workers: int) -> Strategy:
         """The current strategy with its global batch divided among `workers`; unchanged if `batch` was set."""
         plan = self._plan
         if plan.strategy.steps.batch is not None or "batch" in self.settings:
             return self.strategy
-        return resolve(self.name, self.settings, plan.batch, workers, None, plan.strategy.steps.micro_batches)
+        return resolve(
+            self.name, self.settings, plan.global_batch, workers, None, plan.strategy.steps.micro_batches
+        )
 
     def check_same_batch(self, settings: dict[str, Any]) -> None:
         if "global_batch" in settings:

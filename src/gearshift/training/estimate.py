@@ -41,7 +41,7 @@ class Estimate:
         each = " + ".join(f"{p.width} {type(p.optimizer).__name__.removeprefix('Row')}" for p in parts)
         minutes = self.seconds / 60
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
-        examples, batch = training.total // training.plan.epochs, training.plan.batch
+        examples, batch = training.total // training.plan.epochs, training.plan.global_batch
         few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
         on_disk = self.row_bytes - self.memory
         spilled = f", about {size_text(on_disk)} of them on disk" if self.has_disk and on_disk > 0 else ""
@@ -61,7 +61,8 @@ def estimate(training: Training, memory: int | None = None) -> Estimate:
         expected = expected_rows(training.learner, sample, i, total)
         rows += expected
         row_bytes += expected * bytes_per_row(store.width, store.state_width)
-    seconds = _step_seconds(training.learner, sample[:TIMED_STEPS]) * training.total / training.plan.batch
+    steps = training.total / training.plan.global_batch
+    seconds = _step_seconds(training.learner, sample[:TIMED_STEPS]) * steps
     return Estimate(rows, row_bytes, seconds, memory or available_memory(), memory is not None)
 
 
@@ -71,8 +72,8 @@ def bytes_per_row(width: int, state_width: int) -> int:
 
 
 def _sample(training: Training) -> list[Batch]:
-    count = max(2, min(SAMPLE // training.plan.batch, 64))
-    with closing(training.train.batches(training.plan.batch)) as batches:
+    count = max(2, min(SAMPLE // training.plan.global_batch, 64))
+    with closing(training.train.batches(training.plan.global_batch)) as batches:
         return list(itertools.islice(batches, count))
 
 

@@ -103,8 +103,8 @@ class Learner:
                 self.server.buffers[name].copy_(values)
             raise
 
-    def replica(self, threads: int = 1) -> Replica:
-        return Replica(self, threads)
+    def model_copy(self, threads: int = 1) -> ModelCopy:
+        return ModelCopy(self, threads)
 
     def predict(self, indexed: IndexedBatch) -> Floats:
         return self.worker.predict(indexed, self.server.peek(indexed, self.worker.buffers))
@@ -206,8 +206,8 @@ class Learner:
         return taken
 
 
-class Replica:
-    """One of several workers: a copy of the model that is updated at every pull, or that uses a dense replica."""
+class ModelCopy:
+    """The model of one of several workers: it takes the parameters at every pull, or computes on a dense replica."""
 
     def __init__(self, learner: Learner, threads: int) -> None:
         self.server, self.seed = learner.server, learner.seed

@@ -80,7 +80,7 @@ class StrategyPlan:
 class Plan:
     """What to do and when."""
 
-    batch: int = 4096  # the global batch: examples of a step
+    global_batch: int = 4096  # examples of a step, over all workers
     workers: int = 1
     strategy: StrategyPlan = field(default_factory=StrategyPlan)
     epochs: int = 1
@@ -91,10 +91,16 @@ class Plan:
     bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
 
     def __post_init__(self) -> None:
-        check_whole(batch=self.batch, epochs=self.epochs, workers=self.workers, bad_batches=self.bad_batches)
-        check_positive(batch=self.batch, epochs=self.epochs, workers=self.workers)
+        counts = {"batch": self.global_batch, "epochs": self.epochs, "workers": self.workers}
+        check_whole(**counts, bad_batches=self.bad_batches)
+        check_positive(**counts)
         if self.bad_batches < 0:
             raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
+
+    @property
+    def batch(self) -> int:
+        """The old name of `global_batch`, which only config/build.py still reads."""
+        return self.global_batch
 
     @property
     def keep_best(self) -> bool:

@@ -79,7 +79,7 @@ def test_buffers_and_frozen_parameters_stand_apart() -> None:
     assert set(dense.fixed) == {"0.weight", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
-def test_copy_from_makes_a_replica() -> None:
+def test_copy_from_makes_a_copy() -> None:
     server = DenseParameters(net())
     replica = copy.deepcopy(server.module)
     worker = DenseParameters(replica)

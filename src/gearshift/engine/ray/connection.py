@@ -64,7 +64,7 @@ def layout_of(learner: Learner, shards: int) -> ShardLayout:
 
 def limits_of(training: Training, shards: int) -> Limits:
     """The largest messages of this run: a lease is never larger than the global batch."""
-    learner, batch = training.learner, training.plan.batch
+    learner, batch = training.learner, training.plan.global_batch
     schema = learner.schema
     per_example = 0
     for group in learner.worker.groups:

@@ -37,7 +37,7 @@ class ProcessEnvironment:
     """What a process sets up before its work: the same as in the process that started the run."""
 
     cwd: str  # where the run was started; paths of data are relative to it
-    threads: int = 1  # of a worker, and of a shard
+    threads: int = 1  # CPU threads of each process
     private: bool = False  # only the user may read what the processes write
 
     def set_up(self) -> None:

@@ -87,7 +87,7 @@ def train_in_virtual_time(
 
 
 class _Learning:
-    """Implements `simulator.Learning`: a replica computes, and the learner's server applies."""
+    """Implements `simulator.Learning`: a copy of the model computes, and the learner's server applies."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Learning:
         piece: int | None,
     ) -> None:
         self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
-        self._replica = learner.replica(learner.worker.threads)
+        self._model = learner.model_copy(learner.worker.threads)
         self._batches = prefetched(self._find(batches), depth=4)
         self._indexed: dict[int, IndexedBatch] = {}  # by first example, until its lease ends
         self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
@@ -115,7 +115,7 @@ class _Learning:
         while first not in self._indexed:
             indexed = next(self._batches)
             self._indexed[indexed.batch.first] = indexed
-        push = self._replica.compute(self._indexed[first], stream_of(0, first), self._flat(begin.worker))
+        push = self._model.compute(self._indexed[first], stream_of(0, first), self._flat(begin.worker))
         self._pushes[begin.lease.number] = first, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
