@@ -86,7 +86,7 @@ class TrainSection(StepSettings, LengthSection):
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )
     baseline: bool = setting(
-        True, "Train a logistic regression beside the model, as a yardstick (a few percent of the time)."
+        True, "Train a logistic regression beside the model, as a baseline (a few percent of the time)."
     )
     loss: Literal["bce"] = setting("bce", "Binary cross-entropy; own losses in Python.")
 
@@ -134,7 +134,7 @@ class ClusterSection(ConnectionSettings, WorkersSection):
 class CheckpointSection(CheckpointPolicy):
     """The checkpoint policy, and the metric that selects the best checkpoint."""
 
-    best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this measure.")
+    best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this metric.")
 
 
 class Config(Section):
