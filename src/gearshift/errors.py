@@ -39,7 +39,7 @@ class DataWarning(UserWarning):
 
 
 def warn_through(notify: Callable[[str], None]) -> None:
-    """In a process whose stderr nobody reads, as one of Ray's: what `warn` says is told instead, each sentence once."""
+    """Sends each warning to `notify`, once; for a process whose stderr nobody reads, such as one of Ray's."""
     global _notify
     said: set[str] = set()
 
@@ -101,7 +101,7 @@ def naming_output(path: Path) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    """One line: `ValueError: sizes differ (my_model.py:31, in forward)`. A `UserError` says what is to be said."""
+    """One line: `ValueError: sizes differ (my_model.py:31, in forward)`. A `UserError` gives its own message."""
     said = " ".join(str(error).split())
     if isinstance(error, UserError):
         return said

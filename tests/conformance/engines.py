@@ -14,7 +14,7 @@ import torch
 import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal
-from gearshift.engine.local_epoch import LocalEngine
+from gearshift.engine.local_engine import LocalEngine
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server

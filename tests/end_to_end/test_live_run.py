@@ -73,7 +73,7 @@ def test_a_run_of_four_workers_is_switched_live_and_replayed(
         )
         assert "has no setting `max_lagg`" in gearshift("switch", "gba", "max_lagg=8", code=2)
         assert "max_lag is 'x': it must be a number" in gearshift("switch", "gba", "max_lag=x", code=2)
-        assert f"{name} goes on with 6 workers" in gearshift("resize", "--workers", "6")
+        assert f"{name} continues with 6 workers" in gearshift("resize", "--workers", "6")
         assert "from gba to async" in gearshift("switch", "live", "async")
         out, _ = process.communicate(timeout=120)
     finally:

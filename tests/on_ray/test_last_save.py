@@ -43,7 +43,7 @@ def test_a_full_disk_at_the_last_save(tmp_path: Path, cluster: gs.ClusterSetting
         run = filled(disk, cluster)
         disk.free()
         assert run.wait(120).report["global_steps"] == 24
-        assert told(run, "of retries") == 1 and not told(run, "goes on from step")
+        assert told(run, "of retries") == 1 and not told(run, "continues from step")
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def resize(run: str, workers: int) -> None:
     asked = attached(run)
     asked.resize(workers)
     said = "1 worker" if workers == 1 else f"{workers} workers"
-    terminal.say(f"{asked.folder.name} goes on with {said}; the global batch stays what it was")
+    terminal.say(f"{asked.folder.name} continues with {said}; the global batch does not change")
 
 
 def stop(run: str) -> None:

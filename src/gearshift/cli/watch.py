@@ -26,7 +26,7 @@ def watch(run: str) -> int:
     try:
         ended = _follow(watched)
     except KeyboardInterrupt:
-        terminal.say(f"{watched.folder.name} goes on; look again: gearshift watch {watched.folder}")
+        terminal.say(f"{watched.folder.name} keeps running; watch it again: gearshift watch {watched.folder}")
         return interrupts.QUIT
     return _print_end(ended, "" if ended.state == "done" else _sentence(ended))
 

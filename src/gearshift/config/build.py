@@ -22,7 +22,7 @@ from gearshift.data.split import by_example, by_hash, by_position, check_parts
 from gearshift.data.synthetic import ClickLog
 from gearshift.data.value_forms import marked
 from gearshift.embedding.row_optimizers import ROW_OPTIMIZERS, CowClip, RowOptimizer
-from gearshift.engine.local_epoch import LocalEngine
+from gearshift.engine.local_engine import LocalEngine
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings, ConnectionSettings
 from gearshift.errors import warn
@@ -332,11 +332,11 @@ def header(config: Config, run: PreparedRun, folder: Path, needs: str) -> tuple[
 def _how(run: PreparedRun) -> str:
     """`sync, 8 workers, global batch 8,192 = 8 x 1,024`."""
     plan, strategy, count = run.training.plan, run.training.strategy, run.training.workers
-    if count == 1 and strategy.batch == plan.batch:
-        return f"{strategy.name}, 1 worker, global batch {plan.batch:,}"
-    pieces = f"{plan.batch // strategy.batch} x {strategy.batch:,}"
+    if count == 1 and strategy.batch == plan.global_batch:
+        return f"{strategy.name}, 1 worker, global batch {plan.global_batch:,}"
+    pieces = f"{plan.global_batch // strategy.batch} x {strategy.batch:,}"
     workers = "1 worker" if count == 1 else f"{count} workers"
-    return f"{strategy.name}, {workers}, global batch {plan.batch:,} = {pieces}"
+    return f"{strategy.name}, {workers}, global batch {plan.global_batch:,} = {pieces}"
 
 
 def _rates(config: Config, run: PreparedRun) -> list[str]:
@@ -361,9 +361,9 @@ def _rates(config: Config, run: PreparedRun) -> list[str]:
 def _few_steps(run: PreparedRun) -> list[str]:
     """A warning if the batch is so large that there are too few steps."""
     training = run.training
-    steps = training.plan.epochs * -(-training.train.estimate() // training.plan.batch)
+    steps = training.plan.epochs * -(-training.train.estimate() // training.plan.global_batch)
     if steps >= FEW_STEPS:
         return []
-    if training.plan.batch <= SMALL_BATCH:
+    if training.plan.global_batch <= SMALL_BATCH:
         return [f"Steps  only about {steps:,} in all: there are few examples; raise train.epochs"]
     return [f"Steps  only about {steps:,} in all, too few to learn much: lower train.global_batch"]

@@ -117,8 +117,8 @@ class BagFeature(Section):
     """Several unordered values per example, such as tags."""
 
     name: Text = Field(description="The column.")
-    type: Literal["bag"] = Field(description="Several values per example, order without meaning.")
-    separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
+    type: Literal["bag"] = Field(description="Several values per example, in no particular order.")
+    separator: Text = Field(default="|", min_length=1, description="The separator between two values.")
     pool: Literal["mean", "sum"] = Field(default="mean", description="How their embeddings become one.")
     max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
     dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
@@ -133,7 +133,7 @@ class SequenceFeature(Section):
 
     name: Text = Field(description="The column.")
     type: Literal["sequence"] = Field(description="Several values per example in order, oldest first.")
-    separator: Text = Field(default="|", min_length=1, description="What stands between two values.")
+    separator: Text = Field(default="|", min_length=1, description="The separator between two values.")
     max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
     keep: Literal["first", "last"] = Field(default="last", description="Which end survives max_len.")
     dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
@@ -151,7 +151,9 @@ class VectorFeature(Section):
     name: Text = Field(description="The column: a Parquet list, or text.")
     type: Literal["vector"] = Field(description="A fixed number of floats per example.")
     size: Count = Field(ge=1, description="How many floats.")
-    separator: Text = Field(default="|", min_length=1, description="What stands between two floats in text.")
+    separator: Text = Field(
+        default="|", min_length=1, description="The separator between two floats in text."
+    )
 
     def column(self) -> columns.Feature:
         return columns.Vector(self.name, self.size, self.separator)

@@ -99,5 +99,5 @@ class StrategySection(StrategySettings):
         description="How workers synchronise; one of your own by its place, `module:Class`, with its own settings.",
     )
     switch: tuple[PlannedSwitchSection, ...] = Field(
-        default=(), description="Changes on the way, such as [{at: 50%, to: gba}]."
+        default=(), description="Planned switches, such as [{at: 50%, to: gba}]."
     )

@@ -86,7 +86,7 @@ class TrainSection(StepSettings, LengthSection):
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )
     baseline: bool = setting(
-        True, "Train a logistic regression beside the model, as a yardstick (a few percent of the time)."
+        True, "Train a logistic regression beside the model, as a baseline (a few percent of the time)."
     )
     loss: Literal["bce"] = setting("bce", "Binary cross-entropy; own losses in Python.")
 
@@ -118,7 +118,11 @@ class WorkersSection:
     shards: Count = setting(
         1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=256
     )
-    threads: Count | None = setting(None, "CPU threads per worker; all cores if not set.", at_least=1)
+    threads: Count | None = setting(
+        None,
+        "CPU threads: of all workers together (threads; all cores if not set), or of each process (ray; 1).",
+        at_least=1,
+    )
     inject: InjectSection | None = setting(None, "Slow workers down on purpose, for experiments.")
 
 
@@ -134,7 +138,7 @@ class ClusterSection(ConnectionSettings, WorkersSection):
 class CheckpointSection(CheckpointPolicy):
     """The checkpoint policy, and the metric that selects the best checkpoint."""
 
-    best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this measure.")
+    best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this metric.")
 
 
 class StorageSection(Section):

@@ -1,6 +1,6 @@
 """Engines run the workers of a training. All of them drive the same coordinator, so they all keep the same accounts.
 
-local_epoch     the engine of one process, LocalEngine; its loop is `inline` for one worker, `threads` for several
+local_engine     the engine of one process, LocalEngine; its loop is `inline` for one worker, `threads` for several
 epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is notified
 lease_batches   batches for leases, in order
 local_replicas  replicas of the workers in this process; live_replicas shares them among threads, shadow_threads

@@ -162,6 +162,6 @@ class ShadowThreads:
                     return
         except Exception as error:
             self._failed[number] = str(error)
-            self._notify(f"replica {number} can no longer exchange ({error}); the others go on")
+            self._notify(f"replica {number} can no longer exchange ({error}); the others continue")
         finally:
             self._partner.leave(number)

@@ -23,7 +23,7 @@ from gearshift.config.optimizer_argument import parse_optimizer
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import MemoryExamples
 from gearshift.embedding.store import RowOptimizer
-from gearshift.engine.local_epoch import LocalEngine
+from gearshift.engine.local_engine import LocalEngine
 from gearshift.errors import UserError
 from gearshift.experiments.largest_batch import TUNING_SEED, Score, Search, Sweep, SweepRow, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled

@@ -54,7 +54,7 @@ def restore_training(training: Training, checkpoint: Checkpoint, notify: Callabl
     refuse_other_plan(training, checkpoint)
     training.learner.restore(checkpoint)
     if not training.baseline.restore(checkpoint):
-        notify("no logistic regression goes on beside the model: the checkpoint has none")
+        notify("the checkpoint has no logistic regression, so the resumed run trains none as a baseline")
     training.progress.restore(facts["progress"])
     training.replicas.restore_counts()
     active = training.active_strategy

@@ -19,7 +19,7 @@ class CheckpointPolicy:
     )
     keep: Count = setting(3, "How many of the newest are kept, beside best.", at_least=1)
     path: Folder = setting("runs", "The folder that run folders are made in.")
-    private: bool = setting(False, "Nobody but its user can enter the run's folder and read what is in it.")
+    private: bool = setting(False, "Only its user can access the run's folder.")
     retry_for: Seconds = setting(
         3600.0,
         "How long the last save is tried again if the disk is full or gone; 0: not at all.",

@@ -124,7 +124,7 @@ def ask(folder: Path, command: str, *, seconds: float | None = None, **what: Any
     except PermissionError:
         raise UserError(f"run {folder.name} belongs to another user; `{command}` is for its own") from None
     except TimeoutError:
-        raise UserError(f"run {folder.name} does not answer; is its process halted?") from None
+        raise UserError(f"run {folder.name} does not answer; is its process suspended?") from None
     except OSError:  # no socket, or no process listens to it
         check_live(folder, command)  # it may have ended meanwhile
         raise NotLive(

@@ -115,7 +115,7 @@ class ControlServer:
             case {"do": "checkpoint"}:
                 run.checkpoint()
                 return asdict(run.status())
-        raise UserError("this run does not know the request; is it of another version of Gearshift?")
+        raise UserError("this run does not know the request; was it started by another version of Gearshift?")
 
 
 def _timeout(request: dict[str, Any]) -> dict[str, float]:

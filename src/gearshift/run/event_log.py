@@ -225,7 +225,7 @@ def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | Tor
                     yield place, _message(place, record)
                 elif before is None or before.name != record["goes_on"]:
                     raise UserError(
-                        f"{path} goes on from {record['goes_on']}, which is not here; replay the run's folder"
+                        f"{path} continues {record['goes_on']}, which is not here; replay the run's folder"
                     )
         before = path
 
@@ -338,7 +338,7 @@ class EventLog:
                 self._failed = True
                 self._close_file()
                 self.notify(
-                    f"the event log cannot be written ({error.strerror}); training goes on without it, "
+                    f"the event log cannot be written ({error.strerror}); training continues without it, "
                     f"and `replay` will end at this place"
                 )
 

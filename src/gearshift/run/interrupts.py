@@ -83,7 +83,7 @@ def what_is_kept(folder: Path, step: int) -> str:
         return f"steps that are in no checkpoint are lost. {hint}"
     kept = int(last.name.removeprefix("step-"))
     if kept >= step:
-        return f"all {step:,} steps are kept, in {last.name}; the files after them, as the report, are lost. {hint}"
+        return f"all {step:,} steps are kept, in {last.name}; files written later, such as the report, are lost. {hint}"
     lost = f"step {step:,} is" if kept + 1 == step else f"steps {kept + 1:,} to {step:,} are"
     return f"{last.name} is kept, {lost} lost. {hint}"
 

@@ -47,4 +47,4 @@ class LastSave:
 
     def persist(self, path: Path, write: Callable[[], object]) -> None:
         """Writes a file that the run needs to continue or end; it is retried like the last save."""
-        self.retries.until_done(partial(failure_of, path, write), "The run cannot go on without it")
+        self.retries.until_done(partial(failure_of, path, write), "The run cannot continue without it")

@@ -66,7 +66,7 @@ class MetricsLog:
         except OSError as error:  # a full disk, say: no reason to lose the training
             if not self._failed:
                 self._notify(
-                    f"cannot write {self._folder / run_folder.METRICS} ({error.strerror}); training goes on"
+                    f"cannot write {self._folder / run_folder.METRICS} ({error.strerror}); training continues"
                 )
             self._failed = True
 

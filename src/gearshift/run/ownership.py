@@ -288,8 +288,8 @@ def _refusal(folder: Path, owner: Holder) -> str:
     here = process_identity.lives(owner.process)
     if here and process_identity.is_stopped(owner.pid):
         return (
-            f"run {name} is suspended, not dead: process {owner.pid} was stopped by a signal. Let it go on (kill -CONT "
-            f"{owner.pid}) or end it (kill -9 {owner.pid}) before resuming it"
+            f"run {name} is suspended, not dead: process {owner.pid} was stopped by a signal. Let it continue "
+            f"(kill -CONT {owner.pid}) or end it (kill -9 {owner.pid}) before resuming it"
         )
     if here:
         return f"run {name} is still running (process {owner.pid}); stop it before resuming it: {stop}"

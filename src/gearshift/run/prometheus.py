@@ -38,7 +38,7 @@ COUNTERS = {
     "refused": "Connections and messages refused.",
     "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
     "unsent": "Messages dropped because a queue was full or there was no receiver; they are resent.",
-    "waited_seconds": "Time in which it had nothing to do but to wait for others.",
+    "waited_seconds": "Time spent waiting for other processes.",
     "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
     "batches": "Batches computed.",
     "computing_seconds": "Time spent computing batches.",
@@ -46,7 +46,7 @@ COUNTERS = {
     "exchanged_bytes": "Bytes of weights and moments that these moved, both ways.",
     "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
     "rings_broken": "Rings for all-reduce that broke.",
-    "restarts": "How many times it was started anew.",
+    "restarts": "How many times it was restarted.",
 }
 GAUGES = {
     "parked_pulls": "Pulls that wait for a step.",

@@ -72,7 +72,7 @@ class RemoteRun(History):
             ended = self._wait(timeout)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f'run {self.folder} goes on in its own process; stop it: gs.attach("{self.folder}").stop()'
+                f'run {self.folder} continues in its own process; stop it: gs.attach("{self.folder}").stop()'
             ) from None
         if ended.state == "failed":
             raise UserError(f"run {self.name} failed: {ended.reason}")

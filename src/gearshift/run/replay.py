@@ -130,7 +130,7 @@ def _handle(coordinator: Coordinator, place: LogPosition, entry: Decision) -> li
     try:
         return coordinator.handle(entry.event)
     except (KeyError, ValueError, TypeError, AssertionError) as error:
-        raise UserError(f"{place}: {entry.event} cannot follow what the log said before ({error})") from None
+        raise UserError(f"{place}: {entry.event} cannot follow the events before it ({error})") from None
 
 
 def story(log_or_run: str | Path) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
             counts.pop(lease_number, None)
             yield f"lease {lease_number} given to others: {reason}"
         case Exchange(number):
-            yield f"replicas meet for the {number:,}. time"
+            yield f"replica exchange {number:,}"
 
 
 def counted(number: int, noun: str) -> str:

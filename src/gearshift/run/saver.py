@@ -131,7 +131,7 @@ class Saver:
 
     def report_failure(self) -> None:
         if not self.final:
-            self.notify(f"{self.failure}. Training goes on and tries again at the next checkpoint")
+            self.notify(f"{self.failure}. Training continues, and the next checkpoint tries again")
 
     def sentence(self, path: Path, error: OSError) -> str:
         """The sentence about a failed save: what failed, where, and what is intact."""

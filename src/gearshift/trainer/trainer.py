@@ -23,7 +23,7 @@ from gearshift.data.schema import Schema
 from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.store import RowAdagrad
-from gearshift.engine.local_epoch import LocalEngine
+from gearshift.engine.local_engine import LocalEngine
 from gearshift.engine.ray.end_session import end_session
 from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError, warn

@@ -170,7 +170,7 @@ class Learner:
             theirs, ours = _differences(checkpoint.facts["settings"].split("; "), self.settings.split("; "))
             raise UserError(
                 f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config asks "
-                f"{', '.join(ours)}. Resume with the optimizers of the run, or start anew with --init-from"
+                f"{', '.join(ours)}. Resume with the optimizers of the run, or start a new run with --init-from"
             )
 
     @property

@@ -98,11 +98,6 @@ class Plan:
             raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
 
     @property
-    def batch(self) -> int:
-        """The old name of `global_batch`, which only config/build.py still reads."""
-        return self.global_batch
-
-    @property
     def keep_best(self) -> bool:
         """Whether the run ends with the parameters of its best evaluation, not with the last ones."""
         chosen = self.evaluation

@@ -87,4 +87,6 @@ class Training:
         if not engine.run(self, observer):
             return
         for planned in self.plan.strategy.switches[self.progress.switched :]:
-            observer.notify(f"the switch to {planned.strategy} at {planned.at} never came")
+            observer.notify(
+                f"the switch to {planned.strategy} at {planned.at} was not reached before the end"
+            )

@@ -74,7 +74,7 @@ def test_ctrl_c_leaves_the_run_alone(folder: Path, fake: Fake, capsys: pytest.Ca
         assert cli.run(["watch", "last"]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f"{folder.name} goes on; look again: gearshift watch " in capsys.readouterr().out
+    assert f"{folder.name} keeps running; watch it again: gearshift watch " in capsys.readouterr().out
     assert not fake.stopping.is_set() and run_folder.read(folder).is_live
 
 

@@ -176,7 +176,7 @@ def test_a_trainer_whose_exchange_fails_is_out_and_the_others_go_on() -> None:
         for lease in range(1000):
             both.step(0, lease, push(), lr_scale=1.0)
             threading.Event().wait(0.01)
-    assert told == ["replica 0 can no longer exchange (the link is down); the others go on"]
+    assert told == ["replica 0 can no longer exchange (the link is down); the others continue"]
     before = both.replicas.counts[1].exchanges
     for lease in range(1000, 3000):
         both.step(1, lease, push(), lr_scale=1.0)

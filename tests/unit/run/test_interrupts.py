@@ -169,7 +169,7 @@ def test_a_run_that_is_done_when_ctrl_c_comes_is_done(tmp_path: Path, ctrl_c: gs
 def test_ctrl_c_leaves_a_run_of_another_process_alone(tmp_path: Path, ctrl_c: gs.Callback) -> None:
     data = gs.read(make_batch(PLAIN, 2000), PLAIN)
     run = trainer(tmp_path, epochs=10_000).start(gs.models.LR(PLAIN), data, callbacks=[ctrl_c])
-    with pytest.raises(KeyboardInterrupt, match=r"goes on in its own process; stop it: gs\.attach"):
+    with pytest.raises(KeyboardInterrupt, match=r"continues in its own process; stop it: gs\.attach"):
         gs.attach(run.folder).wait(60)
     assert not run.finished
     run.stop()

@@ -84,7 +84,7 @@ def test_a_full_disk(disk: SmallDisk) -> None:
     assert f"no space left on {run.folder / 'checkpoints'} (0 B free, step-3 takes " in said
     assert "checkpoint step-8 was not written, step-3 is intact" in said
     assert f"To give up: Ctrl-C or `gearshift stop {run.folder}`" in said
-    assert not any("Training goes on" in line for line in run.messages if "step-8" in line)
+    assert not any("Training continues" in line for line in run.messages if "step-8" in line)
     disk.free()
     assert_saved(run)
 
@@ -208,7 +208,7 @@ def test_ctrl_c_while_the_report_cannot_be_written_keeps_all_steps(
     run = started(
         disk, lambda run: monkeypatch.setattr("gearshift.run.final_result.run_folder.write_json", full)
     )
-    assert "report.json was not written" in until_retrying(run, "The run cannot go on without it")
+    assert "report.json was not written" in until_retrying(run, "The run cannot continue without it")
     run.stop(give_up=True)
     with pytest.raises(
         UserError, match=r"all 8 steps are kept, in step-8; the files after them, .* are lost"

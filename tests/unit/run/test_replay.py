@@ -137,7 +137,7 @@ def test_impossible_events_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r":1: an event before the log header"):
         replay(path)
     path.write_text(head + '{"at":0,"supply":["a","b","c"]}\n')
-    with pytest.raises(UserError, match=r":2: .* cannot follow what the log said before"):
+    with pytest.raises(UserError, match=r":2: .* cannot follow the events before it"):
         replay(path)
     path.write_text("")
     with pytest.raises(UserError, match="is empty"):

@@ -104,7 +104,7 @@ otherwise is decided in sync/, whose invariants apply.
 Snapshots
 ---------
 A snapshot is an order like any other, given right after a step: a *cut*. So it falls between the same two steps on
-all shards, and nothing is drained. Each shard sets its state aside (copy on write, csrc/README.md), goes on working
+all shards, and nothing is drained. Each shard sets its state aside (copy on write, csrc/README.md), keeps working
 and writes. The coordinator notes the facts of the same moment: step, position in the data, ranges leased and not
 begun, strategy, accounts. When every shard has written its part, the snapshot is committed; until then the previous
 one is the newest. Storage ignores a commit of an incarnation that has been superseded. On restore, ranges that were

@@ -114,7 +114,7 @@ class AllReduceGroups:
             if self._unfit == UNFIT:
                 self.notify(
                     "all-reduce needs rounds in which each worker has one lease (global_batch = workers x batch); "
-                    "these have not, and go through the servers"
+                    "the rounds of this run do not, so they go through the servers"
                 )
         self._trial = (
             self._trials.setdefault(size, TransportTrial(size, self._turn)) if size and self._tries else None
@@ -162,8 +162,8 @@ class AllReduceGroups:
         if self._failures >= FAILURES:
             self._on = False
             self.notify(
-                f"all-reduce among the workers failed {FAILURES} times, the last time so: {reason}; "
-                "sync goes on through the servers"
+                f"all-reduce among the workers failed {FAILURES} times, most recently: {reason}; "
+                "sync continues through the servers"
             )
         return self.undo()
 

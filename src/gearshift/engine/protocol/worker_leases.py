@@ -57,11 +57,11 @@ class WorkerLeases:
             self._send(To("worker", worker), Rejoin(boot))
             return
         if session is not None and boot > session.boot:
-            self._notify(f"worker {worker} started anew; what it had begun is begun again")
+            self._notify(f"worker {worker} restarted; its unfinished batches are computed again")
         if session is None or boot > session.boot:
             if not self._meetings.admits(worker, boot):
                 if session is not None:
-                    self._lose(worker, f"worker {worker} started anew")
+                    self._lose(worker, f"worker {worker} restarted")
                 return
             self._open_session(worker, boot)
         self._sessions[worker].heard = self._clock()

@@ -69,9 +69,9 @@ class TrainingAccounts(EpochHost):
         if self._rewinds:
             _count_redone(self._session.parts.health, lost)
             self.observer.notify(
-                f"goes on from {saved.path.name}: {lost:,} steps are done again"
+                f"the run continues from {saved.path.name}: {lost:,} steps are done again"
                 if lost
-                else f"goes on from {saved.path.name}, where it was"
+                else f"the run continues from {saved.path.name}; no steps were lost"
             )
         self.mark, self.before = time.perf_counter(), training.moment
         if self._rewinds:

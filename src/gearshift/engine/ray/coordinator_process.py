@@ -48,7 +48,7 @@ def report_restart(run: PreparedRun, folder: Path, seconds: float) -> None:
     logs_before = int(read_state(folder).get("logs_before", 0))
     again = max(0, (last_step(folder, logs_before) or 0) - run.training.step)
     more = f": {again:,} steps are done again" if again else ""
-    run.notify(f"the coordinator was lost and restarted; the run goes on from {where}{more}")
+    run.notify(f"the coordinator was lost and restarted; the run continues from {where}{more}")
     # The steps of a coordinator that was lost during its restart are counted already.
     counted = sum(fault.redone_steps for fault in run_log.unrecovered(folder) if fault.role == "coordinator")
     run.health.recovers(

@@ -65,7 +65,7 @@ class CoordinatorSession:
         """Takes a checkpoint before these leave; workers finish their batches. May be called from any thread."""
         names = ", ".join(f"{who.role} {who.number}" for who in members)
         self.observer.notify(
-            f"{reason}: a checkpoint is taken, and {names} will go on elsewhere if there is room"
+            f"{reason}: a checkpoint is taken, and {names} will continue elsewhere if there is room"
         )
         self.parts.saving.request()
         for who in members:

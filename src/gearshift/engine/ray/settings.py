@@ -20,7 +20,7 @@ class Resources:
     coordinator_cpus: Number = setting(1.0, "CPUs of the coordinator.", at_least=0)
     shard_cpus: Number = setting(1.0, "CPUs of a shard.", at_least=0)
     worker_cpus: Number = setting(1.0, "CPUs of a worker.", at_least=0)
-    worker_gpus: Number = setting(0.0, "GPUs of a worker. Not tried by us.", at_least=0)
+    worker_gpus: Number = setting(0.0, "GPUs of a worker. Untested.", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ConnectionSettings:
         "auto", "How processes talk: ipc inside a machine, curve (encrypted) between machines."
     )
     half: bool = setting(False, "Send rows and gradients as bfloat16, half the bytes.")
-    patience: Seconds = setting(30.0, "A process that is silent for so long is replaced.", above=0)
+    patience: Seconds = setting(30.0, "A process that is silent for this long is replaced.", above=0)
     sync_transport: Transport = setting(
         "servers",
         "How sync sums dense gradients: on the servers, among the workers, or what is faster here.",

@@ -54,7 +54,7 @@ class Silence:
         if self._is_local:
             return Loss(f"the coordinator was lost and did not start again within {LOST_SECONDS:g} s")
         self._notify(
-            f"nothing was heard of the coordinator for {LOST_SECONDS:g} s; Ray starts it anew as soon as there is "
+            f"the coordinator has not answered for {LOST_SECONDS:g} s; Ray will restart it as soon as there is "
             "a machine for it"
         )
         self._heard = time.monotonic()

@@ -140,7 +140,7 @@ class Supervisor:
         sentence, is_users = failure
         times = self.table.failed(who)
         if is_users or times >= FAILURES:
-            again = "" if is_users else f" {times} times, the last time so"
+            again = "" if is_users else f" {times} times, most recently"
             more = "" if is_users else "; the traceback is in run.log"
             self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}{more}"
 
