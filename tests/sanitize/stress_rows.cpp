@@ -1,5 +1,7 @@
 // Threads pull, push, erase, load, cut and scan one table while it grows, with checks that need no order between them. Compiled
 // by test_sanitizers.py with AddressSanitizer + UndefinedBehaviorSanitizer, and with ThreadSanitizer; prints "ok" at the end.
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -104,15 +106,22 @@ uint64_t touches_in(RowTable& table) {
 
 int main(int argc, char** argv) {
     const int calls = argc > 1 ? std::atoi(argv[1]) : 60;
-    for (bool portable : {false, true}) {
-        RowTable table({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, portable);
-        std::atomic<uint64_t> touches{0};
-        std::vector<std::thread> threads;
-        for (uint32_t n = 0; n < 3; ++n) threads.emplace_back([&, n] { train(table, n, calls, touches); });
-        threads.emplace_back([&] { churn(table, calls); });
-        threads.emplace_back([&] { scan(table, calls / 6); });
-        for (std::thread& thread : threads) thread.join();
-        require(touches_in(table) == touches, "no push was lost");
-    }
+    for (bool portable : {false, true})
+        for (bool tiered : {false, true}) {
+            char folder[] = "/var/tmp/stress-rows-XXXXXX";
+            require(mkdtemp(folder) != nullptr, "a folder can be made");
+            {
+                RowTable table({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, portable);
+                if (tiered) table.add_cold_tier(folder, std::size_t{8} << 20, 1024);
+                std::atomic<uint64_t> touches{0};
+                std::vector<std::thread> threads;
+                for (uint32_t n = 0; n < 3; ++n) threads.emplace_back([&, n] { train(table, n, calls, touches); });
+                threads.emplace_back([&] { churn(table, calls); });
+                threads.emplace_back([&] { scan(table, calls / 6); });
+                for (std::thread& thread : threads) thread.join();
+                require(touches_in(table) == touches, "no push was lost");
+            }
+            require(rmdir(folder) == 0, "the files of the cold tier are removed with the table");
+        }
     std::puts("ok");
 }
