@@ -25,6 +25,7 @@ constexpr std::size_t kIndexBytesPerRow = 32;  // 16-byte slots, between 4/9 and
 constexpr std::size_t kBufferShare = 8;        // of the budget, for rows that are about to be written
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr uint32_t kLookAhead = 16;
+constexpr std::size_t kFewestInserted = 32;
 
 }  // namespace
 
@@ -105,7 +106,7 @@ FetchedRows RowTable::fetch(std::span<const Item> items) {
 std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work) {
     const auto partition_at = [&](std::size_t i) { return partition_of(mix(static_cast<uint64_t>(missing[i].id))); };
     std::stable_sort(missing.begin(), missing.end(), [](const Item& a, const Item& b) {
-        return partition_of(mix(static_cast<uint64_t>(a.id))) < partition_of(mix(static_cast<uint64_t>(b.id)));
+        return mix(static_cast<uint64_t>(a.id)) < mix(static_cast<uint64_t>(b.id));
     });
     struct Range {
         Partition* partition;
@@ -119,10 +120,15 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
         else
             ranges.back().end = i + 1;
     const auto finish = [&](const Range& range, const FetchedRows& fetched, std::size_t first) {
-        const std::span items(missing.data() + range.begin, range.end - range.begin);
-        insert_fetched(*range.partition, items, fetched, first, flags);
-        work(*range.partition, items.data(), static_cast<uint32_t>(items.size()));
-        evict(*range.partition);
+        const std::size_t piece = std::max<std::size_t>(quota() / 8, kFewestInserted);  // so that memory stays bounded
+        for (std::size_t begin = range.begin, end; begin < range.end; begin = end) {
+            end = std::min(begin + piece, range.end);
+            while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // its record was fetched once
+            const std::span items(missing.data() + begin, end - begin);
+            insert_fetched(*range.partition, items, fetched, first + begin - range.begin, flags);
+            work(*range.partition, items.data(), static_cast<uint32_t>(items.size()));
+            evict(*range.partition);
+        }
     };
     if (hold_locks) {
         for (const Range& range : ranges) {

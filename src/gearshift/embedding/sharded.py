@@ -66,6 +66,10 @@ class ShardedStore:
                 threads=threads,
             )
 
+    def prefetch(self, ids_U: Ids) -> None:
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
+            shard.prefetch(ids_U[at])
+
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         out_U = np.empty(len(ids_U), np.bool_)
         for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):

@@ -135,6 +135,7 @@ class RowStore(Protocol):
         exist are created first.
         """
 
+    def prefetch(self, ids_U: Ids) -> None: ...  # these will be pulled soon; changes no result
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot

@@ -70,7 +70,9 @@ class LocalEpoch(EpochHost):
         shuffle = (training.plan.seed, progress.epoch) if training.plan.shuffle else None
         self.batches = LeaseBatches(
             lambda start, size: read_ahead(
-                training.train.batches(size, start=start, shuffle=shuffle), learner.find, training.workers
+                training.train.batches(size, start=start, shuffle=shuffle),
+                learner.find_ahead,
+                training.workers,
             ),
             position=progress.position,
             batch=training.strategy.batch,

@@ -86,6 +86,13 @@ class Learner:
     def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
 
+    def find_ahead(self, batch: Batch) -> IndexedBatch:
+        """Like `find`, for a batch that will be trained soon: its rows on disk are brought into memory."""
+        indexed = self.find(batch)
+        for store, ids_U in zip(self.server.stores, indexed.ids, strict=True):
+            store.prefetch(ids_U)
+        return indexed
+
     def step(self, indexed: IndexedBatch, *, lr_scale: float = 1.0) -> Push:
         """Pulls, computes and applies. Returns the push, which has the loss and the predictions."""
         push = self.compute(indexed, self.server.step)

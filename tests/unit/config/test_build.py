@@ -20,6 +20,7 @@ from gearshift.models.losses import LOSSES
 from gearshift.run import control_server, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
+from gearshift.training import estimate
 
 CSV = """\
 data: {{train: {train}, label: click, time: ts{more}}}
@@ -167,10 +168,23 @@ def test_the_loss_of_the_config_is_that_of_the_trainer(
     assert make_trainer(configured(tmp_path, settings=["train.loss=bce"])).loss is another
 
 
-def test_too_little_memory_is_told_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"needs about .* Options: .*rowwise_adagrad"):
+def test_too_little_memory_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="each row store needs at least 8 MiB"):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")
+    monkeypatch.setattr(estimate, "available_memory", lambda: 100)
+    proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=1GiB: rows that do not fit go to disk"
+    with pytest.raises(UserError, match=proposal):
+        start(configured(tmp_path), command="test")
     assert not (tmp_path / "runs").exists()
+
+
+def test_rows_beyond_the_memory_go_to_the_storage_folder(tmp_path: Path) -> None:
+    settings = ["memory=16MiB", f"storage.path={tmp_path / 'rows'}"]
+    result = start(configured(tmp_path, settings=settings), command="test").wait(120)
+    assert result.report["tier"]["hot_rows"] == result.report["embedding_rows"] > 0
+    assert (tmp_path / "rows").is_dir()
 
 
 def test_validation_before_training_ends_is_told(tmp_path: Path) -> None:

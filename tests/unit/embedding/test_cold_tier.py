@@ -181,6 +181,16 @@ def test_no_update_is_lost_among_threads(tmp_path: Path, disk: str) -> None:
     np.testing.assert_array_equal(store.pull(np.arange(2000))[:, 0], pushes.astype(np.float32))
 
 
+def test_an_id_that_occurs_twice_in_a_call_is_updated_twice(tmp_path: Path) -> None:
+    part = RowPart("embedding", 4, RowSGD(lr=1.0), init=0.0)
+    store = tiered(tmp_path, 1, (part,))
+    ids_U = np.repeat(np.arange(3000), 40)
+    for step in range(3):
+        sums_UW = np.full((len(ids_U), 4), -1, np.float32)
+        store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=1, step=step)
+    assert (store.pull(np.arange(3000)) == 120).all()
+
+
 def written_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("rows-*/rows-*.gsr"))
 
