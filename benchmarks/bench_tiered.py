@@ -1,8 +1,8 @@
 """Training with rows on disk against the same training with all rows in memory, in one process and interleaved.
 
 26 fields, zipf 1.05, width 16, Adagrad, DNN 400-400, batch 4096; every batch is new. Both stores hold all rows before
-the first turn. Per budget (a share of the rows' memory) it prints the ratio of the two rates, the share of lookups found in
-memory, reads and bytes per example, and what the files cost. `rate_without_chunks` is the ratio at 1/8.
+the first turn. Per budget (a share of the memory of all rows) it prints the ratio of both rates, the share of lookups
+found in memory, reads and bytes per example, and what the files cost. `rate_without_chunks` is the ratio at 1/8.
 
     python benchmarks/bench_tiered.py --rows 20000000
 """

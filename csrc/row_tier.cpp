@@ -119,21 +119,28 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
             ranges.push_back({&partitions_[partition_at(i)], i, i + 1, 0});
         else
             ranges.back().end = i + 1;
-    const auto finish = [&](const Range& range, const FetchedRows& fetched, std::size_t first) {
-        const std::size_t piece = std::max<std::size_t>(quota() / 8, kFewestInserted);  // so that memory stays bounded
-        for (std::size_t begin = range.begin, end; begin < range.end; begin = end) {
-            end = std::min(begin + piece, range.end);
-            while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // its record was fetched once
+    // Works on the ids from `begin` on, in pieces, so that a large call does not exceed the budget. Stops where an eviction
+    // between two pieces may have made a fetched record old; returns that place.
+    const auto work_on = [&](const Range& range, std::size_t begin, const FetchedRows& fetched, std::size_t first) {
+        Partition& partition = *range.partition;
+        const std::size_t piece = std::max<std::size_t>(quota() / 8, kFewestInserted), offset = first - begin;
+        const uint64_t departures = partition.departures;
+        while (begin < range.end && partition.departures == departures) {
+            std::size_t end = std::min(begin + piece, range.end);
+            while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // their record was fetched once
             const std::span items(missing.data() + begin, end - begin);
-            insert_fetched(*range.partition, items, fetched, first + begin - range.begin, flags);
-            work(*range.partition, items.data(), static_cast<uint32_t>(items.size()));
-            evict(*range.partition);
+            insert_fetched(partition, items, fetched, begin + offset, flags);
+            work(partition, items.data(), static_cast<uint32_t>(items.size()));
+            evict(partition);
+            begin = end;
         }
+        return begin;
     };
     if (hold_locks) {
         for (const Range& range : ranges) {
             std::lock_guard held(range.partition->lock);
-            finish(range, fetch(std::span(missing).subspan(range.begin, range.end - range.begin)), 0);
+            for (std::size_t begin = range.begin; begin < range.end;)
+                begin = work_on(range, begin, fetch(std::span(missing).subspan(begin, range.end - begin)), 0);
         }
         return {};
     }
@@ -145,13 +152,12 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
     std::vector<Item> again;
     for (const Range& range : ranges) {
         std::lock_guard held(range.partition->lock);
-        if (range.partition->departures == range.departures) {
-            finish(range, fetched, range.begin);
-        } else {
-            retries_.fetch_add(1, std::memory_order_relaxed);
-            again.insert(again.end(), missing.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                         missing.begin() + static_cast<std::ptrdiff_t>(range.end));
-        }
+        std::size_t begin = range.begin;
+        if (range.partition->departures == range.departures) begin = work_on(range, begin, fetched, begin);
+        if (begin == range.end) continue;
+        retries_.fetch_add(1, std::memory_order_relaxed);
+        again.insert(again.end(), missing.begin() + static_cast<std::ptrdiff_t>(begin),
+                     missing.begin() + static_cast<std::ptrdiff_t>(range.end));
     }
     return again;
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gearshift.errors import UserError
 
-MINIMUM_BYTES = 8 << 20
+MINIMUM_BYTES = 1 << 20
 PREFIX, LOCK = "rows-", "lock"
 
 

@@ -171,7 +171,7 @@ def test_the_loss_of_the_config_is_that_of_the_trainer(
 def test_too_little_memory_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="each row store needs at least 8 MiB"):
+    with pytest.raises(UserError, match="each row store needs at least 1 MiB"):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")
     monkeypatch.setattr(estimate, "available_memory", lambda: 100)
     proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=1GiB: rows that do not fit go to disk"

@@ -164,6 +164,7 @@ def test_no_update_is_lost_among_threads(tmp_path: Path, disk: str) -> None:
         try:
             for step in range(60):
                 ids_U = np.unique(random.integers(0, 2000, 400))
+                store.prefetch(random.permutation(2000)[:1000])
                 store.pull(ids_U)
                 sums_UW = np.full((len(ids_U), 4), -1, np.float32)
                 store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=1, step=step)
@@ -255,8 +256,8 @@ def test_files_of_a_killed_process_are_reclaimed_and_those_of_a_live_one_kept(tm
 
 
 def test_too_small_a_budget_and_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"at least 8 MiB, but its share is 1.0 MiB"):
-        MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, 1 << 20))
+    with pytest.raises(UserError, match=r"at least 1 MiB, but its share is 0.1 MiB"):
+        MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, 1 << 17))
     (tmp_path / "file").write_text("")
     store = tiered(tmp_path / "file", 100)
     with pytest.raises(UserError, match=r"storage\.path: rows cannot be written below .*file"):
