@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -15,4 +16,5 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads both
 os.environ["RAY_AUTH_MODE"] = "token"
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores Ctrl-C
 torch.set_num_threads(1)  # the models here are tiny: a second thread only waits
