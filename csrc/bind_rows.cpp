@@ -2,14 +2,18 @@
 // (.noconvert()), because results written to a temporary copy would be lost. The GIL is released around all work.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "block_reader.h"
 #include "occurrences.h"
+#include "row_stack.h"
 #include "row_table.h"
 
 namespace nb = nanobind;
@@ -72,28 +76,28 @@ nb::object to_numpy(std::vector<T>&& values, std::vector<std::size_t> shape) {
     return nb::cast(nb::ndarray<nb::numpy, T>(owned->data(), shape.size(), shape.data(), owner));
 }
 
-nb::tuple to_tuple(RowBlockData&& block, const RowLayout& layout) {
-    const std::size_t rows = block.ids.size();
-    return nb::make_tuple(to_numpy(std::move(block.ids), {rows}), to_numpy(std::move(block.weights), {rows, layout.width}),
-                          to_numpy(std::move(block.state), {rows, layout.state_width}),
+nb::tuple to_tuple(RowBlockData&& block) {
+    const std::size_t rows = block.rows(), width = block.width, state_width = block.state_width;
+    return nb::make_tuple(to_numpy(std::move(block.ids), {rows}), to_numpy(std::move(block.weights), {rows, width}),
+                          to_numpy(std::move(block.state), {rows, state_width}),
                           to_numpy(std::move(block.touches), {rows}), to_numpy(std::move(block.last_step), {rows}),
                           to_numpy(std::move(block.updates), {rows}));
 }
 
 template <class Read>
-nb::tuple read_block(RowTable& table, Read read) {
-    RowBlockData block;
+nb::tuple read_block(Read read) {
+    std::optional<RowBlockData> block;
     {
         nb::gil_scoped_release released;
         block = read();
     }
-    return to_tuple(std::move(block), table.layout());
+    return to_tuple(std::move(*block));
 }
 
 nb::dict counts_by_name(const TierCounts& counts) {
     nb::dict named;
     named["hot_rows"] = counts.hot_rows, named["cold_rows"] = counts.cold_rows;
-    named["lookups"] = counts.lookups, named["misses"] = counts.misses, named["evicted"] = counts.evicted;
+    named["lookups"] = counts.lookups, named["misses"] = counts.misses, named["prefetched"] = counts.prefetched, named["evicted"] = counts.evicted;
     named["written_back"] = counts.written_back, named["retries"] = counts.retries;
     const ColdCounts& disk = counts.disk;
     named["reads"] = disk.block_reads, named["bytes_read"] = disk.bytes_read, named["rows_read"] = disk.rows_found;
@@ -105,7 +109,15 @@ nb::dict counts_by_name(const TierCounts& counts) {
 }
 
 void bind_table(nb::module_& m) {
-    nb::exception<RowFileError>(m, "RowFileError", PyExc_OSError);
+    nb::exception<RowFileError>(m, "RowFileError", nb::module_::import_("gearshift.errors").attr("UserError"));
+    nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const RowIoError& error) {
+            const nb::object facts = nb::make_tuple(error.code, std::strerror(error.code), error.path);
+            PyErr_SetObject(PyExc_OSError, facts.ptr());
+        }
+    });
     m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
     nb::class_<PartSpec>(m, "RowPartSpec")
         .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
@@ -113,11 +125,13 @@ void bind_table(nb::module_& m) {
         }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "numbers"_a);
 
     nb::class_<RowTable>(m, "RowTable")
-        .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool>(), "parts"_a, "seed"_a, "portable"_a = false)
+        .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool, bool>(), "parts"_a, "seed"_a, "portable"_a = false,
+             "little_memory"_a = false)
         .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
         .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
         .def("add_cold_tier", &RowTable::add_cold_tier, "folder"_a, "budget_bytes"_a, "hot_rows"_a, NoGil())
         .def("prefetch", [](RowTable& t, Ids ids) { t.prefetch(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
+        .def("close_cold_tier", &RowTable::close_cold_tier, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
         .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
         .def("__len__", &RowTable::size)
@@ -154,14 +168,24 @@ void bind_table(nb::module_& m) {
         }, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "touches"_a.noconvert(),
              "last_step"_a.noconvert(), "updates"_a.noconvert(), NoGil())
         .def("read_partition", [](RowTable& t, uint32_t p) {
-            return read_block(t, [&] { return t.read_partition(p); });
+            return read_block([&] { return t.read_partition(p); });
         }, "partition"_a)
         .def("begin_cut", &RowTable::begin_cut, NoGil())
         .def("cut_size", &RowTable::cut_size)
         .def("read_cut_partition", [](RowTable& t, uint32_t p) {
-            return read_block(t, [&] { return t.read_cut_partition(p); });
+            return read_block([&] { return t.read_cut_partition(p); });
         }, "partition"_a)
+        .def("write_cut_group", &RowTable::write_cut_group, "group"_a, "path"_a, NoGil())
+        .def("adopt_files", &RowTable::adopt_files, "paths"_a, NoGil())
         .def("end_cut", &RowTable::end_cut, NoGil());
+
+    nb::class_<RowStack>(m, "RowStack")
+        .def(nb::init<const std::vector<std::string>&>(), "paths"_a, NoGil())
+        .def_prop_ro("partitions", [](const RowStack& s) { return std::pair(s.begin_partition(), s.end_partition()); })
+        .def("read_partition", [](const RowStack& s, uint32_t p) {
+            return read_block([&] { return s.read_partition(p); });
+        }, "partition"_a);
+    m.def("row_file_checksum", [](const std::string& path) { return RowFile(path).checksum(); }, "path"_a, NoGil());
 }
 
 void bind_occurrences(nb::module_& m) {

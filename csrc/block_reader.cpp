@@ -90,7 +90,7 @@ private:
     bool open() {
         io_uring_params params{};
         descriptor_ = static_cast<int>(::syscall(__NR_io_uring_setup, kDepth, &params));
-        if (descriptor_ < 0 || !(params.features & IORING_FEAT_SINGLE_MMAP)) return false;
+        if (descriptor_ < 0 || !(params.features & IORING_FEAT_RW_CUR_POS)) return false;  // older kernels lack OP_READ
         rings_bytes_ = std::max<std::size_t>(params.sq_off.array + params.sq_entries * sizeof(unsigned),
                                              params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe));
         const int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
@@ -144,6 +144,7 @@ void BlockReader::read(std::span<const Extent> extents, const Arrived& arrived) 
 void BlockReader::read_with_ring(std::span<const Extent> extents, const Arrived& arrived) {
     make_slots(extents, kDepth);
     std::vector<std::size_t> extent_of(std::min<std::size_t>(extents.size(), kDepth));
+    std::vector<bool> handed_over(extents.size());
     std::size_t next = 0, pending = 0;
     const auto start = [&](std::size_t free_slot) {
         extent_of[free_slot] = next;
@@ -153,15 +154,18 @@ void BlockReader::read_with_ring(std::span<const Extent> extents, const Arrived&
     std::exception_ptr failure;  // the kernel writes into the slots until every read has completed
     while (next < extent_of.size()) start(next);
     while (pending) {
-        if (const int error = ring_->submit_and_wait()) {
-            ring_ = nullptr;  // closing the ring cancels what is in flight
-            throw std::system_error(error, std::generic_category(), "io_uring failed");
+        if (ring_->submit_and_wait() != 0) {
+            give_up_ring();
+            for (std::size_t i = 0; i < extents.size(); ++i)
+                if (!handed_over[i]) arrived(i, slot(0), pread_all(extents[i], slot(0)));
+            return;
         }
         ring_->each_completion([&](uint64_t done_slot, int result) {
             --pending;
             const std::size_t i = extent_of[done_slot];
-            int error = result < 0 ? -result : 0;
-            if (result >= 0 && static_cast<uint32_t>(result) < extents[i].bytes) error = pread_all(extents[i], slot(done_slot));
+            handed_over[i] = true;
+            const bool whole = result >= 0 && static_cast<uint32_t>(result) == extents[i].bytes;
+            const int error = whole ? 0 : pread_all(extents[i], slot(done_slot));
             try {
                 if (!failure) arrived(i, slot(done_slot), error);
             } catch (...) {
@@ -171,6 +175,13 @@ void BlockReader::read_with_ring(std::span<const Extent> extents, const Arrived&
         });
     }
     if (failure) std::rethrow_exception(failure);
+}
+
+// Reads that are in flight may still write into the slots, so these are abandoned.
+void BlockReader::give_up_ring() {
+    ring_ = nullptr;
+    new AlignedBytes(std::move(slots_));
+    slots_ = AlignedBytes(slot_bytes_);
 }
 
 void BlockReader::read_with_threads(std::span<const Extent> extents, const Arrived& arrived) {
@@ -191,7 +202,10 @@ void BlockReader::read_with_threads(std::span<const Extent> extents, const Arriv
         }
     };
     std::vector<std::thread> pool;
-    for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(work, t);
+    try {
+        for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(work, t);
+    } catch (const std::system_error&) {  // fewer threads are only slower
+    }
     work(0);
     for (std::thread& thread : pool) thread.join();
     if (failure) std::rethrow_exception(failure);

@@ -30,7 +30,8 @@ public:
     static BlockReader& of_this_thread();
     static void allow_io_uring(bool allowed);  // for readers made later; tests use the fallback
 
-    // Calls arrived(i, bytes, error) once per extent, in any order, on this thread. `error` is 0, an errno, or -1 if the file
+    // Calls arrived(i, bytes, error) once per extent, in any order, one call at a time; the fallback calls it on threads of
+    // its own. `error` is 0, an errno, or -1 if the file
     // ends early. The bytes are valid during the call only.
     using Arrived = std::function<void(std::size_t, const std::byte*, int)>;
     void read(std::span<const Extent> extents, const Arrived& arrived);
@@ -38,6 +39,7 @@ public:
     bool uses_io_uring() const { return ring_ != nullptr; }
 
 private:
+    void give_up_ring();
     void read_with_ring(std::span<const Extent> extents, const Arrived& arrived);
     void read_with_threads(std::span<const Extent> extents, const Arrived& arrived);
     std::byte* slot(std::size_t i) { return slots_.data() + i * slot_bytes_; }

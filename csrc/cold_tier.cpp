@@ -7,73 +7,20 @@
 #include <cstring>
 
 #include "block_reader.h"
+#include "row_scan.h"
 
 namespace gearshift {
 namespace {
 
 constexpr uint32_t kExtentBytes = 64 << 10, kGapBytes = 8 << 10;  // longer extents and gaps cost more than another read
 constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
-constexpr std::size_t kMergeRead = 256 << 10;
-constexpr uint32_t kFewestBufferRows = 256, kMostBufferRows = 1 << 20;
+constexpr std::size_t kMostRuns = 32;  // of a group, before merging goes before writing: lookups ask each run's filter
+constexpr uint32_t kFewestBufferRows = 16, kMostBufferRows = 1 << 20;
+
+struct Stopped {};
 
 uint64_t key_of(int64_t id) { return mix(static_cast<uint64_t>(id)); }
 uint32_t group_of(uint64_t key) { return partition_of(key) / kGroupPartitions; }
-
-[[noreturn]] void throw_read_error(const RowFile& file, int error) {
-    throw RowFileError(error < 0 ? file.path() + " is damaged: it ends early"
-                                 : error_text(file.path(), "cannot be read", error));
-}
-
-// The rows of one file from front to back, by large sequential reads.
-class RunReader {
-public:
-    RunReader(const RowFile& file, uint32_t begin, uint32_t end)
-        : file_(file), next_(begin), end_(end),
-          bytes_(std::max<std::size_t>(kMergeRead / file.shape().block_bytes, 1) * file.shape().block_bytes) {
-        advance();
-    }
-    bool done() const { return done_; }
-    const StoredRow& row() const { return row_; }
-    uint64_t key() const { return key_; }
-    void advance() {
-        while (i_ == rows_) {
-            if (!next_block()) return;
-        }
-        row_ = file_.row(block_, i_++);
-        key_ = key_of(row_.id);
-    }
-
-private:
-    bool next_block() {
-        const uint32_t size = file_.shape().block_bytes;
-        if (loaded_ == 0) {
-            if (next_ == end_) return done_ = true, false;
-            const auto blocks = std::min<uint32_t>(end_ - next_, static_cast<uint32_t>(bytes_.size() / size));
-            read(file_.offset_of(next_), std::size_t{blocks} * size);
-            loaded_ = blocks, block_ = bytes_.data() - size;
-        }
-        block_ += size, --loaded_;
-        file_.verify(block_, next_++);
-        rows_ = file_.rows_in(block_), i_ = 0;
-        return true;
-    }
-    void read(uint64_t offset, std::size_t size) {
-        for (std::size_t done = 0; done < size;) {
-            const ssize_t got = ::pread(file_.descriptor(), bytes_.data() + done, size - done, static_cast<off_t>(offset + done));
-            if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) throw_read_error(file_, got < 0 ? errno : -1);
-            done += static_cast<std::size_t>(got);
-        }
-    }
-
-    const RowFile& file_;
-    uint32_t next_, end_, loaded_ = 0, rows_ = 0, i_ = 0;
-    AlignedBytes bytes_;
-    const std::byte* block_ = nullptr;
-    StoredRow row_{};
-    uint64_t key_ = 0;
-    bool done_ = false;
-};
 
 std::vector<uint32_t> in_key_order(const RowBuffer& buffer) {
     std::vector<uint32_t> order(buffer.size());
@@ -82,38 +29,28 @@ std::vector<uint32_t> in_key_order(const RowBuffer& buffer) {
     return order;
 }
 
-// Visits the newest record of each key of several readers, newest reader first.
-void each_newest(std::vector<RunReader>& readers, const std::function<void(const StoredRow&)>& visit) {
-    for (;;) {
-        RunReader* newest = nullptr;
-        for (RunReader& reader : readers)
-            if (!reader.done() && (!newest || reader.key() < newest->key())) newest = &reader;
-        if (!newest) return;
-        const uint64_t key = newest->key();
-        visit(newest->row());
-        for (RunReader& reader : readers)
-            if (!reader.done() && reader.key() == key) reader.advance();
-    }
-}
-
 }  // namespace
 
-ColdTier::ColdTier(std::string folder, uint32_t record_bytes, uint64_t layout_hash, std::size_t buffer_bytes)
+ColdTier::ColdTier(std::string folder, const RowFileShape& shape, std::size_t buffer_bytes)
     : folder_(std::move(folder)),
-      shape_(record_bytes, layout_hash),
+      shape_(shape),
       buffer_rows_(static_cast<uint32_t>(std::clamp<std::size_t>(
-          buffer_bytes / (2 * kColdGroups) / (record_bytes + 24), kFewestBufferRows, kMostBufferRows))) {
-    for (Group& group : groups_) group.active = std::make_unique<RowBuffer>(buffer_rows_, record_bytes);
+          buffer_bytes / (2 * kColdGroups) / (shape.record_bytes + 24), kFewestBufferRows, kMostBufferRows))) {
+    for (Group& group : groups_) group.active = std::make_unique<RowBuffer>(buffer_rows_, shape.record_bytes);
     writer_ = std::thread([this] { write_in_background(); });
 }
 
-ColdTier::~ColdTier() {
+void ColdTier::stop() {
     {
         std::lock_guard held(work_lock_);
         stopping_ = true;
     }
     work_changed_.notify_all();
-    writer_.join();
+    if (writer_.joinable()) writer_.join();
+}
+
+ColdTier::~ColdTier() {
+    stop();
     for (Group& group : groups_)
         for (ColdView::Run& run : group.runs) run.file->remove_when_unused();
 }
@@ -157,7 +94,6 @@ void ColdTier::fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* 
         const uint32_t g = group_of(wanted[begin].key);
         Group& group = groups_[g];
         std::lock_guard held(group.lock);
-        views[g].buffers = group.sealed;
         views[g].runs = group.runs;
         for (; begin < wanted.size() && group_of(wanted[begin].key) == g; ++begin) {
             Wanted& want = wanted[begin];
@@ -225,29 +161,36 @@ void ColdTier::fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* 
 
 // ---- writing ----
 
-void ColdTier::put(int64_t id, const std::byte* record, bool stale) {
+void ColdTier::throw_failure() {
+    std::lock_guard held(work_lock_);
+    std::rethrow_exception(failure_);
+}
+
+void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
+    if (failed_) throw_failure();
     const uint32_t g = group_of(key_of(id));
     Group& group = groups_[g];
     bool sealed = false;
     {
         std::lock_guard held(group.lock);
-        const bool replaces = group.active->find(id) >= 0;  // then the older record never reaches a file
-        group.active->put(id, record);
-        if (!replaces) group.stale += stale + (record == nullptr);
         if (group.active->full()) seal(g), sealed = true;
+        const bool is_new = group.active->find(id) < 0;  // otherwise the older record never reaches a file
+        group.active->put(id, record);
+        if (is_new) group.stale += replaces_stored + (record == nullptr);
     }
     rows_put_.fetch_add(1, std::memory_order_relaxed);
     if (!sealed) return;
     std::unique_lock held(work_lock_);
     to_write_.push_back(g);
     work_changed_.notify_all();
-    work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_; });
+    work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_ || stopping_; });
     if (failure_) std::rethrow_exception(failure_);
 }
 
 void ColdTier::seal(uint32_t g) {
     Group& group = groups_[g];
     auto fresh = std::make_unique<RowBuffer>(buffer_rows_, shape_.record_bytes);
+    group.sealed.reserve(group.sealed.size() + 1);
     group.sealed.insert(group.sealed.begin(), std::shared_ptr<const RowBuffer>(std::move(group.active)));
     group.active = std::move(fresh);
 }
@@ -265,17 +208,21 @@ void ColdTier::write_in_background() {
                 std::lock_guard looking(work_lock_);
                 if (!to_write_.empty()) group = to_write_.front();
             }
-            if (group < kColdGroups)
-                write_oldest(group), worked = true;
+            bool written = false;
+            if (merge_one(kMostRuns))
+                worked = true;
+            else if (group < kColdGroups)
+                write_oldest(group), worked = written = true;
             else
-                worked = merge_one();
+                worked = merge_one(0);
             held.lock();
-            if (group < kColdGroups) to_write_.pop_front();
+            if (written) to_write_.pop_front();
         } catch (...) {
             failure = std::current_exception();
             held.lock();
         }
         failure_ = failure;
+        failed_ = failure != nullptr;
         busy_ = false;
         work_changed_.notify_all();
         if (!worked && !failure_ && !stopping_ && to_write_.empty()) work_changed_.wait(held);
@@ -295,65 +242,78 @@ void ColdTier::write_oldest(uint32_t g) {
     bytes_written_.fetch_add(file->bytes(), std::memory_order_relaxed);
     bytes_flushed_.fetch_add(file->bytes(), std::memory_order_relaxed);
     std::lock_guard held(group.lock);
-    group.runs.insert(group.runs.begin(), {file, 0});
+    group.runs.insert(group.runs.begin(), {file, level_of(file->rows())});
     group.sealed.pop_back();
     group.stored += file->rows();
     index_bytes_ += file->memory_bytes();
 }
 
-std::size_t ColdTier::runs_to_merge(const Group& group) const {
-    const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
-    if (group.runs.size() > 1 && group.stored > 2 * live + buffer_rows_) return group.runs.size();
-    std::size_t same = 0;
-    while (same < group.runs.size() && group.runs[same].level == group.runs.front().level) ++same;
-    return same >= kRunsPerLevel ? same : 0;
+// A run of level n has up to 8^n times the rows of a buffer. Levels follow from sizes, so a merge that drops many stale rows
+// does not make its result look larger than it is.
+uint32_t ColdTier::level_of(uint64_t rows) const {
+    uint32_t level = 0;
+    for (uint64_t most = buffer_rows_; rows > most; most *= kRunsPerLevel) ++level;
+    return level;
 }
 
-bool ColdTier::merge_one() {
+// All runs of a group if more than half of its rows are stale; otherwise the newest neighbours of one level, if there are
+// enough of them.
+ColdTier::RunRange ColdTier::runs_to_merge(const Group& group) const {
+    const std::size_t runs = group.runs.size();
+    const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
+    if (runs > 1 && group.stored > 2 * live + buffer_rows_) return {0, runs};
+    for (std::size_t begin = 0, end; begin < runs; begin = end) {
+        for (end = begin; end < runs && group.runs[end].level == group.runs[begin].level;) ++end;
+        if (end - begin >= kRunsPerLevel) return {begin, end};
+    }
+    return {};
+}
+
+bool ColdTier::merge_one(std::size_t fewest_runs) {
     for (uint32_t g = 0; g < kColdGroups; ++g) {
-        std::size_t count;
+        RunRange range;
         {
             std::lock_guard held(groups_[g].lock);
-            count = runs_to_merge(groups_[g]);
+            if (groups_[g].runs.size() >= fewest_runs) range = runs_to_merge(groups_[g]);
         }
-        if (count) return merge(g, count), true;
+        if (range.size()) return merge(g, range), true;
     }
     return false;
 }
 
-// Only the writer thread changes `runs`, so the newest `count` runs stay where they are meanwhile.
-void ColdTier::merge(uint32_t g, std::size_t count) {
+// Only the writer thread changes `runs`, so the range stays where it is meanwhile.
+void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;
     bool oldest;
+    uint64_t live;
     {
         std::lock_guard held(group.lock);
-        merged.assign(group.runs.begin(), group.runs.begin() + static_cast<std::ptrdiff_t>(count));
-        oldest = count == group.runs.size();
+        const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
+        merged.assign(first, first + static_cast<std::ptrdiff_t>(range.size()));
+        oldest = range.end == group.runs.size();
+        live = group.stored > group.stale ? group.stored - group.stale : 0;
     }
     uint64_t before = 0;
-    uint32_t level = 0;
-    std::vector<RunReader> readers;
-    readers.reserve(count);
+    std::vector<RowScan> scans;
+    scans.reserve(merged.size());
     for (const ColdView::Run& run : merged) {
-        readers.emplace_back(*run.file, 0, run.file->blocks());
-        before += run.file->rows(), level = std::max(level, run.level);
+        scans.emplace_back(*run.file);
+        before += run.file->rows();
     }
-    uint64_t expected = before;
-    if (oldest) {
-        std::lock_guard held(group.lock);
-        expected = std::clamp<uint64_t>(group.stored > group.stale ? group.stored - group.stale : 0, 1, before);
-    }
-    RowFileWriter writer(new_path(g), shape_, expected);
-    each_newest(readers, [&](const StoredRow& row) {
+    const bool whole = oldest && range.begin == 0;
+    RowFileWriter writer(new_path(g), shape_, whole ? std::clamp(live, before / 2, before) : before);
+    each_newest(scans, [&](const StoredRow& row) {
+        if (stopping_) throw Stopped();
         if (row.record || !oldest) writer.add(row.id, row.record);
     });
     std::shared_ptr<RowFile> file = writer.rows() ? writer.finish() : nullptr;
     merges_.fetch_add(1, std::memory_order_relaxed);
     if (file) bytes_written_.fetch_add(file->bytes(), std::memory_order_relaxed);
     std::lock_guard held(group.lock);
-    group.runs.erase(group.runs.begin(), group.runs.begin() + static_cast<std::ptrdiff_t>(count));
-    if (file) group.runs.insert(group.runs.begin(), {file, count >= kRunsPerLevel && !oldest ? level + 1 : std::max(level, 1u)});
+    const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
+    const auto rest = group.runs.erase(first, first + static_cast<std::ptrdiff_t>(range.size()));
+    if (file) group.runs.insert(rest, {file, level_of(file->rows())});
     const uint64_t after = file ? file->rows() : 0, dropped = before - after;
     group.stored -= dropped;
     group.stale -= std::min(group.stale, dropped);
@@ -391,12 +351,9 @@ ColdView ColdTier::view(uint32_t g) {
 void ColdTier::each(const ColdView& view, uint32_t partition,
                     const std::function<void(int64_t, const std::byte*)>& visit) const {
     const uint64_t begin = uint64_t{partition} << 56, last = begin + ((uint64_t{1} << 56) - 1);
-    std::vector<RunReader> readers;
-    readers.reserve(view.runs.size());
-    for (const ColdView::Run& run : view.runs) {
-        const int64_t from = std::max<int64_t>(run.file->block_of(begin), 0), to = run.file->block_of(last) + 1;
-        readers.emplace_back(*run.file, static_cast<uint32_t>(from), static_cast<uint32_t>(std::max(from, to)));
-    }
+    std::vector<RowScan> scans;
+    scans.reserve(view.runs.size());
+    for (const ColdView::Run& run : view.runs) scans.push_back(RowScan::of_keys(*run.file, begin, last));
     struct Buffered {
         uint64_t key;
         std::size_t age;
@@ -417,9 +374,8 @@ void ColdTier::each(const ColdView& view, uint32_t partition,
         const uint64_t key = next->key;
         if (next->record) visit(next->id, next->record);
         while (next != buffered.end() && next->key == key) ++next;
-        return key;
     };
-    each_newest(readers, [&](const StoredRow& row) {
+    each_newest(scans, [&](const StoredRow& row) {
         const uint64_t key = key_of(row.id);
         if (key < begin || key > last) return;
         while (next != buffered.end() && next->key < key) visit_buffered();
@@ -432,6 +388,19 @@ void ColdTier::each(const ColdView& view, uint32_t partition,
     while (next != buffered.end()) visit_buffered();
 }
 
+void ColdTier::adopt(uint32_t g, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live) {
+    Group& group = groups_[g];
+    std::lock_guard held(group.lock);
+    if (!group.runs.empty() || !group.sealed.empty() || group.active->size())
+        throw std::invalid_argument("files are taken over by an empty group");
+    for (const auto& file : files) {
+        group.runs.push_back({file, level_of(file->rows())});
+        group.stored += file->rows();
+        index_bytes_ += file->memory_bytes();
+    }
+    group.stale = group.stored - live;
+}
+
 // ---- state ----
 
 void ColdTier::settle() {
@@ -440,7 +409,7 @@ void ColdTier::settle() {
     const auto merging = [this] {
         for (const Group& group : groups_) {
             std::lock_guard looking(group.lock);
-            if (runs_to_merge(group)) return true;
+            if (runs_to_merge(group).size()) return true;
         }
         return false;
     };

@@ -1,7 +1,7 @@
 // Rows on disk: row files in 16 groups of partitions, and the rows that are about to be written.
 //
 //   put --> active buffer --(full)--> sealed buffers --(writer thread)--> files, newest first
-//                                                                          8 of a level are merged into one of the next;
+//                                                                          8 of about one size are merged into one;
 //                                                                          all of a group once half of its rows are stale
 //
 // The newest record of an id counts: active buffer, sealed buffers, files from new to old. A buffer stays readable until
@@ -54,7 +54,7 @@ struct ColdView {
 class ColdTier {
 public:
     // Buffers of rows to be written take about `buffer_bytes`. The folder must exist and be empty.
-    ColdTier(std::string folder, uint32_t record_bytes, uint64_t layout_hash, std::size_t buffer_bytes);
+    ColdTier(std::string folder, const RowFileShape& shape, std::size_t buffer_bytes);
     ~ColdTier();  // removes its files
     ColdTier(const ColdTier&) = delete;
     ColdTier& operator=(const ColdTier&) = delete;
@@ -62,18 +62,23 @@ public:
     // The records of these ids, one after another; found[i] is 0 if there is none. Ids may be in any order.
     void fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found);
 
-    // `stale`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be written.
-    void put(int64_t id, const std::byte* record, bool stale);
+    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be
+    // written, and throws if writing has failed.
+    void put(int64_t id, const std::byte* record, bool replaces_stored);
 
     ColdView view(uint32_t group);
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
+    // Takes over files in the tier's folder, newest first, of which `live` rows count. The group must be empty.
+    void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
+
+    void stop();  // ends the writer thread; only reading works afterwards
     void settle();  // waits until everything is written and merged (for tests and benchmarks)
     ColdCounts counts() const;
     std::size_t memory_bytes() const;
     std::size_t index_bytes() const { return index_bytes_; }  // of fences and filters
-    uint32_t record_bytes() const { return shape_.record_bytes; }
+    const RowFileShape& shape() const { return shape_; }
 
 private:
     struct Group {
@@ -88,9 +93,15 @@ private:
     void seal(uint32_t group);  // the caller holds the group's lock
     void write_in_background();
     void write_oldest(uint32_t group);
-    bool merge_one();
-    std::size_t runs_to_merge(const Group& group) const;  // the newest ones; 0: none
-    void merge(uint32_t group, std::size_t count);
+    bool merge_one(std::size_t fewest_runs);
+    struct RunRange {
+        std::size_t begin = 0, end = 0;
+        std::size_t size() const { return end - begin; }
+    };
+    RunRange runs_to_merge(const Group& group) const;  // empty: none
+    uint32_t level_of(uint64_t rows) const;
+    void merge(uint32_t group, RunRange range);
+    void throw_failure();
     std::string new_path(uint32_t group);
 
     const std::string folder_;
@@ -102,11 +113,12 @@ private:
     std::atomic<uint64_t> block_reads_{0}, bytes_read_{0}, rows_found_{0}, needless_reads_{0};
     std::atomic<uint64_t> rows_put_{0}, bytes_written_{0}, bytes_flushed_{0}, merges_{0};
 
-    mutable std::mutex work_lock_;  // guards the four below; never taken by a thread that holds a group's lock
+    mutable std::mutex work_lock_;  // guards what follows; taken before a group's lock, never after it
     std::condition_variable work_changed_;
     std::deque<uint32_t> to_write_;  // groups, one entry per sealed buffer
     std::exception_ptr failure_;
-    bool stopping_ = false, busy_ = false;
+    std::atomic<bool> stopping_{false}, failed_{false};  // changed under the lock
+    bool busy_ = false;
     std::thread writer_;
 };
 

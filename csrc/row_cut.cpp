@@ -19,15 +19,6 @@ constexpr std::size_t kRowsPerHold = 1024;  // rows copied per acquisition of a 
 
 }  // namespace
 
-void RowBlockData::resize(const RowLayout& layout, std::size_t rows) {
-    ids.resize(rows);
-    weights.resize(rows * layout.width);
-    state.resize(rows * layout.state_width);
-    touches.resize(rows);
-    last_step.resize(rows);
-    updates.resize(rows);
-}
-
 void RowTable::copy_out(const RowAt& row, RowBlockData& block, std::size_t i) const {
     for (const PartPlan& part : layout_.parts) {
         std::memcpy(block.weights.data() + i * layout_.width + part.column, part.weights.of(row), part.spec.width * 4);
@@ -60,8 +51,7 @@ RowBlockData RowTable::read_partition(uint32_t number) {
     entries.reserve(partition.live);
     partition.each([&](int64_t id, uint64_t place) { entries.push_back({id, place}); });
     std::sort(entries.begin(), entries.end(), by_id);
-    RowBlockData block;
-    block.resize(layout_, entries.size());
+    RowBlockData block(layout_.width, layout_.state_width, entries.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
         block.ids[i] = entries[i].id;
         copy_out(shape_.at(entries[i].place), block, i);
@@ -106,10 +96,17 @@ void RowTable::begin_cut() {
     cut_open_ = true;
 }
 
-// The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last for rows saved by writers.
 RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
+    RowBlockData block = take_cut_partition(number, /*unstored_only=*/false);
+    return cold_ ? with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number) : block;
+}
+
+// The rows in memory; `unstored_only` leaves out those that the cold tier has as they are. A row that was written since the
+// cut counts as not stored. The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last
+// for rows saved by writers.
+RowBlockData RowTable::take_cut_partition(uint32_t number, bool unstored_only) {
     Partition& partition = partitions_.at(number);
     if (cut_read_[number]) throw std::invalid_argument("this partition of the cut was read already: a cut is read once");
     cut_read_[number] = true;
@@ -120,13 +117,13 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
         entries.reserve(cut.live);
         partition.each([&](int64_t id, uint64_t place) {
             const uint32_t row = shape_.number(place);
-            if (row < cut.row_end && !cut.is_saved(row)) entries.push_back({id, place});
+            const bool skipped = unstored_only && (place & kStored) && !(place & kDirty);
+            if (row < cut.row_end && !cut.is_saved(row) && !skipped) entries.push_back({id, place});
         });
         for (int64_t id : cut.saved_ids) entries.push_back({id, kNowhere});
     }
     std::sort(entries.begin(), entries.end(), by_id);
-    RowBlockData block;
-    block.resize(layout_, entries.size());
+    RowBlockData block(layout_.width, layout_.state_width, entries.size());
     for (std::size_t begin = 0; begin < entries.size(); begin += kRowsPerHold) {
         std::lock_guard held(partition.lock);
         PartitionCut& cut = *partition.cut;
@@ -142,11 +139,11 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
     const std::size_t bytes = layout_.wide_stride + layout_.side_stride;
     for (std::size_t s = 0; s < cut->saved_ids.size(); ++s) {
         const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, by_id);
+        if (at == entries.end() || at->id != cut->saved_ids[s]) continue;  // skipped above
         std::byte* record = cut->saved_rows.data() + s * bytes;
         copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));
     }
-    if (!cold_) return block;
-    return with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number);
+    return block;
 }
 
 void RowTable::end_cut() {

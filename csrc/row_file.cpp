@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "feature_hash.h"
+#include "row_layout.h"
 #include "row_partition.h"
 
 namespace gearshift {
@@ -18,7 +19,7 @@ constexpr uint32_t kVersion = 1;
 constexpr char kMagic[8] = {'G', 'S', 'R', 'O', 'W', 'S', '\r', '\n'};
 constexpr std::size_t kBlockHead = 16, kWriteBytes = 1 << 20;
 constexpr double kFilterBits = 10;  // per row
-constexpr uint32_t kMostRecordBytes = 1 << 24;
+constexpr uint32_t kMostFloats = 1 << 21;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
 
 struct BlockHead {
@@ -29,8 +30,8 @@ static_assert(sizeof(BlockHead) == kBlockHead);
 
 struct Tail {
     char magic[8];
-    uint32_t version, record_bytes, block_bytes, rows_per_block;
-    uint64_t layout_hash, rows, tombstones, blocks, filter_words, footer_checksum;
+    uint32_t version, weights, states, block_bytes;
+    uint64_t layout_hash, rows, tombstones, blocks, filter_words, blocks_checksum, footer_checksum;
     uint64_t checksum;  // of all members before it
 };
 
@@ -44,7 +45,7 @@ void write_all(int descriptor, const std::byte* bytes, std::size_t size, uint64_
     while (size) {
         const ssize_t done = ::pwrite(descriptor, bytes, size, static_cast<off_t>(offset));
         if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) throw RowFileError(error_text(path, "cannot be written", done < 0 ? errno : ENOSPC));
+        if (done <= 0) throw RowIoError(path, "cannot be written", done < 0 ? errno : ENOSPC);
         bytes += done, offset += static_cast<uint64_t>(done), size -= static_cast<std::size_t>(done);
     }
 }
@@ -53,7 +54,7 @@ void read_all(int descriptor, std::byte* bytes, std::size_t size, uint64_t offse
     while (size) {
         const ssize_t done = ::pread(descriptor, bytes, size, static_cast<off_t>(offset));
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) throw RowFileError(error_text(path, "cannot be read", errno));
+        if (done < 0) throw RowIoError(path, "cannot be read", errno);
         if (done == 0) throw RowFileError(path + " is damaged: it ends early");
         bytes += done, offset += static_cast<uint64_t>(done), size -= static_cast<std::size_t>(done);
     }
@@ -64,21 +65,26 @@ constexpr uint32_t kSalts[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b7289
 
 }  // namespace
 
-std::string error_text(const std::string& path, const char* what, int error) {
-    return path + " " + what + ": " + std::strerror(error);
-}
+RowIoError::RowIoError(const std::string& file, const char* what, int errno_value)
+    : std::runtime_error(file + " " + what + ": " + std::strerror(errno_value)), path(file), code(errno_value) {}
 
 int open_direct(const std::string& path, int flags) {
     int descriptor = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno == EINVAL) descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-    if (descriptor < 0) throw RowFileError(error_text(path, "cannot be opened", errno));
+    if (descriptor < 0) throw RowIoError(path, "cannot be opened", errno);
     return descriptor;
 }
 
-RowFileShape::RowFileShape(uint32_t record, uint64_t layout) : record_bytes(record), layout_hash(layout) {
-    const std::size_t one_row = kBlockHead + sizeof(int64_t) + record;
+uint64_t chained(uint64_t checksum, uint64_t block_checksum) { return mix(checksum + 1) ^ block_checksum; }
+
+RowFileShape::RowFileShape(uint32_t weight_count, uint32_t state_count, uint64_t layout)
+    : weights(weight_count),
+      states(state_count),
+      record_bytes(static_cast<uint32_t>(sizeof(RowMeta) + (weight_count + state_count) * sizeof(float))),
+      layout_hash(layout) {
+    const std::size_t one_row = kBlockHead + sizeof(int64_t) + record_bytes;
     block_bytes = static_cast<uint32_t>(rounded_up(one_row));
-    rows_per_block = static_cast<uint32_t>((block_bytes - kBlockHead) / (sizeof(int64_t) + record));
+    rows_per_block = static_cast<uint32_t>((block_bytes - kBlockHead) / (sizeof(int64_t) + record_bytes));
 }
 
 // The split-block filter of the Parquet format: each key sets one bit in each of the eight words of one 32-byte block.
@@ -105,10 +111,10 @@ bool MembershipFilter::may_contain(uint64_t key) const {
 
 // ---- reading ----
 
-RowFile::RowFile(std::string path, const RowFileShape& shape) : path_(std::move(path)), shape_(shape) {
+RowFile::RowFile(std::string path, const RowFileShape* expected) : path_(std::move(path)) {
     descriptor_ = open_direct(path_, O_RDONLY);
     try {
-        read_tail();
+        read_tail(expected);
     } catch (...) {
         ::close(descriptor_);
         throw;
@@ -120,9 +126,9 @@ RowFile::~RowFile() {
     if (remove_) ::unlink(path_.c_str());
 }
 
-void RowFile::read_tail() {
+void RowFile::read_tail(const RowFileShape* expected) {
     struct stat facts;
-    if (::fstat(descriptor_, &facts) != 0) throw RowFileError(error_text(path_, "cannot be read", errno));
+    if (::fstat(descriptor_, &facts) != 0) throw RowIoError(path_, "cannot be read", errno);
     bytes_ = static_cast<uint64_t>(facts.st_size);
     if (bytes_ < kDiskBlock || bytes_ % kDiskBlock) throw RowFileError(path_ + " is damaged: it is cut short");
     AlignedBytes last(kDiskBlock);
@@ -134,7 +140,9 @@ void RowFile::read_tail() {
     if (tail.version != kVersion)
         throw RowFileError(path_ + " has version " + std::to_string(tail.version) + " of the row file format; this is version " +
                            std::to_string(kVersion));
-    if (tail.layout_hash != shape_.layout_hash || tail.record_bytes != shape_.record_bytes)
+    if (tail.weights > kMostFloats || tail.states > kMostFloats) throw RowFileError(path_ + " is damaged: its rows are too wide");
+    shape_ = RowFileShape(tail.weights, tail.states, tail.layout_hash);
+    if (expected && (shape_.layout_hash != expected->layout_hash || shape_.record_bytes != expected->record_bytes))
         throw RowFileError(path_ + " holds rows of other widths or another optimizer");
     const uint64_t fences = tail.blocks * sizeof(uint64_t), filter = tail.filter_words * sizeof(uint32_t);
     const uint64_t footer = tail.blocks * shape_.block_bytes;
@@ -150,6 +158,8 @@ void RowFile::read_tail() {
     filter_ = MembershipFilter(std::move(words));
     rows_ = tail.rows;
     tombstones_ = tail.tombstones;
+    checksum_ = tail.checksum;
+    blocks_checksum_ = tail.blocks_checksum;
 }
 
 std::size_t RowFile::memory_bytes() const {
@@ -160,12 +170,16 @@ int64_t RowFile::block_of(uint64_t key) const {
     return std::upper_bound(fences_.begin(), fences_.end(), key) - fences_.begin() - 1;
 }
 
-void RowFile::verify(const std::byte* bytes, uint32_t block) const {
+uint64_t RowFile::verify(const std::byte* bytes, uint32_t block) const {
     BlockHead head;
     std::memcpy(&head, bytes, sizeof head);
     const std::size_t skipped = sizeof head.checksum;
-    if (head.checksum != checksum_of(bytes + skipped, shape_.block_bytes - skipped) || head.rows > shape_.rows_per_block)
+    const bool as_written = head.checksum == checksum_of(bytes + skipped, shape_.block_bytes - skipped) && head.rows > 0 &&
+                            head.rows <= shape_.rows_per_block;
+    // A block of another place would pass as a whole one, and its rows would seem not to exist.
+    if (!as_written || mix(static_cast<uint64_t>(row(bytes, 0).id)) != fences_[block])
         throw RowFileError(path_ + " is damaged: the checksum of block " + std::to_string(block) + " is wrong");
+    return head.checksum;
 }
 
 uint32_t RowFile::rows_in(const std::byte* block) const {
@@ -187,7 +201,7 @@ RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64
       shape_(shape),
       buffer_(std::max<std::size_t>(kWriteBytes / shape.block_bytes, 1) * shape.block_bytes),
       filter_(expected_rows) {
-    if (shape.record_bytes > kMostRecordBytes) throw RowFileError("a row is too wide for a row file");
+    if (std::max(shape.weights, shape.states) > kMostFloats) throw RowFileError("a row is too wide for a row file");
     descriptor_ = open_direct(part_, O_WRONLY | O_CREAT | O_TRUNC);
     fences_.reserve(expected_rows / shape.rows_per_block + 1);
     std::memset(buffer_.data(), 0, buffer_.size());
@@ -219,6 +233,7 @@ void RowFileWriter::close_block() {
     const std::size_t skipped = sizeof head.checksum;
     head.checksum = checksum_of(block + skipped, shape_.block_bytes - skipped);
     std::memcpy(block, &head.checksum, skipped);
+    blocks_checksum_ = chained(blocks_checksum_, head.checksum);
     filled_ += shape_.block_bytes;
     in_block_ = 0;
     if (filled_ == buffer_.size()) flush();
@@ -240,14 +255,15 @@ void RowFileWriter::write_footer() {
     Tail tail{};
     std::memcpy(tail.magic, kMagic, sizeof kMagic);
     tail.version = kVersion;
-    tail.record_bytes = shape_.record_bytes;
+    tail.weights = shape_.weights;
+    tail.states = shape_.states;
     tail.block_bytes = shape_.block_bytes;
-    tail.rows_per_block = shape_.rows_per_block;
     tail.layout_hash = shape_.layout_hash;
     tail.rows = rows_;
     tail.tombstones = tombstones_;
     tail.blocks = fences_.size();
     tail.filter_words = filter_.words().size();
+    tail.blocks_checksum = blocks_checksum_;
     tail.footer_checksum = checksum_of(footer.data(), fences + filter);
     tail.checksum = checksum_of(&tail, offsetof(Tail, checksum));
     std::memcpy(footer.data() + footer.size() - kDiskBlock, &tail, sizeof tail);
@@ -258,10 +274,15 @@ std::shared_ptr<RowFile> RowFileWriter::finish() {
     if (in_block_) close_block();
     flush();
     write_footer();
-    if (::rename(part_.c_str(), path_.c_str()) != 0) throw RowFileError(error_text(path_, "cannot be written", errno));
+    if (::rename(part_.c_str(), path_.c_str()) != 0) throw RowIoError(path_, "cannot be written", errno);
     ::close(descriptor_);
     descriptor_ = -1;
-    return std::make_shared<RowFile>(path_, shape_);
+    try {
+        return std::make_shared<RowFile>(path_, &shape_);
+    } catch (...) {
+        ::unlink(path_.c_str());
+        throw;
+    }
 }
 
 }  // namespace gearshift

@@ -6,7 +6,7 @@
 //   record  occurrences, last step, updates (4 bytes each), weights, optimizer state; little-endian floats
 //   fences  the hashed id of each block's first row, all 64 bits: a lookup reads one block, and there are no ties
 //   filter  a split-block Bloom filter of about 10 bits per row: about 1 in 80 absent ids costs a needless read
-//   tail    format version, layout hash, counts, checksum of fences and filter, checksum of itself
+//   tail    format version, layout hash, counts, checksums of all blocks and of the rest, checksum of itself
 //
 // The order is that of mix(id), so partitions are contiguous. An id with the sign bit set is a tombstone: the row was
 // erased. It differs from a row of zeros, which is a row. Memory per row is the fences and the filter: 1.6 bytes at width
@@ -25,14 +25,22 @@
 
 namespace gearshift {
 
-// A file cannot be read or written; the message names the file.
+// A file is damaged, or not what it should be; the message names the file.
 struct RowFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-struct RowFileShape {
-    RowFileShape(uint32_t record_bytes, uint64_t layout_hash);
+// The system cannot read or write a file.
+struct RowIoError : std::runtime_error {
+    RowIoError(const std::string& file, const char* what, int errno_value);
+    std::string path;
+    int code;
+};
 
+struct RowFileShape {
+    RowFileShape(uint32_t weights, uint32_t states, uint64_t layout_hash);
+
+    uint32_t weights, states;  // floats of a row
     uint32_t record_bytes, block_bytes, rows_per_block;
     uint64_t layout_hash;  // of widths and optimizers: a file of another layout is refused
 };
@@ -60,7 +68,8 @@ private:
 // An open file. It is unlinked when the last user lets go of it, if `remove_when_unused` was called.
 class RowFile {
 public:
-    RowFile(std::string path, const RowFileShape& shape);  // verifies tail, fences and filter
+    // Verifies tail, fences and filter; refuses a file of another layout than `expected`, if there is one.
+    explicit RowFile(std::string path, const RowFileShape* expected = nullptr);
     ~RowFile();
     RowFile(const RowFile&) = delete;
     RowFile& operator=(const RowFile&) = delete;
@@ -72,6 +81,8 @@ public:
     uint64_t tombstones() const { return tombstones_; }
     uint32_t blocks() const { return static_cast<uint32_t>(fences_.size()); }
     uint64_t bytes() const { return bytes_; }
+    uint64_t checksum() const { return checksum_; }  // of the whole content
+    uint64_t blocks_checksum() const { return blocks_checksum_; }
     std::size_t memory_bytes() const;
     void remove_when_unused() { remove_ = true; }
 
@@ -80,18 +91,18 @@ public:
     uint64_t offset_of(uint32_t block) const { return uint64_t{block} * shape_.block_bytes; }
 
     // Throws RowFileError if the block is damaged.
-    void verify(const std::byte* bytes, uint32_t block) const;
+    uint64_t verify(const std::byte* bytes, uint32_t block) const;  // returns its checksum
     uint32_t rows_in(const std::byte* block) const;
     StoredRow row(const std::byte* block, uint32_t i) const;
 
 private:
-    void read_tail();
+    void read_tail(const RowFileShape* expected);
 
     std::string path_;
-    RowFileShape shape_;
+    RowFileShape shape_{0, 0, 0};
     int descriptor_ = -1;
     bool remove_ = false;
-    uint64_t rows_ = 0, tombstones_ = 0, bytes_ = 0;
+    uint64_t rows_ = 0, tombstones_ = 0, bytes_ = 0, checksum_ = 0, blocks_checksum_ = 0;
     std::vector<uint64_t> fences_;
     MembershipFilter filter_{0};
 };
@@ -119,13 +130,15 @@ private:
     AlignedBytes buffer_;
     std::size_t filled_ = 0;    // bytes of complete blocks in the buffer
     uint32_t in_block_ = 0;     // rows in the current block
-    uint64_t written_ = 0, rows_ = 0, tombstones_ = 0;
+    uint64_t written_ = 0, rows_ = 0, tombstones_ = 0, blocks_checksum_ = 0;
     std::vector<uint64_t> fences_;
     MembershipFilter filter_;
 };
 
+// The checksum of a file's blocks follows from those of its blocks, in order; it starts at 0.
+uint64_t chained(uint64_t checksum, uint64_t block_checksum);
+
 // Opens with O_DIRECT where the file system allows it, so that the page cache is no hidden part of a memory budget.
 int open_direct(const std::string& path, int flags);
-std::string error_text(const std::string& path, const char* what, int error);
 
 }  // namespace gearshift

@@ -70,6 +70,14 @@ void RowMemory::release(std::byte* piece, std::size_t bytes) {
     add_hole(piece, bytes);
 }
 
+void RowMemory::release_pages(std::byte* piece, std::size_t bytes) {
+    constexpr std::uintptr_t page = 4096;
+    const auto begin = round_up(reinterpret_cast<std::uintptr_t>(piece), page);
+    const auto end = (reinterpret_cast<std::uintptr_t>(piece) + bytes) / page * page;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    release(piece, bytes);
+}
+
 void RowMemory::add_hole(std::byte* base, std::size_t bytes) {
     holes_.emplace(base, bytes);
     holes_by_size_.emplace(bytes, base);

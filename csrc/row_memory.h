@@ -21,6 +21,7 @@ public:
 
     std::byte* allocate(std::size_t bytes);  // throws std::bad_alloc
     void release(std::byte* piece, std::size_t bytes);
+    void release_pages(std::byte* piece, std::size_t bytes);  // also returns its whole pages to the system
     std::size_t allocated() const;  // bytes in use
 
 private:

@@ -9,7 +9,8 @@ namespace gearshift {
 namespace {
 
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
-constexpr std::size_t kSlabBytes = 16 << 10;  // small, to fit into the holes that outgrown indexes leave
+// Small, to fit into the holes that outgrown indexes leave. Smaller still if rows have little memory.
+constexpr std::size_t kSlabBytes = 16 << 10, kSmallSlabBytes = 4 << 10;
 constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;  // the index of a row in its slab has 12 bits
 
 uint32_t buckets_at(double level) { return static_cast<uint32_t>(kFirstBuckets * std::pow(kGrowth, level)); }
@@ -36,8 +37,8 @@ void place_row(Bucket* buckets, uint32_t count, uint32_t bucket, int64_t id, uin
 
 }  // namespace
 
-SlabShape::SlabShape(const RowLayout& layout) : wide_stride(layout.wide_stride), side_stride(layout.side_stride) {
-    const auto fitting = static_cast<uint32_t>((kSlabBytes - kHead) / (wide_stride + side_stride));
+SlabShape::SlabShape(const RowLayout& layout, bool small) : wide_stride(layout.wide_stride), side_stride(layout.side_stride) {
+    const auto fitting = static_cast<uint32_t>(((small ? kSmallSlabBytes : kSlabBytes) - kHead) / (wide_stride + side_stride));
     rows = std::clamp(fitting, kFewestSlabRows, kMostSlabRows);
     side_begin = kHead + std::size_t{wide_stride} * rows;
     bytes = side_begin + std::size_t{side_stride} * rows;
@@ -142,6 +143,36 @@ std::size_t Partition::overhead_bytes() const {
     return bytes;
 }
 
+// Rows in the last slabs move to free places in the first ones. Places are only kept in the index, so a row may move while
+// the lock is held; a cut knows rows by their number, so nothing moves during one.
+void Partition::release_slabs(uint32_t rows) {
+    const uint32_t wanted = std::max(rows, live.load(std::memory_order_relaxed));
+    const uint32_t keep = (wanted + shape_->rows - 1) / shape_->rows;
+    if (cut || keep >= slabs_.size()) return;
+    const uint32_t end = keep * shape_->rows;
+    std::vector<uint64_t> holes;
+    for (uint64_t place : free_rows_)
+        if (shape_->number(place) < end) holes.push_back(place);
+    Bucket* bucket = buckets.load(std::memory_order_relaxed);
+    for (Bucket* last = bucket + bucket_count.load(std::memory_order_relaxed); bucket != last; ++bucket)
+        for (int s = 0; s < 4; ++s) {
+            uint64_t& place = bucket->place[s];
+            if (bucket->id[s] < 0 || shape_->number(place) < end) continue;
+            const RowAt from = shape_->at(place), to = shape_->at(holes.back());
+            std::memcpy(to.wide, from.wide, shape_->wide_stride);
+            std::memcpy(to.side, from.side, shape_->side_stride);
+            place = holes.back() | (place & kRowFlags);
+            holes.pop_back();
+        }
+    for (std::size_t s = keep; s < slabs_.size(); ++s) memory_->release_pages(slabs_[s], shape_->bytes);
+    slabs_.resize(keep);
+    free_rows_ = std::move(holes);
+    row_end_ = end;
+    int level = level_;
+    while (level > 0 && uint64_t{buckets_at(level - 1 + phase_)} * 4 * 2 > uint64_t{wanted} * 3 + 3) --level;
+    if (level < level_) rebuild_index(level, buckets_at(level + phase_));
+}
+
 uint64_t Partition::new_row() {
     if (!free_rows_.empty()) {
         const uint64_t place = free_rows_.back();
@@ -162,7 +193,11 @@ uint64_t Partition::new_row() {
 void Partition::grow() {
     const uint32_t old_count = bucket_count.load(std::memory_order_relaxed);
     const int level = erased_ > live.load(std::memory_order_relaxed) / 4 ? level_ : level_ + 1;
-    const uint32_t count = std::max(buckets_at(level + phase_), old_count + (level > level_ ? 1 : 0));
+    rebuild_index(level, std::max(buckets_at(level + phase_), old_count + (level > level_ ? 1 : 0)));
+}
+
+void Partition::rebuild_index(int level, uint32_t count) {
+    const uint32_t old_count = bucket_count.load(std::memory_order_relaxed);
     Bucket* fresh = new_buckets(*memory_, count);
     each([&](int64_t id, uint64_t place) {
         const uint32_t home = home_of(mix(static_cast<uint64_t>(id)));

@@ -50,7 +50,7 @@ struct alignas(64) Bucket {
 // Rows are in slabs of one size, which never move: a short head, the wide records, the side records. The place of a row is
 // the address of its slab with the row's index in the 12 bits above, so a lookup needs no table between slot and row.
 struct SlabShape {
-    explicit SlabShape(const RowLayout& layout);
+    SlabShape(const RowLayout& layout, bool small);
     RowAt at(uint64_t place) const {
         auto* slab = reinterpret_cast<std::byte*>(place & kAddress);
         const uint64_t i = index(place);
@@ -94,6 +94,7 @@ public:
     uint32_t begin_cut();                                // returns the number of rows in the cut
     std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
     std::size_t overhead_bytes() const;                  // outside RowMemory
+    void release_slabs(uint32_t rows);                   // those not needed for so many rows, or for the live ones
 
     template <class Visit>
     void each(Visit visit) const {  // (id, place)
@@ -117,6 +118,7 @@ public:
 private:
     uint64_t new_row();
     void grow();
+    void rebuild_index(int level, uint32_t buckets);
 
     const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;

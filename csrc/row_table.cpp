@@ -100,8 +100,8 @@ void Gate::open() {
     changed_.notify_all();
 }
 
-RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable)
-    : layout_(parts), shape_(layout_), seed_(seed), kernels_(portable ? kPortableKernels : best_row_kernels()) {
+RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable, bool little_memory)
+    : layout_(parts), shape_(layout_, little_memory), seed_(seed), kernels_(portable ? kPortableKernels : best_row_kernels()) {
     for (const PartSpec& part : parts) {
         const bool adam = part.kind == OptimizerKind::adam;
         corrections_.push_back(adam ? std::make_unique<AdamCorrections>(part.beta1, part.beta2) : nullptr);
@@ -128,8 +128,10 @@ std::size_t RowTable::memory_bytes() const {
 
 void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, true, out_UW};
-    each_resident_group(ids, threads, kReferenced,
+    const std::size_t misses = each_resident_group(ids, threads, kReferenced,
                         [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+    lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
+    misses_.fetch_add(misses, std::memory_order_relaxed);
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {

@@ -15,23 +15,17 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cold_tier.h"
+#include "row_block.h"
 #include "row_kernels.h"
 #include "row_layout.h"
 #include "row_memory.h"
 #include "row_partition.h"
 
 namespace gearshift {
-
-struct RowBlockData {  // complete rows, sorted by id
-    std::vector<int64_t> ids;
-    std::vector<float> weights, state;
-    std::vector<uint32_t> touches, last_step, updates;
-
-    void resize(const RowLayout& layout, std::size_t rows);
-};
 
 struct RowBlockView {
     std::span<const int64_t> ids;
@@ -41,8 +35,8 @@ struct RowBlockView {
 
 struct TierCounts {
     uint64_t hot_rows = 0, cold_rows = 0;  // each row once: cold ones are those that are not in memory
-    uint64_t lookups = 0, misses = 0;      // of pulls and pushes; a miss is an id that was not in memory
-    uint64_t evicted = 0, written_back = 0, retries = 0;
+    uint64_t lookups = 0, misses = 0;      // of pulls; a miss is an id that was not in memory
+    uint64_t prefetched = 0, evicted = 0, written_back = 0, retries = 0;
     ColdCounts disk;
 };
 
@@ -71,7 +65,8 @@ private:
 
 class RowTable {
 public:
-    RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable);
+    // `little_memory`: slabs of rows are small, because a cold tier with a small budget will be added.
+    RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool portable, bool little_memory = false);
 
     // From now on rows beyond `budget_bytes` go to files in `folder`, an empty folder. Call it once, on an empty table.
     // Returns the number of rows that stay in memory.
@@ -94,10 +89,16 @@ public:
     void prefetch(std::span<const int64_t> ids);  // brings rows of the cold tier into memory; creates none
     TierCounts tier_counts() const;
     void settle_cold_tier() { cold_->settle(); }
+    void close_cold_tier() { cold_->stop(); }  // before its folder is removed
+    // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
+    void adopt_files(const std::vector<std::string>& paths);
 
     void begin_cut();
     std::size_t cut_size() const { return cut_size_; }
     RowBlockData read_cut_partition(uint32_t number);  // once per partition
+    // The cut of a group of partitions as row files, newest first: one is written to `path`, unless it would be empty, and
+    // the others are the tier's, which exist until the cut ends. Instead of reading the group's partitions.
+    std::vector<std::string> write_cut_group(uint32_t group, const std::string& path);
     void end_cut();
 
 private:
@@ -110,7 +111,8 @@ private:
     void copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const;
 
     // The cold tier (row_tier.cpp)
-    void each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work);
+    // Returns the number of ids that were not in memory.
+    std::size_t each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work);
     void each_split_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, std::vector<Item>& missing,
                           const GroupWork& work);
     std::vector<Item> bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work);
@@ -124,6 +126,7 @@ private:
     RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
     uint64_t layout_hash() const;
     std::size_t begin_group_cut(uint32_t group);
+    RowBlockData take_cut_partition(uint32_t number, bool unstored_only);
 
     const RowLayout layout_;
     const SlabShape shape_;
@@ -143,7 +146,7 @@ private:
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
-    std::atomic<uint64_t> lookups_{0}, misses_{0}, evicted_{0}, written_back_{0}, retries_{0};
+    std::atomic<uint64_t> lookups_{0}, misses_{0}, prefetched_{0}, evicted_{0}, written_back_{0}, retries_{0};
 };
 
 }  // namespace gearshift

@@ -21,11 +21,14 @@ namespace gearshift {
 namespace {
 
 constexpr int kOptimisticTries = 3;
-constexpr std::size_t kIndexBytesPerRow = 32;  // 16-byte slots, between 4/9 and 2/3 full
+constexpr std::size_t kIndexBytesPerRow = 36;  // 16-byte slots, at least 4/9 full
 constexpr std::size_t kBufferShare = 8;        // of the budget, for rows that are about to be written
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr uint32_t kLookAhead = 16;
-constexpr std::size_t kFewestInserted = 32;
+constexpr uint32_t kPieceShare = 8, kFewestInserted = 32;
+
+// Rows that are brought into a partition before others leave it.
+uint32_t piece_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota)); }
 
 }  // namespace
 
@@ -34,8 +37,8 @@ std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes
     const std::size_t buffers = std::min(budget_bytes / kBufferShare, kMostBufferBytes);
     hot_bytes_ = budget_bytes - buffers;
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
-    const auto record_bytes = static_cast<uint32_t>(sizeof(RowMeta) + (layout_.width + layout_.state_width) * sizeof(float));
-    cold_ = std::make_unique<ColdTier>(std::move(folder), record_bytes, layout_hash(), buffers);
+    const RowFileShape shape(layout_.width, layout_.state_width, layout_hash());
+    cold_ = std::make_unique<ColdTier>(std::move(folder), shape, buffers);
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
 }
@@ -52,21 +55,22 @@ uint64_t RowTable::layout_hash() const {
 
 uint32_t RowTable::quota() const {
     if (fixed_quota_) return fixed_quota_;
-    const std::size_t row = shape_.wide_stride + shape_.side_stride + kIndexBytesPerRow, files = cold_->index_bytes();
-    const std::size_t rows = (hot_bytes_ > files ? hot_bytes_ - files : 0) / row / kPartitions;
+    const std::size_t row = shape_.wide_stride + shape_.side_stride + kIndexBytesPerRow;
+    const std::size_t taken = cold_->index_bytes() + kPartitions * shape_.bytes;  // a partition's last slab is not full
+    const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / kPartitions;
+    const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
+    const std::size_t rows = fitting - piece;
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));
 }
 
-void RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work) {
-    if (!cold_) return each_group(ids, threads, work);
+std::size_t RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work) {
+    if (!cold_) return each_group(ids, threads, work), 0;
     std::vector<Item> missing;
     each_split_group(ids, threads, flags, missing, work);
-    if (flags & kReferenced) {
-        lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
-        misses_.fetch_add(missing.size(), std::memory_order_relaxed);
-    }
+    const std::size_t misses = missing.size();
     for (int tries = 0; !missing.empty(); ++tries)
         missing = bring_in(std::move(missing), flags, tries >= kOptimisticTries, work);
+    return misses;
 }
 
 // Works on the rows in memory and sets their flags; the other ids are added to `missing`.
@@ -93,7 +97,7 @@ void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, 
 }
 
 FetchedRows RowTable::fetch(std::span<const Item> items) {
-    FetchedRows rows{cold_->record_bytes(), {}, {}};
+    FetchedRows rows{cold_->shape().record_bytes, {}, {}};
     rows.records.resize(items.size() * rows.record_bytes);
     rows.found.resize(items.size());
     std::vector<int64_t> ids(items.size());
@@ -119,28 +123,29 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
             ranges.push_back({&partitions_[partition_at(i)], i, i + 1, 0});
         else
             ranges.back().end = i + 1;
-    // Works on the ids from `begin` on, in pieces, so that a large call does not exceed the budget. Stops where an eviction
-    // between two pieces may have made a fetched record old; returns that place.
-    const auto work_on = [&](const Range& range, std::size_t begin, const FetchedRows& fetched, std::size_t first) {
-        Partition& partition = *range.partition;
-        const std::size_t piece = std::max<std::size_t>(quota() / 8, kFewestInserted), offset = first - begin;
-        const uint64_t departures = partition.departures;
-        while (begin < range.end && partition.departures == departures) {
-            std::size_t end = std::min(begin + piece, range.end);
-            while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // their record was fetched once
-            const std::span items(missing.data() + begin, end - begin);
-            insert_fetched(partition, items, fetched, begin + offset, flags);
-            work(partition, items.data(), static_cast<uint32_t>(items.size()));
-            evict(partition);
-            begin = end;
+    const std::size_t piece = piece_rows(quota());
+    const auto piece_end = [&](const Range& range, std::size_t begin) {
+        std::size_t end = std::min(begin + piece, range.end);
+        while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // their record was fetched once
+        return end;
+    };
+    const auto work_on = [&](const Range& range, std::size_t begin, std::size_t end, const FetchedRows& fetched, std::size_t first) {
+        const std::span items(missing.data() + begin, end - begin);
+        insert_fetched(*range.partition, items, fetched, first, flags);
+        work(*range.partition, items.data(), static_cast<uint32_t>(items.size()));
+        evict(*range.partition);
+    };
+    // With the lock held, piece by piece, so that a call with more rows than fit does not exceed the budget.
+    const auto fetch_and_work = [&](const Range& range) {
+        for (std::size_t begin = range.begin, end; begin < range.end; begin = end) {
+            end = piece_end(range, begin);
+            work_on(range, begin, end, fetch(std::span(missing).subspan(begin, end - begin)), 0);
         }
-        return begin;
     };
     if (hold_locks) {
         for (const Range& range : ranges) {
             std::lock_guard held(range.partition->lock);
-            for (std::size_t begin = range.begin; begin < range.end;)
-                begin = work_on(range, begin, fetch(std::span(missing).subspan(begin, range.end - begin)), 0);
+            fetch_and_work(range);
         }
         return {};
     }
@@ -153,7 +158,12 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
     for (const Range& range : ranges) {
         std::lock_guard held(range.partition->lock);
         std::size_t begin = range.begin;
-        if (range.partition->departures == range.departures) begin = work_on(range, begin, fetched, begin);
+        // Stops where an eviction between two pieces may have made a fetched record old.
+        while (begin < range.end && range.partition->departures == range.departures) {
+            const std::size_t end = piece_end(range, begin);
+            work_on(range, begin, end, fetched, begin);
+            begin = end;
+        }
         if (begin == range.end) continue;
         retries_.fetch_add(1, std::memory_order_relaxed);
         again.insert(again.end(), missing.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -193,10 +203,10 @@ void RowTable::evict(Partition& partition) {
         const uint64_t referenced = place & kReferenced ? uint64_t{1} << 63 : 0;
         candidates.push_back({referenced | uint64_t{meta.touches} << 31 | meta.last_step >> 1, id});
     });
-    const std::size_t leaving = std::min<std::size_t>(live, live - most + most / 8);
+    const std::size_t leaving = std::min<std::size_t>(live, live - most + most / kPieceShare);
     std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(leaving - 1), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
-    record.resize(cold_->record_bytes());
+    record.resize(cold_->shape().record_bytes);
     uint64_t written = 0;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
         const uint32_t home = home_of(mix(static_cast<uint64_t>(candidates[i].id)));
@@ -214,6 +224,7 @@ void RowTable::evict(Partition& partition) {
         partition.erase(candidates[i].id, home);
         partition.cold_only.fetch_add(1, std::memory_order_relaxed);
     }
+    partition.release_slabs(most + piece_rows(most) + shape_.rows);
     evicted_.fetch_add(leaving, std::memory_order_relaxed);
     written_back_.fetch_add(written, std::memory_order_relaxed);
 }
@@ -242,48 +253,16 @@ void RowTable::unpack(const std::byte* record, const RowAt& row) const {
 
 // Adds the rows that only the cold tier had at that moment; the result is sorted by id.
 RowBlockData RowTable::with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const {
-    struct Cold {
-        int64_t id;
-        std::size_t record;
-    };
-    std::vector<Cold> cold;
-    std::vector<std::byte> records;
+    RecordCollector cold(cold_->shape());
     cold_->each(view, partition, [&](int64_t id, const std::byte* record) {
-        if (std::binary_search(hot.ids.begin(), hot.ids.end(), id)) return;
-        cold.push_back({id, records.size()});
-        records.insert(records.end(), record, record + cold_->record_bytes());
+        if (!std::binary_search(hot.ids.begin(), hot.ids.end(), id)) cold.add(id, record);
     });
-    if (cold.empty()) return std::move(hot);
-    std::sort(cold.begin(), cold.end(), [](const Cold& a, const Cold& b) { return a.id < b.id; });
-    RowBlockData all;
-    all.resize(layout_, hot.ids.size() + cold.size());
-    std::size_t h = 0, c = 0;
-    for (std::size_t i = 0; i < all.ids.size(); ++i) {
-        const bool from_hot = c == cold.size() || (h < hot.ids.size() && hot.ids[h] < cold[c].id);
-        const float *weights, *state;
-        if (from_hot) {
-            all.ids[i] = hot.ids[h], all.touches[i] = hot.touches[h];
-            all.last_step[i] = hot.last_step[h], all.updates[i] = hot.updates[h];
-            weights = hot.weights.data() + h * layout_.width, state = hot.state.data() + h * layout_.state_width;
-            ++h;
-        } else {
-            const std::byte* record = records.data() + cold[c].record;
-            RowMeta meta;
-            std::memcpy(&meta, record, sizeof meta);
-            all.ids[i] = cold[c].id, all.touches[i] = meta.touches;
-            all.last_step[i] = meta.last_step, all.updates[i] = meta.updates;
-            weights = reinterpret_cast<const float*>(record + sizeof meta), state = weights + layout_.width;
-            ++c;
-        }
-        std::memcpy(all.weights.data() + i * layout_.width, weights, layout_.width * sizeof(float));
-        if (layout_.state_width)
-            std::memcpy(all.state.data() + i * layout_.state_width, state, layout_.state_width * sizeof(float));
-    }
-    return all;
+    return cold.empty() ? std::move(hot) : merged_by_id(hot, cold.sorted());
 }
 
 void RowTable::prefetch(std::span<const int64_t> ids) {
-    if (cold_) each_resident_group(ids, 1, kReferenced, [](Partition&, Item*, uint32_t) {});
+    if (!cold_) return;
+    prefetched_.fetch_add(each_resident_group(ids, 1, kReferenced, [](Partition&, Item*, uint32_t) {}), std::memory_order_relaxed);
 }
 
 TierCounts RowTable::tier_counts() const {
@@ -292,7 +271,7 @@ TierCounts RowTable::tier_counts() const {
         counts.hot_rows += partition.live.load(std::memory_order_relaxed);
         counts.cold_rows += partition.cold_only.load(std::memory_order_relaxed);
     }
-    counts.lookups = lookups_, counts.misses = misses_, counts.evicted = evicted_;
+    counts.lookups = lookups_, counts.misses = misses_, counts.prefetched = prefetched_, counts.evicted = evicted_;
     counts.written_back = written_back_, counts.retries = retries_;
     if (cold_) counts.disk = cold_->counts();
     return counts;

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
+import resource
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.errors import UserError
 
-MINIMUM_BYTES = 1 << 20
-PREFIX, LOCK = "rows-", "lock"
+PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # of the C++ table: a partition has at least one slab
+LITTLE_MEMORY = 256 << 20
+PREFIX, NEW, LOCK = "rows-", "new-", "lock"
+ABANDONED_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -28,17 +33,24 @@ class ColdTier:
     folder: Path
     budget: int
     hot_rows: int = 0  # rows in memory, instead of what fits in the budget (for tests)
+    part: float = 1.0  # of the memory that the user set
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
-        return replace(self, budget=int(self.budget * part))
+        return replace(self, budget=int(self.budget * part), part=self.part * part)
 
 
-def check_budget(tier: ColdTier) -> None:
-    if tier.budget < MINIMUM_BYTES and not tier.hot_rows:
+def minimum_bytes(floats: int) -> int:
+    """The least budget of a store with so many floats per row, optimizer state included."""
+    return 2 * PARTITIONS * max(SLAB_BYTES, SLAB_ROWS * (16 + 4 * floats))
+
+
+def check_budget(tier: ColdTier, floats: int) -> None:
+    least = minimum_bytes(floats)
+    if tier.budget < least and not tier.hot_rows:
         raise UserError(
-            f"memory is too small: each row store needs at least {MINIMUM_BYTES >> 20} MiB, "
-            f"but its share is {tier.budget / 2**20:.1f} MiB"
+            f"memory={tier.budget / tier.part / 2**20:.3g}MiB is too small for the rows of this model: "
+            f"set at least memory={math.ceil(least / tier.part / 2**20)}MiB"
         )
 
 
@@ -49,26 +61,54 @@ class TierFolder:
         try:
             below.mkdir(parents=True, exist_ok=True)
             remove_abandoned(below)
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=below))
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self.path, self._lock = _locked_folder(below)
         except OSError as error:
             raise UserError(
                 f"storage.path: rows cannot be written below {below}: {error.strerror}. Choose another folder"
             ) from None
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._process = os.getpid()
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        if os.getpid() == self._process:  # a forked child leaves its parent's files alone
+            _remove(self.path)
         os.close(self._lock)
+
+
+def _locked_folder(below: Path) -> tuple[Path, int]:
+    """Creates a folder under a name that `remove_abandoned` takes for one that is not ready, and locks it."""
+    beside = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
+    lock = os.open(beside / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return beside.rename(below / (PREFIX + beside.name.removeprefix(NEW))), lock
 
 
 def remove_abandoned(below: Path) -> None:
     """Removes the files of processes that were killed."""
-    for lock_file in below.glob(f"{PREFIX}*/{LOCK}"):
+    for folder in below.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            lock = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
-                shutil.rmtree(lock_file.parent, ignore_errors=True)
+                _remove(folder)
             finally:
                 os.close(lock)
+    for folder in below.glob(f"{NEW}*"):  # killed between two system calls: it has no files yet
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def allow_many_files() -> None:
+    """Raises this process's limit of open files as far as allowed: a store keeps a few hundred open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
+
+
+def _remove(folder: Path) -> None:
+    """Removes the lock file last: a folder that is half removed is still known as abandoned."""
+    for file in folder.glob("*"):
+        if file.name != LOCK:
+            file.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

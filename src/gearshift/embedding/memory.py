@@ -10,15 +10,17 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
-from gearshift.embedding.cold_tier import ColdTier, TierFolder, check_budget
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, TierCounts
+from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, TierFolder, allow_many_files, check_budget
+from gearshift.embedding.row_files import SUFFIX, link_files
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, TierCounts
 
-PARTITIONS = 256
+PARTITIONS, GROUPS = 256, 16
 
 
 class MemoryStore:
@@ -30,12 +32,13 @@ class MemoryStore:
         """`portable` disables AVX2, with the same results (for tests). Without a `tier` all rows stay in memory."""
         _check_parts(parts)
         self.parts = tuple(parts)
-        self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable)
+        little_memory = tier is not None and tier.budget < LITTLE_MEMORY
+        self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable, little_memory)
         self.width = self._table.width
         self.state_width = self._table.state_width
         self._tier, self._must_open, self._opening = tier, tier is not None, threading.Lock()
         if tier is not None:
-            check_budget(tier)
+            check_budget(tier, self.width + self.state_width)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -106,8 +109,20 @@ class MemoryStore:
             block.updates_U,
         )
 
+    def adopt(self, stacks: Sequence[RowStack]) -> bool:
+        if self._tier is None:
+            return False
+        if self._must_open:
+            self._open_tier()
+        for stack in stacks:
+            linked = link_files(stack.name, stack.files, self._tier_folder)
+            self._table.adopt_files([str(file) for file in linked.files])
+        return True
+
     def cut(self) -> MemorySnapshot:
-        return MemorySnapshot(self._table)
+        return MemorySnapshot(
+            self._table, in_files=self._tier is not None, groups=0 if self._must_open else GROUPS
+        )
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
@@ -133,8 +148,10 @@ class MemoryStore:
             if self._tier is None or not self._must_open:
                 return
             folder = TierFolder(self._tier.folder)
-            weakref.finalize(self, folder.close)
+            self._tier_folder = folder.path
             self._table.add_cold_tier(str(folder.path), self._tier.budget, self._tier.hot_rows)
+            weakref.finalize(self, _close_tier, self._table, folder)
+            allow_many_files()
             self._must_open = False
 
     def _rows_for(self, ids_U: Ids, out_UW: Floats | None) -> Floats:
@@ -150,10 +167,11 @@ class MemoryStore:
 class MemorySnapshot:
     """A `StoreSnapshot` of a table. It holds the old values of rows that are updated before they are read."""
 
-    def __init__(self, table: RowTable) -> None:
+    def __init__(self, table: RowTable, in_files: bool, groups: int) -> None:
+        """`groups` is 0 if no row has been made yet."""
         self._open = False
         table.begin_cut()
-        self._table = table
+        self._table, self._in_files, self._groups = table, in_files, groups
         self._open = True
         self._size = table.cut_size()
 
@@ -168,6 +186,17 @@ class MemorySnapshot:
             if len(block.ids_U):
                 yield block
 
+    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
+        if not self._in_files:
+            return None
+        stacks = []
+        for group in range(self._groups):
+            stack = f"{name}-{group:02d}"
+            files = self._table.write_cut_group(group, str(folder / f"{stack}-000{SUFFIX}"))
+            if files:
+                stacks.append(link_files(stack, [Path(file) for file in files], folder))
+        return stacks
+
     def close(self) -> None:
         if self._open:
             self._open = False
@@ -181,6 +210,11 @@ class MemorySnapshot:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _close_tier(table: RowTable, folder: TierFolder) -> None:
+    table.close_cold_tier()  # its thread writes no more files
+    folder.close()
 
 
 def _check_parts(parts: Sequence[RowPart]) -> None:

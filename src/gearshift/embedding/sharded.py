@@ -9,12 +9,13 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import reduce
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import _core
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowStore, StoreSnapshot, TierCounts
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowStack, RowStore, StoreSnapshot, TierCounts
 
 
 class IdPlacement:
@@ -89,6 +90,9 @@ class ShardedStore:
             if len(at):
                 shard.load(RowBlock(*(getattr(block, field.name)[at] for field in fields(block))))
 
+    def adopt(self, stacks: Sequence[RowStack]) -> bool:
+        return False
+
     def cut(self) -> ShardedSnapshot:
         return ShardedSnapshot([shard.cut() for shard in self.shards])
 
@@ -121,6 +125,15 @@ class ShardedSnapshot:
     def __iter__(self) -> Iterator[RowBlock]:
         for cut in self._cuts:
             yield from cut
+
+    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
+        stacks = []
+        for shard, cut in enumerate(self._cuts):
+            written = cut.write_files(folder, f"{name}-s{shard}")
+            if written is None:
+                return None
+            stacks += written
+        return stacks
 
     def close(self) -> None:
         for cut in self._cuts:

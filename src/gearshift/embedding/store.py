@@ -8,9 +8,10 @@ are unique, and calls may come from many threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +53,25 @@ class RowBlock:
 
 
 @dataclass(frozen=True)
+class RowStack:
+    """Row files of some partitions, newest first: the newest record of an id counts."""
+
+    name: str
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class TierCounts:
-    """What a store with a cold tier holds and has done so far. `stored_rows` counts stale copies too."""
+    """What a store with a cold tier holds and has done so far.
+
+    `lookups` and `misses` are of pulls; `stored_rows` counts stale copies too.
+    """
 
     hot_rows: int
     cold_rows: int
     lookups: int
     misses: int
+    prefetched: int
     evicted: int
     written_back: int
     retries: int
@@ -93,11 +106,16 @@ class TierCounts:
         return self.bytes_written / self.bytes_flushed if self.bytes_flushed else 1.0
 
 
+@runtime_checkable
 class StoreSnapshot(Protocol):
     """The store at the time of `cut()`, while training continues. It is read once and then closed."""
 
     def __len__(self) -> int: ...  # rows in the cut
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
+
+    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
+        """Instead of reading it: the cut as row files in `folder`, mostly links. None without a cold tier."""
+
     def close(self) -> None: ...
 
 
@@ -140,6 +158,10 @@ class RowStore(Protocol):
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot
     def load(self, block: RowBlock) -> None: ...  # complete rows; replaces existing rows with these ids
+
+    def adopt(self, stacks: Sequence[RowStack]) -> bool:
+        """Takes over the row files of a checkpoint into an empty store. False: it must load their rows instead."""
+
     def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
     def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory

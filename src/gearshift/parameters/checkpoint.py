@@ -1,8 +1,10 @@
 """Checkpoints on disk: safetensors files and a JSON manifest in one folder, either complete or absent.
 
 A checkpoint is written under a temporary name, synced, and renamed. The manifest has the size and SHA-256 of every
-file. No pickle is ever read or written. This module handles arrays and facts without knowing their meaning;
-`training/learner.py` defines the contents of a model's checkpoint.
+file. Stores with rows on disk add row files (csrc/row_file.h), which checkpoints share by links; the manifest has their
+checksum, the stack that they belong to, and their age in it (0 is the newest). No pickle is ever read or written. This
+module handles arrays and facts without knowing their meaning; `training/learner.py` defines the contents of a model's
+checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,10 +26,13 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from gearshift.embedding.store import RowBlock
+from gearshift._core import RowFileError
+from gearshift.embedding import row_files
+from gearshift.embedding.store import RowBlock, RowStack, StoreSnapshot
 from gearshift.errors import UserError, naming
 
 FORMAT = 1
+FORMAT_WITH_ROW_FILES = 2
 MANIFEST = "manifest.json"
 ROWS_FILE_BYTES = 32 << 20
 ROWS = {
@@ -47,7 +53,7 @@ def write(
     path: Path,
     facts: Mapping[str, Any],
     arrays: Mapping[str, Arrays],
-    rows: Mapping[str, Iterable[RowBlock]],
+    rows: Mapping[str, StoreSnapshot | Iterable[RowBlock]],
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the folder `path`: a file for each name in `arrays`, files for each store in `rows`, and the manifest.
@@ -59,16 +65,34 @@ def write(
     try:
         beside.mkdir(parents=True)
         files: dict[str, dict[str, Any]] = {}
-        for name, blocks in rows.items():
-            files |= write_rows(beside, name, blocks)
+        for name, of_store in rows.items():
+            files |= write_rows(beside, name, of_store)
         finish(beside, path, facts, arrays, files, check)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
 
 
-def write_rows(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
+def write_rows(folder: Path, name: str, rows: StoreSnapshot | Iterable[RowBlock]) -> Files:
     """Write rows of the store `name`, or of its part `name-...`. Returns the manifest entries by file name."""
+    stacks = rows.write_files(folder, name) if isinstance(rows, StoreSnapshot) else None
+    return _write_blocks(folder, name, rows) if stacks is None else _entries(stacks)
+
+
+def _entries(stacks: list[RowStack]) -> Files:
+    return {
+        file.name: {
+            "bytes": file.stat().st_size,
+            "checksum": row_files.checksum(file),
+            "stack": stack.name,
+            "age": age,
+        }
+        for stack in stacks
+        for age, file in enumerate(stack.files)
+    }
+
+
+def _write_blocks(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
     files: dict[str, dict[str, Any]] = {}
     waiting: list[RowBlock] = []
     size = 0
@@ -100,7 +124,9 @@ def finish(
     """Add arrays and manifest to the rows in `beside`, and rename it to the checkpoint `path`."""
     saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
     fingerprints = {file.name: _fingerprint(file) for file in saved} | dict(files)
-    content = {"format": FORMAT, "facts": dict(facts), "files": fingerprints}
+    with_row_files = any("stack" in entry for entry in fingerprints.values())
+    version = FORMAT_WITH_ROW_FILES if with_row_files else FORMAT
+    content = {"format": version, "facts": dict(facts), "files": fingerprints}
     manifest = content | {"sha256": _digest(content)}
     (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     _sync(beside)
@@ -163,6 +189,15 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
+def _is_as_written(file: Path, expected: Mapping[str, Any]) -> bool:
+    if "stack" not in expected:
+        return _fingerprint(file) == expected
+    try:
+        return (file.stat().st_size, row_files.checksum(file)) == (expected["bytes"], expected["checksum"])
+    except RowFileError:
+        return False
+
+
 def _sync(folder: Path) -> None:
     for path in folder.iterdir():
         with path.open("rb") as file:
@@ -184,7 +219,7 @@ class Checkpoint:
 
     path: Path
     facts: dict[str, Any]
-    files: tuple[str, ...]
+    files: Files
 
     @staticmethod
     def open(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
@@ -195,11 +230,11 @@ class Checkpoint:
             file = path / name
             if not file.is_file():
                 raise UserError(f"checkpoint {path}: {name} is missing; the copy is incomplete")
-            if _fingerprint(file) != expected:
+            if not _is_as_written(file, expected):
                 raise UserError(
                     f"checkpoint {path}: {name} is corrupt (its checksum differs); use another checkpoint"
                 )
-        return Checkpoint(path, manifest["facts"], tuple(files))
+        return Checkpoint(path, manifest["facts"], files)
 
     def has(self, name: str) -> bool:
         return f"{name}.safetensors" in self.files
@@ -210,9 +245,31 @@ class Checkpoint:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
 
     def rows(self, name: str) -> Iterator[RowBlock]:
-        for file in sorted(f for f in self.files if f.startswith(f"{name}-")):
+        for file in sorted(f for f in self.files if f.startswith(f"{name}-") and f.endswith(".safetensors")):
             loaded = self.arrays(file.removesuffix(".safetensors"))
             yield RowBlock(**{field: loaded[name] for name, field in ROWS.items()})
+        for stack in self.stacks(name):
+            with self.naming_damage():
+                yield from row_files.blocks_of(stack)
+
+    def stacks(self, name: str) -> list[RowStack]:
+        """The row files of the store `name`. Their blocks are verified when they are read."""
+        ages: dict[str, dict[int, Path]] = {}
+        for file, entry in self.files.items():
+            if file.startswith(f"{name}-") and "stack" in entry:
+                ages.setdefault(entry["stack"], {})[entry["age"]] = self.path / file
+        return [
+            RowStack(stack, tuple(files[age] for age in sorted(files)))
+            for stack, files in sorted(ages.items())
+        ]
+
+    @contextmanager
+    def naming_damage(self) -> Iterator[None]:
+        """Raises a `UserError` for a row file that turns out to be damaged."""
+        try:
+            yield
+        except RowFileError as error:
+            raise UserError(f"checkpoint {self.path}: {error}; use another checkpoint") from None
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -229,10 +286,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}/{MANIFEST} is not a Gearshift manifest; use another checkpoint") from None
-    if version != FORMAT:
-        age = "newer" if version > FORMAT else "older"
+    if version not in (FORMAT, FORMAT_WITH_ROW_FILES):
+        age = "newer" if version > FORMAT_WITH_ROW_FILES else "older"
         raise UserError(
-            f"checkpoint {path} has format {version}, {age} than this version of Gearshift reads ({FORMAT}); "
+            f"checkpoint {path} has format {version}, {age} than this version of Gearshift reads "
+            f"({FORMAT} to {FORMAT_WITH_ROW_FILES}); "
             f"load it with the version that wrote it"
         )
     if manifest.pop("sha256", None) != _digest(manifest):
@@ -262,7 +320,7 @@ class CheckpointFolder:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
             for file in other.iterdir():
-                _link_or_copy(file, beside / file.name)
+                row_files.link_or_copy(file, beside / file.name)
             beside.rename(here)
         return here
 
@@ -280,13 +338,6 @@ class CheckpointFolder:
         for path in steps[: -self.keep]:
             if path.resolve() not in linked:
                 shutil.rmtree(path)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
 
 
 def resolve(path: Path) -> Path:

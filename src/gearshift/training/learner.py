@@ -145,7 +145,7 @@ class Learner:
         checkpoint: Checkpoint,
         *,
         trainable: bool = True,
-        keep: Callable[[RowBlock], RowBlock] = lambda block: block,
+        keep: Callable[[RowBlock], RowBlock] | None = None,
     ) -> None:
         """Loads a checkpoint's parameters; with `trainable=False` no optimizer state is read or kept.
 
@@ -159,10 +159,25 @@ class Learner:
                 self.server.optimizer_state[name].copy_(torch.from_numpy(array))
         self.server.stores = self._new_stores()
         for i, store in enumerate(self.server.stores):
-            for block in checkpoint.rows(f"{self.prefix}rows{i}"):
-                kept = keep(block)
-                store.load(kept if trainable else without_state(kept))
+            self._restore_rows(checkpoint, f"{self.prefix}rows{i}", store, trainable, keep)
         self.server.step = int(checkpoint.facts["step"])
+
+    def _restore_rows(
+        self,
+        checkpoint: Checkpoint,
+        name: str,
+        store: RowStore,
+        trainable: bool,
+        keep: Callable[[RowBlock], RowBlock] | None,
+    ) -> None:
+        stacks = checkpoint.stacks(name)
+        if stacks and trainable and keep is None:
+            with checkpoint.naming_damage():
+                if store.adopt(stacks):
+                    return
+        for block in checkpoint.rows(name):
+            kept = keep(block) if keep else block
+            store.load(kept if trainable else without_state(kept))
 
     def _check_same(self, checkpoint: Checkpoint, trainable: bool) -> None:
         if self.prefix:

@@ -171,7 +171,7 @@ def test_the_loss_of_the_config_is_that_of_the_trainer(
 def test_too_little_memory_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="each row store needs at least 1 MiB"):
+    with pytest.raises(UserError, match="set at least memory="):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")
     monkeypatch.setattr(estimate, "available_memory", lambda: 100)
     proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=1GiB: rows that do not fit go to disk"
@@ -181,7 +181,7 @@ def test_too_little_memory_is_told_before_anything_is_written(
 
 
 def test_rows_beyond_the_memory_go_to_the_storage_folder(tmp_path: Path) -> None:
-    settings = ["memory=16MiB", f"storage.path={tmp_path / 'rows'}"]
+    settings = ["memory=32MiB", f"storage.path={tmp_path / 'rows'}"]
     result = start(configured(tmp_path, settings=settings), command="test").wait(120)
     assert result.report["tier"]["hot_rows"] == result.report["embedding_rows"] > 0
     assert (tmp_path / "rows").is_dir()

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -16,11 +18,22 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from gearshift import _core
-from gearshift.embedding import cold_tier
 from gearshift.embedding.cold_tier import ColdTier, TierFolder
 from gearshift.embedding.memory import MemoryStore
-from gearshift.embedding.store import Ids, RowAdagrad, RowAdam, RowBlock, RowPart, RowSGD, RowStore
+from gearshift.embedding.row_files import blocks_of
+from gearshift.embedding.store import (
+    Ids,
+    RowAdagrad,
+    RowAdam,
+    RowBlock,
+    RowPart,
+    RowSGD,
+    RowStack,
+    RowStore,
+    StoreSnapshot,
+)
 from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import resolve
 
 PARTS = (RowPart("embedding", 16, RowAdam(lr=0.01)), RowPart("linear", 1, RowAdagrad(lr=0.05)))
 SMALL = 8 << 20
@@ -52,7 +65,7 @@ class Pair:
 
     def __init__(self, folder: Path, hot_rows: int, seed: int) -> None:
         self.plain, self.tiered = MemoryStore(PARTS, seed=1), tiered(folder, hot_rows)
-        self.random, self.step = np.random.default_rng(seed), 0
+        self.random, self.step, self.folder = np.random.default_rng(seed), 0, folder
 
     def ids(self) -> Ids:
         drawn = self.random.zipf(1.2, int(self.random.integers(1, 3000))) % 20_000
@@ -104,8 +117,30 @@ class Pair:
     def settle(self) -> None:
         self.tiered.settle_tier()
 
+    def save(self) -> None:
+        """Rows change and move between the tiers while the cut is written as files."""
+        with self.plain.cut() as left, self.tiered.cut() as right:
+            self.train()
+            saved = self.saved(right)
+            self.train()
+            assert assert_same(iter(left), chain.from_iterable(map(blocks_of, saved))) == len(left)
 
-ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle"]
+    def restore(self) -> None:
+        """Goes on with a store that takes over the files of a checkpoint."""
+        with self.tiered.cut() as cut:
+            saved = self.saved(cut)
+        hot_rows = int(self.random.choice([300, 3000, 30_000]))
+        self.tiered = tiered(self.folder / "restored", hot_rows)
+        assert self.tiered.adopt(saved)
+        assert len(self.tiered) == len(self.plain)
+
+    def saved(self, cut: StoreSnapshot) -> list[RowStack]:
+        saved = cut.write_files(Path(mkdtemp(dir=self.folder)), "rows0")
+        assert saved is not None
+        return saved
+
+
+ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle", "save", "restore"]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -211,7 +246,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path, disk: str) -> None:
         for block in range(0, len(content) - 8192, 4096):
             content[block + 200] ^= 1
         path.write_bytes(content)
-    with pytest.raises(OSError, match=r"rows-\d+-\d+\.gsr is damaged: the checksum of block \d+ is wrong"):
+    with pytest.raises(UserError, match=r"rows-\d+-\d+\.gsr is damaged: the checksum of block \d+ is wrong"):
         store.pull(np.arange(40_000))
 
 
@@ -220,8 +255,75 @@ def test_a_truncated_file_is_named(tmp_path: Path, disk: str) -> None:
     for path in written_files(tmp_path):
         with path.open("r+b") as file:
             file.truncate(0)
-    with pytest.raises(OSError, match=r"rows-\d+-\d+\.gsr is damaged: it ends early"):
+    with pytest.raises(UserError, match=r"rows-\d+-\d+\.gsr is damaged: it ends early"):
         store.pull(np.arange(40_000))
+
+
+def test_a_block_in_the_place_of_another_is_noticed(tmp_path: Path, disk: str) -> None:
+    """Its checksum is right, so its rows would seem not to exist, and would be created again."""
+    store = filled(tmp_path)
+    for path in written_files(tmp_path):
+        content = bytearray(path.read_bytes())
+        content[4096:8192] = content[:4096]
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"gsr is damaged: the checksum of block 1 is wrong"):
+        store.pull(np.arange(40_000))
+
+
+CROWDED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.store import RowAdagrad, RowPart
+resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
+store = MemoryStore((RowPart("e", 4, RowAdagrad()),), seed=1, tier=ColdTier(Path(sys.argv[1]), 1 << 20, 256))
+for begin in range(0, 300_000, 20_000):
+    store.pull(np.arange(begin, begin + 20_000))
+assert len(store) == 300_000
+"""
+
+
+def test_merging_keeps_up_with_writing(tmp_path: Path) -> None:
+    """The process may open few files, and rows are written as fast as they can be."""
+    subprocess.run([sys.executable, "-c", CROWDED, str(tmp_path)], check=True, timeout=240)
+
+
+@pytest.mark.parametrize("width", [1, 16, 64])
+def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
+    """Also when the index of the files grows from nothing to a large share of it."""
+    budget = 6 << 20
+    store = MemoryStore((RowPart("e", width, RowAdagrad()),), seed=1, tier=ColdTier(tmp_path, budget))
+    for begin in range(0, 600_000, 20_000):
+        store.pull(np.arange(begin, begin + 20_000))
+        assert store.memory_bytes() < 1.1 * budget
+    counts = store.tier_counts()
+    assert counts is not None and counts.index_bytes > 400_000
+
+
+def test_a_busy_store_leaves_nothing_behind(tmp_path: Path) -> None:
+    for _ in range(10):
+        store = tiered(tmp_path, 1)
+        store.pull(np.arange(30_000))
+        del store
+    assert not list(tmp_path.iterdir())
+
+
+def test_stores_that_start_together_keep_their_folders(tmp_path: Path) -> None:
+    def start() -> None:
+        for _ in range(100):
+            folder = TierFolder(tmp_path)
+            kept.append((folder.path / "lock").exists())
+            folder.close()
+
+    kept: list[bool] = []
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert kept == [True] * 400
 
 
 def test_files_are_removed_with_the_store(tmp_path: Path) -> None:
@@ -256,15 +358,55 @@ def test_files_of_a_killed_process_are_reclaimed_and_those_of_a_live_one_kept(tm
 
 
 def test_too_small_a_budget_and_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"at least 1 MiB, but its share is 0.1 MiB"):
-        MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, 1 << 17))
+    with pytest.raises(UserError, match=r"memory=1MiB is too small .*: set at least memory=2MiB"):
+        MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, 1 << 20))
     (tmp_path / "file").write_text("")
     store = tiered(tmp_path / "file", 100)
     with pytest.raises(UserError, match=r"storage\.path: rows cannot be written below .*file"):
         store.pull(np.arange(10))
 
 
-DATA = gs.read(gs.ClickLog(30_000))
+def test_a_checkpoint_shares_its_files_with_the_store(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    inodes = {path.stat().st_ino for path in written_files(tmp_path)}
+    (tmp_path / "checkpoint").mkdir()
+    with store.cut() as cut:
+        stacks = cut.write_files(tmp_path / "checkpoint", "rows0")
+    assert stacks is not None
+    linked = [file for stack in stacks for file in stack.files if file.stat().st_ino in inodes]
+    written = [file for stack in stacks for file in stack.files if file.stat().st_ino not in inodes]
+    assert len(linked) == len(inodes) and sum(map(size, written)) < sum(map(size, linked)) / 4
+    expected = {int(i): b for b in store.blocks() for i in b.ids_U}
+    del store
+    restored = tiered(tmp_path, 1)
+    assert restored.adopt(stacks) and len(restored) == len(expected) == 40_000
+    assert {int(i) for b in restored.blocks() for i in b.ids_U} == set(expected)
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_checkpoint_is_refused(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_rows_in_memory(monkeypatch)
+    trained_run = trained(tmp_path, 8 << 20)
+    folder = resolve(trained_run.folder)
+    file = max(folder.glob("*.gsr"), key=size)
+    content = bytearray(file.read_bytes())
+    if damage == "flip":
+        content[5000] ^= 1
+    file.unlink()
+    file.write_bytes(content[:-4096] if damage == "cut" else content)
+    with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
+        trained(tmp_path, 8 << 20, epochs=2, resume=trained_run.folder)
+    with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
+        gs.load(trained_run.folder)
+
+
+DATA = gs.read(gs.ClickLog(12_000))
 
 
 def trained(path: Path, memory: int | None, workers: int = 1, **more: object) -> gs.Result:
@@ -277,14 +419,21 @@ def trained(path: Path, memory: int | None, workers: int = 1, **more: object) ->
     return trainer.fit(gs.models.DeepFM(DATA.schema, dim=8, hidden=[16]), DATA, **more)  # type: ignore[arg-type]
 
 
+def few_rows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget of n MiB means n rows per partition."""
+    monkeypatch.setattr(
+        ColdTier, "share", lambda tier, part: replace(tier, hot_rows=256 * (tier.budget >> 20))
+    )
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_training_gives_the_same_bits_with_any_memory(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_tier, "MINIMUM_BYTES", 0)
+    few_rows_in_memory(monkeypatch)
     probe = DATA.head(3000)
     expected = trained(tmp_path, None, workers)
-    for memory in (8 << 20, 1 << 20):
+    for memory in (40 << 20, 4 << 20):
         result = trained(tmp_path, memory, workers)
         np.testing.assert_array_equal(expected.predict(probe), result.predict(probe))
         assert result.report["embedding_rows"] == expected.report["embedding_rows"]
@@ -292,14 +441,15 @@ def test_training_gives_the_same_bits_with_any_memory(
 
 
 def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_tier, "MINIMUM_BYTES", 0)
+    few_rows_in_memory(monkeypatch)
     probe = DATA.head(3000)
     scores = []
-    for name, first, second in (("in-memory", None, None), ("tiered", 1 << 20, 2 << 20)):
-        begun = trained(tmp_path / name, first)
-        resumed = trained(tmp_path / name, second, epochs=2, resume=begun.folder)
+    for first, second in ((None, None), (4 << 20, 9 << 20), (4 << 20, None), (None, 4 << 20)):
+        begun = trained(tmp_path, first)
+        assert bool(list(resolve(begun.folder).glob("*.gsr"))) == (first is not None)
+        resumed = trained(tmp_path, second, epochs=2, resume=begun.folder)
         scores.append(resumed.predict(probe))
-    np.testing.assert_array_equal(*scores)
+        np.testing.assert_array_equal(scores[0], scores[-1])
 
 
 def test_a_store_without_a_tier_has_no_counts() -> None:

@@ -89,7 +89,8 @@ def load_part(learner: Learner, layout: ShardLayout, shard: int, path: Path) -> 
     saved = Checkpoint.open(
         path, lambda file: not (parted_alike and is_of_rows(file)) or f"-s{shard}-" in file
     )
-    learner.restore(saved, keep=lambda block: _own_rows(block, shard, layout.shards))
+    keep = None if parted_alike else lambda block: _own_rows(block, shard, layout.shards)
+    learner.restore(saved, keep=keep)
     server = shard_server(learner.server, layout, shard)
     if layout.shards > 1:
         server.threads = learner.server.threads

@@ -1,0 +1,45 @@
+// Complete rows in columns, sorted by id: the form in which rows leave the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "row_file.h"
+
+namespace gearshift {
+
+struct RowBlockData {
+    RowBlockData(uint32_t weights_per_row, uint32_t states_per_row, std::size_t rows);
+
+    uint32_t width, state_width;
+    std::vector<int64_t> ids;
+    std::vector<float> weights, state;
+    std::vector<uint32_t> touches, last_step, updates;
+
+    std::size_t rows() const { return ids.size(); }
+    void copy_row(std::size_t to, const RowBlockData& other, std::size_t from);
+    void to_record(std::size_t row, std::byte* record) const;  // as in a row file
+};
+
+// Collects records of row files; `sorted` makes a block of them.
+class RecordCollector {
+public:
+    explicit RecordCollector(const RowFileShape& shape) : shape_(shape) {}
+    void add(int64_t id, const std::byte* record);
+    bool empty() const { return entries_.empty(); }
+    RowBlockData sorted();
+
+private:
+    struct Entry {
+        int64_t id;
+        std::size_t offset;
+    };
+    RowFileShape shape_;
+    std::vector<Entry> entries_;
+    std::vector<std::byte> records_;
+};
+
+RowBlockData merged_by_id(const RowBlockData& a, const RowBlockData& b);  // no id is in both
+
+}  // namespace gearshift

@@ -1,0 +1,50 @@
+// Reads row files from front to back, by large sequential reads: one file, or several of which the newest record counts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aligned_bytes.h"
+#include "row_file.h"
+
+namespace gearshift {
+
+// The rows of one file in the order of mix(id). Every block is verified; after the last block of a whole file, so is the
+// checksum of all blocks.
+class RowScan {
+public:
+    RowScan(const RowFile& file, uint32_t begin_block, uint32_t end_block);
+    explicit RowScan(const RowFile& file) : RowScan(file, 0, file.blocks()) {}
+    static RowScan of_keys(const RowFile& file, uint64_t first, uint64_t last);  // and a few rows before and after them
+
+    bool done() const { return done_; }
+    const StoredRow& row() const { return row_; }
+    uint64_t key() const { return key_; }
+    void advance();
+
+private:
+    bool next_block();
+    void read(uint64_t offset, std::size_t size);
+
+    const RowFile* file_;
+    uint32_t begin_, next_, end_, loaded_ = 0, rows_ = 0, i_ = 0;
+    AlignedBytes bytes_;
+    const std::byte* block_ = nullptr;
+    StoredRow row_{};
+    uint64_t key_ = 0, blocks_checksum_ = 0;
+    bool done_ = false;
+};
+
+// Visits the newest record of each id; the newest file comes first. A tombstone is visited too.
+void each_newest(std::vector<RowScan>& scans, const std::function<void(const StoredRow&)>& visit);
+
+using RowFiles = std::vector<std::shared_ptr<RowFile>>;  // newest first
+
+[[noreturn]] void throw_read_error(const RowFile& file, int error);  // negative: the file ends early
+
+}  // namespace gearshift
