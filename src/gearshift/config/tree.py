@@ -39,9 +39,7 @@ from gearshift.training.timing import Every, MaybeEvery
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by config/reference.py
 
 
-class ModelSection(
-    ChoiceSection, rules=rules_of({name: (declared,) for name, declared in MODEL_SETTINGS.items()})
-):
+class ModelSection(ChoiceSection, rules=rules_of(MODEL_SETTINGS)):
     name: str = Field(default="deepfm", description="Which network.")
 
     def settings(self) -> dict[str, Any]:
