@@ -222,9 +222,16 @@ class ModelCopy:
             (learner.model, learner.worker.loss)
         )  # together, because the loss may be part of the model
         self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
+        self._threads: int | None = None  # the number given to torch
         self._private_flat = self.worker.dense.flat
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
+
+    def use_threads(self, count: int) -> None:
+        """Computes with this many CPU threads. Called in the worker's thread, because torch keeps a number for each."""
+        if count != self._threads:
+            torch.set_num_threads(count)
+            self.worker.threads = self._threads = count
 
     def compute(self, indexed: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
         """Computes on a copy of the server's current parameters, or directly on `flat`."""
