@@ -36,8 +36,9 @@ from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import gradients_per_step
-from gearshift.trainer.settings import OptimizerSettings, TrainingSettings, WorkerSettings
+from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
 from gearshift.trainer.trainer import Trainer
+from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
 from gearshift.training.plan import EvaluationSettings, PlannedSwitch
@@ -77,8 +78,8 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
             FromConfig((folder / run_folder.CONFIG).resolve(), init_from and init_from.resolve()),
             cluster_settings(config),
             folder=folder,
-            workers=config.cluster.workers,
-            shards=config.cluster.shards,
+            workers=config.cluster.counts.count,
+            shards=config.cluster.counts.shards,
             origin=None if resume in (None, folder) else resume,
             private=config.checkpoint.private,
         )
@@ -105,7 +106,7 @@ def cluster_settings(config: Config) -> ClusterSettings:
         **values_of(section, ConnectionSettings),
         **vars(section.resources),
         spread=section.placement == "spread",
-        threads=section.threads or 1,
+        threads=section.counts.threads or 1,
     )
 
 
@@ -135,8 +136,8 @@ def build(
     rows_elsewhere: bool = False,
 ) -> PreparedRun:
     """Prepares a run without starting it: reads and checks the data; writes nothing."""
-    if config.cluster.threads:
-        torch.set_num_threads(config.cluster.threads)
+    if config.cluster.counts.threads:
+        torch.set_num_threads(config.cluster.counts.threads)
     remarks: list[str] = []  # only of the first process that reads the data
     try:
         data = datasets(config, remarks.append if schema is None else None)
@@ -261,14 +262,12 @@ def make_trainer(config: Config) -> Trainer:
 
 
 def _worker_settings(config: Config) -> WorkerSettings:
-    cluster = config.cluster
-    injected = cluster.inject.cluster(cluster.workers) if cluster.inject else None
+    counts, inject = config.cluster.counts, config.cluster.inject
     return WorkerSettings(
-        cluster.workers,
-        cluster.shards,
-        inject=injected,
+        **vars(counts),
+        inject=inject.cluster(counts.count) if inject else None,
         memory=config.memory,
-        storage=config.storage.path,
+        storage=config.storage,
     )
 
 

@@ -278,7 +278,12 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
             yield Misfit(path, shared_replicas_need_threads(name))
         try:
             resolve(
-                name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches
+                name,
+                settings,
+                train.global_batch,
+                config.cluster.counts.count,
+                train.batch,
+                train.micro_batches,
             )
         except UserError as error:
             yield Misfit(path, str(error))
@@ -291,6 +296,6 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
                 )
     if config.cluster.inject is not None:
         try:
-            config.cluster.inject.cluster(config.cluster.workers)
+            config.cluster.inject.cluster(config.cluster.counts.count)
         except UserError as error:
             yield Misfit(("cluster", "inject"), str(error))

@@ -23,15 +23,17 @@ from gearshift.config.choices import ChoiceSection, rules_of
 from gearshift.config.data import DataSection, Tolerated
 from gearshift.config.features import FeatureEntry
 from gearshift.config.optimizers import OptimizerSection
-from gearshift.config.section import Section, is_section, keys_of
+from gearshift.config.section import FlatSection, Section, is_section, keys_of
 from gearshift.config.strategies import StrategySection
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
+from gearshift.embedding.cold_tier import StorageSettings
 from gearshift.engine.ray.settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Folder, Seconds, Size, Text, Texts, Unit
+from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
+from gearshift.trainer.worker_settings import WorkerCounts
 from gearshift.training.plan import EarlyStopping, Plateau
 from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, MaybeEvery
@@ -105,31 +107,31 @@ class InjectSection:
         )
 
 
-@dataclass(frozen=True)
-class WorkersSection:
+class WorkersSection(FlatSection, of=(WorkerCounts,)):
     """Where workers run, and how many."""
 
-    engine: Text = setting(
-        "threads", "Where workers run: threads of this process, or ray: processes on one machine or many."
+    engine: Text = Field(
+        default="threads",
+        description="Where workers run: threads of this process, or ray: processes on one machine or many.",
     )
-    workers: Count = setting(1, "How many compute at the same time.", at_least=1)
-    shards: Count = setting(
-        1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=256
-    )
-    threads: Count | None = setting(
-        None,
-        "CPU threads: of all workers together (threads; all cores if not set), or of each process (ray; 1).",
-        at_least=1,
-    )
-    inject: InjectSection | None = setting(None, "Slow workers down on purpose, for experiments.")
+
+    @property
+    def counts(self) -> WorkerCounts:
+        return self.value(WorkerCounts)
 
 
-@dataclass(frozen=True)
-class ClusterSection(ConnectionSettings, WorkersSection):
+class ClusterSection(WorkersSection, of=(ConnectionSettings,)):
     """The keys after `inject` are for engine: ray."""
 
-    placement: Literal["pack", "spread"] = setting("pack", "Processes on few machines, or over many.")
-    resources: Resources = setting(Resources(), "CPUs and GPUs that Ray reserves for a process, by its role.")
+    inject: InjectSection | None = Field(
+        default=None, description="Slow workers down on purpose, for experiments."
+    )
+    placement: Literal["pack", "spread"] = Field(
+        default="pack", description="Processes on few machines, or over many."
+    )
+    resources: Resources = Field(
+        default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."
+    )
 
 
 @dataclass(frozen=True)
@@ -137,15 +139,6 @@ class CheckpointSection(CheckpointPolicy):
     """The checkpoint policy, and the metric that selects the best checkpoint."""
 
     best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this metric.")
-
-
-class StorageSection(Section):
-    """Rows that do not fit in `memory`."""
-
-    path: Folder | None = Field(
-        default=None,
-        description="The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
-    )
 
 
 class Config(Section):
@@ -176,8 +169,8 @@ class Config(Section):
             "If not set, all rows stay in memory."
         ),
     )
-    storage: StorageSection = Field(
-        default=StorageSection(), description="Where rows go that do not fit in `memory`."
+    storage: StorageSettings = Field(
+        default=StorageSettings(), description="Where rows go that do not fit in `memory`."
     )
     log: Texts = Field(default=(), description="Other places for metrics. This version has none.")
 

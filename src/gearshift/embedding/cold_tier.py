@@ -16,9 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.errors import UserError
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Folder
 
 MINIMUM_BYTES = 1 << 20
 PREFIX, LOCK = "rows-", "lock"
+ROWS_FOLDER = ".rows"  # below the folder of the runs
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,20 @@ class ColdTier:
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
         return replace(self, budget=int(self.budget * part))
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    """Rows that do not fit in `memory`."""
+
+    path: Folder | None = setting(
+        None,
+        "The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
+    )
+
+    def tier(self, memory: int, runs: str | Path) -> ColdTier:
+        """The cold tier of a run's rows; `runs` is the folder of the runs."""
+        return ColdTier(Path(self.path or Path(runs) / ROWS_FOLDER), memory)
 
 
 def check_budget(tier: ColdTier) -> None:

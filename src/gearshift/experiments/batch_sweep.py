@@ -173,7 +173,7 @@ class BatchSweep:
 
     def _trained(self, trial: Trial) -> Score | None:
         config, train = self._config(trial), self._share(trial.share)
-        torch.set_num_threads(config.cluster.threads or torch.get_num_threads())
+        torch.set_num_threads(config.cluster.counts.threads or torch.get_num_threads())
         torch.manual_seed(trial.seed)
         model = models.build(config.model.name, train.schema, **config.model.settings())
         training = make_trainer(config).prepare(model, train, self._valid).training
