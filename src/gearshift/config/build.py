@@ -281,9 +281,9 @@ def _optimizer_settings(config: Config) -> OptimizerSettings:
             clip=CowClip(**rates.row_clip.settings()) if rates.row_clip else None,
             **vars(rates.rows),
         ),
-        clip_norm=rates.clip_norm,
         schedule=Schedule(**vars(rates.schedule)),
-        scaling=BatchScaling(rates.batch_rule, rates.base_batch),
+        scaling=BatchScaling(**vars(rates.scaling)),
+        **vars(rates.dense_policy),
     )
 
 
@@ -340,7 +340,8 @@ def _how(run: PreparedRun) -> str:
 
 def _rates(config: Config, run: PreparedRun) -> list[str]:
     """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule scales them."""
-    rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
+    scaling, batch = config.optimizer.scaling, config.train.global_batch
+    rule, base = scaling.rule, scaling.base_batch
     if base is None:
         return []
     growth = scaled(rule, Rates(1.0, 1.0, 1.0, config.optimizer.schedule.warmup), batch / base)

@@ -221,11 +221,11 @@ def _din_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
-    rates = config.optimizer
-    if rates.batch_rule != "constant" and rates.base_batch is None:
-        problem = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
+    rates, scaling = config.optimizer, config.optimizer.scaling
+    if scaling.rule != "constant" and scaling.base_batch is None:
+        problem = f"batch_rule `{scaling.rule}` scales rates from the batch they were tuned for"
         yield Misfit(("optimizer", "batch_rule"), f"{problem}: name it, such as optimizer.base_batch=1024")
-    if rates.batch_rule == "constant" and rates.base_batch is not None:
+    if scaling.rule == "constant" and scaling.base_batch is not None:
         problem = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
         yield Misfit(("optimizer", "base_batch"), f"{problem} (linear, square_root, cowclip), or remove it")
     if rates.rows.trust != "dense_only" and not rates.dense.name.startswith("vr_"):

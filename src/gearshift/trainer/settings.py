@@ -11,13 +11,14 @@ from gearshift.optim.batch_scaling import BatchScaling, Rates
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import VarianceReduced, with_lr
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.server import RowSettings
 from gearshift.training.plan import EvaluationSettings
 from gearshift.training.step_settings import StepSettings
 
 
 @dataclass(frozen=True)
-class OptimizerSettings:
+class OptimizerSettings(DensePolicy):
     """How parameters are moved: dense weights by `dense`, embedding rows by `rows`.
 
     `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
@@ -25,7 +26,6 @@ class OptimizerSettings:
 
     dense: DenseOptimizer = field(default_factory=Adam)
     rows: RowSettings | RowOptimizer = field(default_factory=RowSettings)
-    clip_norm: float | None = None  # the largest length of the dense gradient
     schedule: Schedule = field(default_factory=Schedule)
     scaling: BatchScaling = field(default_factory=BatchScaling)
 

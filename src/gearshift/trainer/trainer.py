@@ -331,7 +331,7 @@ class Trainer:
             Worker(model, schema, loss=self.loss, threads=self.threads),
             rows=self.optimizer.row_settings,
             optimizer=self.optimizer.dense,
-            max_norm=self.optimizer.clip_norm,
+            dense=self.optimizer,
             seed=self.plan.seed,
             shards=self.workers.shards,
             tier=self._tier(1 - BASELINE_SHARE),

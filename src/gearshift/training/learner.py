@@ -24,6 +24,7 @@ from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings, Server, make_stores
 from gearshift.parameters.shard import ShardLayout
@@ -56,32 +57,31 @@ class Learner:
         *,
         rows: RowSettings,
         optimizer: DenseOptimizer,
-        max_norm: float | None = None,
+        dense: DensePolicy = DensePolicy(),
         seed: int = 1,
         shards: int = 1,
         prefix: str = "",
         tier: ColdTier | None = None,
     ) -> None:
-        """`max_norm` clips the norm of the dense gradient; `prefix` starts the names of this learner's files.
+        """`dense` says what is done with the dense gradient; `prefix` starts the names of this learner's files.
 
         Without a `tier` all rows stay in memory; with several shards each has one like it.
         """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
         self.prefix, self.seed = prefix, seed << 32
         self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards, tier)
-        dense = worker.dense
+        flat = worker.dense
         self.server = Server(
-            dense.flat,
+            flat.flat,
             self._new_stores(),
             optimizer,
-            max_norm=max_norm,
-            embedding_reduce=rows.reduce,
-            row_trust=rows.trust,
-            layout=Layout.of(dense.names, dense.shapes, dense.offsets),
+            dense=dense,
+            rows=rows,
+            layout=Layout.of(flat.names, flat.shapes, flat.offsets),
             buffers=dict(self.model.named_buffers()),
             threads=worker.threads,
         )
-        self.layout = ShardLayout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
+        self.layout = ShardLayout.of(shards, len(flat), flat.offsets, together=dense.clip_norm is not None)
 
     def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
