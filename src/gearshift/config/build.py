@@ -41,7 +41,7 @@ from gearshift.trainer.trainer import Trainer
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
-from gearshift.training.plan import EvaluationSettings, PlannedSwitch
+from gearshift.training.plan import EvaluationSettings, ImprovementSettings, PlannedSwitch, RunLength
 from gearshift.training.step_settings import StepSettings
 
 if TYPE_CHECKING:
@@ -246,9 +246,7 @@ def _synthetic(config: Config) -> DataParts:
 def make_trainer(config: Config) -> Trainer:
     train = config.train
     return Trainer(
-        global_batch=train.global_batch,
-        epochs=train.epochs,
-        seed=train.seed,
+        **values_of(train, RunLength),
         workers=_worker_settings(config),
         strategy={
             "name": config.strategy.name,
@@ -298,8 +296,7 @@ def _training_settings(config: Config) -> TrainingSettings:
         evaluation=EvaluationSettings(
             train.eval_every,
             config.checkpoint.best,
-            train.early_stopping,
-            train.plateau,
+            **values_of(train, ImprovementSettings),
         ),
     )
 

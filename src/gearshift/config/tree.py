@@ -34,7 +34,7 @@ from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
 from gearshift.trainer.worker_settings import WorkerCounts
-from gearshift.training.plan import EarlyStopping, Plateau
+from gearshift.training.plan import ImprovementSettings, RunLength
 from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, MaybeEvery
 
@@ -59,16 +59,7 @@ Shuffle = Annotated[Literal["auto"] | bool, Unit(_shuffle, {"enum": ["auto", Tru
 
 
 @dataclass(frozen=True)
-class LengthSection:
-    """How large a step is, and how many there are."""
-
-    global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1)
-    epochs: Count = setting(1, "Passes over the training data.", at_least=1)
-    seed: Count = setting(1, "The same seed gives the same run, bit for bit.", at_least=0)
-
-
-@dataclass(frozen=True)
-class TrainSection(StepSettings, LengthSection):
+class TrainSection(ImprovementSettings, StepSettings, RunLength):
     """Steps, the order of the data, and when the model is evaluated."""
 
     eval_every: MaybeEvery = setting(
@@ -78,10 +69,6 @@ class TrainSection(StepSettings, LengthSection):
     shuffle: Shuffle = setting(
         "auto", "auto: in file order where the log has a time and is read once, shuffled else."
     )
-    early_stopping: EarlyStopping | None = setting(
-        None, "End when checkpoint.best stops improving on the validation data."
-    )
-    plateau: Plateau | None = setting(None, "Lower the rates when checkpoint.best stops improving.")
     bad_batches: Tolerated = setting(
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )

@@ -12,4 +12,4 @@ from gearshift.settings.units import Number
 class DensePolicy:
     """What is done with the dense gradient of a step before it is applied."""
 
-    clip_norm: Number | None = setting(None, "Largest norm of the dense gradient.", above=0)
+    clip_norm: Number | None = setting(None, "Largest norm of the dense gradient.", above=0, kept=True)

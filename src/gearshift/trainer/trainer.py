@@ -79,9 +79,9 @@ class Trainer:
     def __init__(
         self,
         *,
-        global_batch: int = 4096,
-        epochs: int = 1,
-        seed: int = 1,
+        global_batch: int = Plan.global_batch,
+        epochs: int = Plan.epochs,
+        seed: int = Plan.seed,
         workers: int | WorkerSettings = 1,
         strategy: str | Mapping[str, Any] = "sync",
         optimizer: DenseOptimizer | OptimizerSettings | None = None,
