@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -201,16 +201,9 @@ def datasets(config: Config, notify: Callable[[str], None] | None = warn) -> Dat
 
 def _as_stated(dataset: Dataset, config: Config) -> Dataset:
     """Applies the label, group and weight of the config to data that bring their own features (libfm, prepared)."""
-    data = config.data
-    stated: dict[str, Any] = {
-        name: value for name in ("time", "group", "weight") if (value := getattr(data, name)) is not None
-    }
-    if data.label is not None:
+    stated = config.data.stated_roles
+    if config.data.label is not None:
         stated["labels"] = config.labels()
-    if data.keep:
-        stated["keep"] = data.keep
-    if data.negatives_kept != 1.0:
-        stated["negatives_kept"] = data.negatives_kept
     return dataset.with_schema(replace(dataset.schema, **stated)) if stated else dataset
 
 

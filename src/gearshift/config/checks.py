@@ -122,14 +122,14 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
             f"data.split.by is `{split.by}`; expected time, end, hash or hash(column), such as hash(user_id)"
         )
         yield Misfit(("data", "split", "by"), problem)
-    if split.by == "time" and data.time is None and data.format != "avazu":
+    if split.by == "time" and "time" not in data.stated_roles and data.format != "avazu":
         yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")
 
 
 def _label_misfits(config: Config) -> Iterator[Misfit]:
-    labels = config.data.label
-    if labels is None:
+    if config.data.label is None:
         return
+    labels = config.labels()
     if not labels or len({label.task for label in labels}) < len(labels):
         problem = "data.label needs one column per task, each task with its own name"
         yield Misfit(("data", "label"), problem)
@@ -153,7 +153,7 @@ def _feature_misfits(config: Config) -> Iterator[Misfit]:
     for i, entry in enumerate(config.features):
         if entry.type == "numeric":
             yield from _numeric_misfits(i, entry)
-        elif entry.type != "vector" and entry.share_embedding is not None:
+        elif entry.type != "vector" and entry.column().share_embedding is not None:
             yield from _sharing_misfits(i, entry, by_name)
 
 
@@ -170,7 +170,8 @@ def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
 
 
 def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry]) -> Iterator[Misfit]:
-    shared = str(entry.share_embedding)
+    field = entry.column()
+    shared = str(field.share_embedding)
     owners: dict[str, Any] = {
         n: e for n, e in by_name.items() if e.type not in ("numeric", "vector") and e is not entry
     }
@@ -184,7 +185,7 @@ def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEnt
             f"share_embedding names `{shared}`, which shares `{owner.share_embedding}` itself; name that"
         )
         yield Misfit(where, problem)
-    elif entry.dim is not None and entry.dim != owner.dim:
+    elif field.dim is not None and field.dim != owner.dim:
         problem = f"features[{i}].dim is not that of `{shared}`, whose embedding it shares; remove dim"
         yield Misfit(("features", i, "dim"), problem)
 

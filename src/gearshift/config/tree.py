@@ -186,17 +186,13 @@ class Config(Section):
         return columns.Schema(
             features,
             self.labels() or (known.labels if known else (columns.Label("label"),)),
-            time=self.data.time or (known.time if known else None),
-            group=self.data.group,
-            weight=self.data.weight,
-            negatives_kept=self.data.negatives_kept,
-            keep=self.data.keep,
+            **{"time": known.time if known else None, **self.data.stated_roles},
             null=self.data.csv.null,
         )
 
     def labels(self) -> tuple[columns.Label, ...]:
         """Those that the config states; none where it leaves them to the format."""
-        return tuple(columns.Label(c.column, c.positive, c.task, c.missing) for c in self.data.label or ())
+        return tuple(label.value(columns.Label) for label in self.data.label or ())
 
     def to_yaml(self) -> str:
         """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""

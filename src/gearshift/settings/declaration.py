@@ -24,8 +24,10 @@ class Meaning:
         above: float | None = None,
         at_most: float | None = None,
         below: float | None = None,
+        shortest: float | None = None,
     ) -> None:
-        bounds = {"ge": at_least, "gt": above, "le": at_most, "lt": below}  # the names that pydantic reads
+        # the names that pydantic reads
+        bounds = {"ge": at_least, "gt": above, "le": at_most, "lt": below, "min_length": shortest}
         given = {name: bound for name, bound in bounds.items() if bound is not None}
         self.metadata: dict[str, Any] = {"description": sentence, **given}
 
