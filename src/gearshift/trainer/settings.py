@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
@@ -26,6 +26,7 @@ class OptimizerSettings(DensePolicy):
 
     dense: DenseOptimizer = field(default_factory=Adam)
     rows: RowSettings | RowOptimizer = field(default_factory=RowSettings)
+    _: KW_ONLY
     schedule: Schedule = field(default_factory=Schedule)
     scaling: BatchScaling = field(default_factory=BatchScaling)
 
