@@ -38,6 +38,7 @@ from gearshift.optim.layout import Layout, bind
 from gearshift.optim.spread import SharedSums, ShiftedSums
 from gearshift.optim.variance_reduced import VARIANCE_REDUCED, VarianceReduced
 from gearshift.parameters.push import Push, ReplicaRowsPush
+from gearshift.parameters.row_settings import RowPolicy
 from gearshift.parameters.server import RowSettings, RowTrust, Server
 from gearshift.training.learner import Learner
 from gearshift.training.worker import Worker
@@ -70,7 +71,9 @@ class Gradients:
     def server(self, optimizer: DenseOptimizer, trust: RowTrust) -> Server:
         """Beside the learner's own, with its stores and a copy of its dense parameters."""
         server = self.learner.server
-        return Server(server.flat.clone(), server.stores, optimizer, row_trust=trust, layout=self.layout)
+        return Server(
+            server.flat.clone(), server.stores, optimizer, rows=RowPolicy(trust=trust), layout=self.layout
+        )
 
 
 def seconds(work: Callable[[], object]) -> float:

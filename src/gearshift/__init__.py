@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from gearshift.run.trained_model import load as load
     from gearshift.trainer.settings import OptimizerSettings as OptimizerSettings
     from gearshift.trainer.settings import TrainingSettings as TrainingSettings
-    from gearshift.trainer.settings import WorkerSettings as WorkerSettings
     from gearshift.trainer.trainer import Trainer as Trainer
+    from gearshift.trainer.worker_settings import WorkerSettings as WorkerSettings
     from gearshift.training.evaluation import Evaluation as Evaluation
     from gearshift.training.plan import EarlyStopping as EarlyStopping
     from gearshift.training.plan import EvaluationSettings as EvaluationSettings
@@ -107,7 +107,8 @@ _HOMES = {
     "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",
-    "gearshift.trainer.settings": "OptimizerSettings TrainingSettings WorkerSettings",
+    "gearshift.trainer.settings": "OptimizerSettings TrainingSettings",
+    "gearshift.trainer.worker_settings": "WorkerSettings",
     "gearshift.trainer.trainer": "Trainer",
     "gearshift.training.plan": "EarlyStopping EvaluationSettings Plateau",
     "gearshift.training.requests": "Switch",

@@ -93,7 +93,7 @@ def _run(config: Config, options: CompareOptions) -> dict[str, Any]:
 def _opening(options: CompareOptions, config: Config) -> str:
     cluster = config.cluster
     text = "Same data, model, settings and seeds; "
-    text += f"{cluster.workers} workers, global batch {config.train.global_batch:,}."
+    text += f"{cluster.counts.count} workers, global batch {config.train.global_batch:,}."
     if cluster.inject is not None:
         words = (
             ", ".join([*cluster.inject.slow, *cluster.inject.lognormal, *cluster.inject.bursts])

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,11 +36,12 @@ from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import gradients_per_step
-from gearshift.trainer.settings import OptimizerSettings, TrainingSettings, WorkerSettings
+from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
 from gearshift.trainer.trainer import Trainer
+from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
-from gearshift.training.plan import EvaluationSettings, PlannedSwitch
+from gearshift.training.plan import EvaluationSettings, ImprovementSettings, PlannedSwitch, RunLength
 from gearshift.training.step_settings import StepSettings
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def _launch(config: Config, command: str, resume: Path | None, init_from: Path |
             FromConfig((folder / run_folder.CONFIG).resolve(), init_from and init_from.resolve()),
             cluster_settings(config),
             folder=folder,
-            workers=config.cluster.workers,
-            shards=config.cluster.shards,
+            workers=config.cluster.counts.count,
+            shards=config.cluster.counts.shards,
             origin=None if resume in (None, folder) else resume,
             private=config.checkpoint.private,
         )
@@ -105,7 +106,7 @@ def cluster_settings(config: Config) -> ClusterSettings:
         **values_of(section, ConnectionSettings),
         **vars(section.resources),
         spread=section.placement == "spread",
-        threads=section.threads or 1,
+        threads=section.counts.threads or 1,
     )
 
 
@@ -135,8 +136,8 @@ def build(
     rows_elsewhere: bool = False,
 ) -> PreparedRun:
     """Prepares a run without starting it: reads and checks the data; writes nothing."""
-    if config.cluster.threads:
-        torch.set_num_threads(config.cluster.threads)
+    if config.cluster.counts.threads:
+        torch.set_num_threads(config.cluster.counts.threads)
     remarks: list[str] = []  # only of the first process that reads the data
     try:
         data = datasets(config, remarks.append if schema is None else None)
@@ -200,16 +201,9 @@ def datasets(config: Config, notify: Callable[[str], None] | None = warn) -> Dat
 
 def _as_stated(dataset: Dataset, config: Config) -> Dataset:
     """Applies the label, group and weight of the config to data that bring their own features (libfm, prepared)."""
-    data = config.data
-    stated: dict[str, Any] = {
-        name: value for name in ("time", "group", "weight") if (value := getattr(data, name)) is not None
-    }
-    if data.label is not None:
+    stated = config.data.stated_roles
+    if config.data.label is not None:
         stated["labels"] = config.labels()
-    if data.keep:
-        stated["keep"] = data.keep
-    if data.negatives_kept != 1.0:
-        stated["negatives_kept"] = data.negatives_kept
     return dataset.with_schema(replace(dataset.schema, **stated)) if stated else dataset
 
 
@@ -245,9 +239,7 @@ def _synthetic(config: Config) -> DataParts:
 def make_trainer(config: Config) -> Trainer:
     train = config.train
     return Trainer(
-        global_batch=train.global_batch,
-        epochs=train.epochs,
-        seed=train.seed,
+        **values_of(train, RunLength),
         workers=_worker_settings(config),
         strategy={
             "name": config.strategy.name,
@@ -261,14 +253,12 @@ def make_trainer(config: Config) -> Trainer:
 
 
 def _worker_settings(config: Config) -> WorkerSettings:
-    cluster = config.cluster
-    injected = cluster.inject.cluster(cluster.workers) if cluster.inject else None
+    counts, inject = config.cluster.counts, config.cluster.inject
     return WorkerSettings(
-        cluster.workers,
-        cluster.shards,
-        inject=injected,
+        **vars(counts),
+        inject=inject.cluster(counts.count) if inject else None,
         memory=config.memory,
-        storage=config.storage.path,
+        storage=config.storage,
     )
 
 
@@ -282,9 +272,9 @@ def _optimizer_settings(config: Config) -> OptimizerSettings:
             clip=CowClip(**rates.row_clip.settings()) if rates.row_clip else None,
             **vars(rates.rows),
         ),
-        clip_norm=rates.clip_norm,
         schedule=Schedule(**vars(rates.schedule)),
-        scaling=BatchScaling(rates.batch_rule, rates.base_batch),
+        scaling=BatchScaling(**vars(rates.scaling)),
+        **vars(rates.dense_policy),
     )
 
 
@@ -299,8 +289,7 @@ def _training_settings(config: Config) -> TrainingSettings:
         evaluation=EvaluationSettings(
             train.eval_every,
             config.checkpoint.best,
-            train.early_stopping,
-            train.plateau,
+            **values_of(train, ImprovementSettings),
         ),
     )
 
@@ -341,7 +330,8 @@ def _how(run: PreparedRun) -> str:
 
 def _rates(config: Config, run: PreparedRun) -> list[str]:
     """`Rates  tuned for batch 1,024, square_root to 16,384: dense x4, rows x4`, if a rule scales them."""
-    rule, base, batch = config.optimizer.batch_rule, config.optimizer.base_batch, config.train.global_batch
+    scaling, batch = config.optimizer.scaling, config.train.global_batch
+    rule, base = scaling.rule, scaling.base_batch
     if base is None:
         return []
     growth = scaled(rule, Rates(1.0, 1.0, 1.0, config.optimizer.schedule.warmup), batch / base)

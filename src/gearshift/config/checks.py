@@ -122,14 +122,14 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
             f"data.split.by is `{split.by}`; expected time, end, hash or hash(column), such as hash(user_id)"
         )
         yield Misfit(("data", "split", "by"), problem)
-    if split.by == "time" and data.time is None and data.format != "avazu":
+    if split.by == "time" and "time" not in data.stated_roles and data.format != "avazu":
         yield Misfit(("data", "split", "by"), "a split by time needs the time column: set data.time")
 
 
 def _label_misfits(config: Config) -> Iterator[Misfit]:
-    labels = config.data.label
-    if labels is None:
+    if config.data.label is None:
         return
+    labels = config.labels()
     if not labels or len({label.task for label in labels}) < len(labels):
         problem = "data.label needs one column per task, each task with its own name"
         yield Misfit(("data", "label"), problem)
@@ -153,7 +153,7 @@ def _feature_misfits(config: Config) -> Iterator[Misfit]:
     for i, entry in enumerate(config.features):
         if entry.type == "numeric":
             yield from _numeric_misfits(i, entry)
-        elif entry.type != "vector" and entry.share_embedding is not None:
+        elif entry.type != "vector" and entry.column().share_embedding is not None:
             yield from _sharing_misfits(i, entry, by_name)
 
 
@@ -170,7 +170,8 @@ def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
 
 
 def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry]) -> Iterator[Misfit]:
-    shared = str(entry.share_embedding)
+    field = entry.column()
+    shared = str(field.share_embedding)
     owners: dict[str, Any] = {
         n: e for n, e in by_name.items() if e.type not in ("numeric", "vector") and e is not entry
     }
@@ -184,7 +185,7 @@ def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEnt
             f"share_embedding names `{shared}`, which shares `{owner.share_embedding}` itself; name that"
         )
         yield Misfit(where, problem)
-    elif entry.dim is not None and entry.dim != owner.dim:
+    elif field.dim is not None and field.dim != owner.dim:
         problem = f"features[{i}].dim is not that of `{shared}`, whose embedding it shares; remove dim"
         yield Misfit(("features", i, "dim"), problem)
 
@@ -221,11 +222,11 @@ def _din_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
-    rates = config.optimizer
-    if rates.batch_rule != "constant" and rates.base_batch is None:
-        problem = f"batch_rule `{rates.batch_rule}` scales rates from the batch they were tuned for"
+    rates, scaling = config.optimizer, config.optimizer.scaling
+    if scaling.rule != "constant" and scaling.base_batch is None:
+        problem = f"batch_rule `{scaling.rule}` scales rates from the batch they were tuned for"
         yield Misfit(("optimizer", "batch_rule"), f"{problem}: name it, such as optimizer.base_batch=1024")
-    if rates.batch_rule == "constant" and rates.base_batch is not None:
+    if scaling.rule == "constant" and scaling.base_batch is not None:
         problem = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
         yield Misfit(("optimizer", "base_batch"), f"{problem} (linear, square_root, cowclip), or remove it")
     if rates.rows.trust != "dense_only" and not rates.dense.name.startswith("vr_"):
@@ -278,7 +279,12 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
             yield Misfit(path, shared_replicas_need_threads(name))
         try:
             resolve(
-                name, settings, train.global_batch, config.cluster.workers, train.batch, train.micro_batches
+                name,
+                settings,
+                train.global_batch,
+                config.cluster.counts.count,
+                train.batch,
+                train.micro_batches,
             )
         except UserError as error:
             yield Misfit(path, str(error))
@@ -291,6 +297,6 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
                 )
     if config.cluster.inject is not None:
         try:
-            config.cluster.inject.cluster(config.cluster.workers)
+            config.cluster.inject.cluster(config.cluster.counts.count)
         except UserError as error:
             yield Misfit(("cluster", "inject"), str(error))

@@ -22,7 +22,7 @@ Rules = Mapping[str, Mapping[str, Declaration]]  # the settings of each rule, by
 def rules_of(kinds: Mapping[str, Iterable[type[Any]]]) -> Rules:
     """From the dataclasses that declare the settings of each rule."""
     return {
-        name: {key: one for kind in declared for key, one in declarations(kind).items()}
+        name: {one.key: one for kind in declared for one in declarations(kind).values()}
         for name, declared in kinds.items()
     }
 

@@ -8,39 +8,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
-from gearshift.config.section import Named, Section
+from gearshift.config.section import FlatSection, Named, Section
 from gearshift.data.click_log_settings import ClickLogSettings
-from gearshift.data.label_rule import Missing, parse_positive
 from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.formats import FileFormat
-from gearshift.settings.units import Count, Cut, Paths, Share, Text, Texts, parse_text
+from gearshift.data.schema import Label, Schema
+from gearshift.settings.declaration import declarations, values_of
+from gearshift.settings.units import Count, Cut, Paths, Text
 
 
-def _rule(value: Any) -> Any:
-    return parse_positive(
-        [parse_text(v) for v in value] if isinstance(value, list | tuple) else parse_text(value)
-    )
-
-
-_VALUE: list[dict[str, str]] = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
-_RULE_SCHEMA = WithJsonSchema(
-    {"anyOf": [*_VALUE, {"type": "array", "items": {"anyOf": _VALUE}, "minItems": 1}]}
-)
-Rule = Annotated[str | tuple[str, ...], BeforeValidator(_rule), _RULE_SCHEMA]
-
-
-class LabelColumn(Named):
+class LabelColumn(Named, FlatSection, of=(Label,)):
     main_key: ClassVar[str] = "column"
-    column: Text = Field(description="The column that says whether it was a click.")
-    positive: Rule | None = Field(
-        default=None,
-        description='What means a click, where it is not 1: a value, a list of values, or "> 0", ">= 4".',
-    )
-    task: Text = Field(default="click", description="The name of this task in reports.")
-    missing: Missing = Field(
-        default="fail",
-        description="What an example without a label is: fail (a bad line) or no_click, as a LEFT JOIN leaves it.",
-    )
 
 
 def _labels(value: Any) -> Any:
@@ -90,7 +68,7 @@ class SplitSection(Section):
         return match[1] if match else None
 
 
-class DataSection(Section):
+class DataSection(FlatSection, of=(Schema,)):
     train: Paths | None = Field(
         default=None,
         description="Files to train on: a path, a glob, a folder (dt=2026-11-01/ works) or a list.",
@@ -116,16 +94,15 @@ class DataSection(Section):
         default=None,
         description='The column with 0/1, {column: clicks, positive: "> 0"}, or {task: column, ...}.',
     )
-    time: Text | None = Field(
-        default=None, description="Epoch seconds or ISO text; orders the log, names days."
-    )
-    group: Text | None = Field(default=None, description="Grouped AUC is the mean over this column's values.")
-    weight: Text | None = Field(default=None, description="The weight of each example.")
-    negatives_kept: Share = Field(
-        default=1.0, gt=0, description="0.1 = the log keeps 10 % of the negatives; predictions are corrected."
-    )
-    keep: Texts = Field(default=(), description="Columns that `predict` copies through.")
     allow_overlap: bool = Field(
         default=False,
         description="Allow validation to start before training ends (the score leaks the future).",
     )
+
+    @property
+    def stated_roles(self) -> dict[str, Any]:
+        """What the config says of the schema beside features and labels: the columns of time, group, weight, ..."""
+        known = declarations(Schema)
+        return {
+            name: value for name, value in values_of(self, Schema).items() if value != known[name].default
+        }

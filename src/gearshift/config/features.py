@@ -18,7 +18,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from gearshift.config.section import Section
+from gearshift.config.section import FlatSection, Section
 from gearshift.data import schema as columns
 from gearshift.settings.units import Count, Text, parse_count, parse_number
 
@@ -101,62 +101,44 @@ class NumericFeature(Section):
         return columns.Numeric(self.name, self.transform, missing)  # type: ignore[arg-type]
 
 
-class CategoricalFeature(Section):
+class CategoricalFeature(FlatSection, of=(columns.Categorical,)):
     """One value per example, such as an id, a country or a code."""
 
     name: Text = Field(description="The column.")
     type: Literal["categorical"] = Field(description="One value per example.")
-    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
-    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
 
-    def column(self) -> columns.Feature:
-        return columns.Categorical(self.name, self.dim, self.share_embedding)
+    def column(self) -> columns.Categorical:
+        return self.value(columns.Categorical)
 
 
-class BagFeature(Section):
+class BagFeature(FlatSection, of=(columns.Bag,)):
     """Several unordered values per example, such as tags."""
 
     name: Text = Field(description="The column.")
     type: Literal["bag"] = Field(description="Several values per example, in no particular order.")
-    separator: Text = Field(default="|", min_length=1, description="The separator between two values.")
-    pool: Literal["mean", "sum"] = Field(default="mean", description="How their embeddings become one.")
-    max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
-    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
-    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
 
-    def column(self) -> columns.Feature:
-        return columns.Bag(self.name, self.separator, self.pool, self.max_len, self.dim, self.share_embedding)
+    def column(self) -> columns.Bag:
+        return self.value(columns.Bag)
 
 
-class SequenceFeature(Section):
+class SequenceFeature(FlatSection, of=(columns.Sequence,)):
     """Several values per example in order, oldest first, such as the last items seen."""
 
     name: Text = Field(description="The column.")
     type: Literal["sequence"] = Field(description="Several values per example in order, oldest first.")
-    separator: Text = Field(default="|", min_length=1, description="The separator between two values.")
-    max_len: Count = Field(default=50, ge=1, description="Values beyond this many are dropped.")
-    keep: Literal["first", "last"] = Field(default="last", description="Which end survives max_len.")
-    dim: Dim | None = Field(default=None, description="Width of its embedding; the model's if not set.")
-    share_embedding: Text | None = Field(default=None, description="Use the embedding of this other feature.")
 
-    def column(self) -> columns.Feature:
-        return columns.Sequence(
-            self.name, self.separator, self.max_len, self.keep, self.dim, self.share_embedding
-        )
+    def column(self) -> columns.Sequence:
+        return self.value(columns.Sequence)
 
 
-class VectorFeature(Section):
+class VectorFeature(FlatSection, of=(columns.Vector,)):
     """A fixed number of floats per example, such as a text embedding."""
 
     name: Text = Field(description="The column: a Parquet list, or text.")
     type: Literal["vector"] = Field(description="A fixed number of floats per example.")
-    size: Count = Field(ge=1, description="How many floats.")
-    separator: Text = Field(
-        default="|", min_length=1, description="The separator between two floats in text."
-    )
 
-    def column(self) -> columns.Feature:
-        return columns.Vector(self.name, self.size, self.separator)
+    def column(self) -> columns.Vector:
+        return self.value(columns.Vector)
 
 
 FieldEntry = CategoricalFeature | BagFeature | SequenceFeature
@@ -181,8 +163,8 @@ def entry_of(feature: columns.Feature) -> FeatureEntry:
             return NumericFeature(type="numeric", name=name, transform=transform, missing=given)
         case columns.Bucketized(name, buckets, dim):
             return NumericFeature(type="numeric", name=name, transform=Bucketize(buckets), dim=dim)
-        case columns.Categorical(name, dim, shared):
-            return CategoricalFeature(type="categorical", name=name, dim=dim, share_embedding=shared)
+        case columns.Categorical():
+            return CategoricalFeature(type="categorical", **vars(feature))
         case columns.Bag():
             return BagFeature(type="bag", **vars(feature))
         case columns.Sequence():

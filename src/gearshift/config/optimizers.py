@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from gearshift.config.choices import ChoiceSection, rules_of
 from gearshift.config.section import FlatSection
 from gearshift.embedding.row_optimizers import ROW_OPTIMIZERS, CowClip
+from gearshift.optim.batch_scaling import ScalingSettings
 from gearshift.optim.rule_settings import DENSE_RULES
 from gearshift.optim.schedule import ScheduleSettings
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.row_settings import RowPolicy
-from gearshift.settings.units import Count, Number
 
 
 class DenseOptimizerSection(ChoiceSection, rules=rules_of(DENSE_RULES)):
@@ -34,7 +33,7 @@ class RowClipSection(ChoiceSection, rules=rules_of({CowClip.name: (CowClip,)})):
     name: str = Field(default=CowClip.name, description="Which rule.")
 
 
-class OptimizerSection(FlatSection, of=(RowPolicy,)):
+class OptimizerSection(FlatSection, of=(RowPolicy, ScalingSettings, DensePolicy)):
     dense: DenseOptimizerSection = Field(
         default=DenseOptimizerSection.model_validate({"name": "adam", "lr": 1e-3}),
         description="For the network's weights.",
@@ -50,14 +49,6 @@ class OptimizerSection(FlatSection, of=(RowPolicy,)):
     row_clip: RowClipSection | None = Field(
         default=None, description="cowclip: a row's gradient is clipped by the row's own length."
     )
-    batch_rule: Literal["constant", "linear", "square_root", "cowclip"] = Field(
-        default="constant",
-        description="How rates that were tuned for base_batch grow with train.global_batch (docs/large_batches.md).",
-    )
-    base_batch: Count | None = Field(
-        default=None, ge=1, description="The global batch that the rates here were tuned for."
-    )
-    clip_norm: Number | None = Field(default=None, gt=0, description="Largest norm of the dense gradient.")
     schedule: ScheduleSettings = Field(
         default=ScheduleSettings(), description="How learning rates move over the run, by examples."
     )
@@ -65,3 +56,11 @@ class OptimizerSection(FlatSection, of=(RowPolicy,)):
     @property
     def rows(self) -> RowPolicy:
         return self.value(RowPolicy)
+
+    @property
+    def scaling(self) -> ScalingSettings:
+        return self.value(ScalingSettings)
+
+    @property
+    def dense_policy(self) -> DensePolicy:
+        return self.value(DensePolicy)

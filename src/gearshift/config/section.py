@@ -24,16 +24,21 @@ class Section(BaseModel):
 
 
 class FlatSection(Section):
-    """Includes the settings of other dataclasses as its keys: `class Rates(FlatSection, of=(RowPolicy,))`."""
+    """Includes the settings of other dataclasses as its keys: `class Rates(FlatSection, of=(RowPolicy,))`.
+
+    They come after the keys that the section declares itself. A key that it declares too is its own.
+    """
 
     def __init_subclass__(cls, of: tuple[type[Any], ...] = (), **options: Any) -> None:
         super().__init_subclass__(**options)
         for declared in (one for kind in of for one in declarations(kind).values()):
-            bounds: dict[str, Any] = dict(declared.bounds)
+            if declared.key in cls.__annotations__:
+                continue
+            known: dict[str, Any] = dict(declared.bounds)
+            if declared.default is not REQUIRED:
+                known["default"] = declared.default
             cls.__annotations__[declared.key] = declared.annotation
-            setattr(
-                cls, declared.key, Field(default=declared.default, description=declared.sentence, **bounds)
-            )
+            setattr(cls, declared.key, Field(description=declared.sentence, **known))
 
     def value(self, kind: type[Value]) -> Value:
         """The dataclass, with the values that the user set."""

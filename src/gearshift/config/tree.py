@@ -23,25 +23,25 @@ from gearshift.config.choices import ChoiceSection, rules_of
 from gearshift.config.data import DataSection, Tolerated
 from gearshift.config.features import FeatureEntry
 from gearshift.config.optimizers import OptimizerSection
-from gearshift.config.section import Section, is_section, keys_of
+from gearshift.config.section import FlatSection, Section, is_section, keys_of
 from gearshift.config.strategies import StrategySection
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
+from gearshift.embedding.cold_tier import StorageSettings
 from gearshift.engine.ray.settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Folder, Seconds, Size, Text, Texts, Unit
-from gearshift.training.plan import EarlyStopping, Plateau
+from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
+from gearshift.trainer.worker_settings import WorkerCounts
+from gearshift.training.plan import ImprovementSettings, RunLength
 from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, MaybeEvery
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by config/reference.py
 
 
-class ModelSection(
-    ChoiceSection, rules=rules_of({name: (declared,) for name, declared in MODEL_SETTINGS.items()})
-):
+class ModelSection(ChoiceSection, rules=rules_of(MODEL_SETTINGS)):
     name: str = Field(default="deepfm", description="Which network.")
 
     def settings(self) -> dict[str, Any]:
@@ -59,16 +59,7 @@ Shuffle = Annotated[Literal["auto"] | bool, Unit(_shuffle, {"enum": ["auto", Tru
 
 
 @dataclass(frozen=True)
-class LengthSection:
-    """How large a step is, and how many there are."""
-
-    global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1)
-    epochs: Count = setting(1, "Passes over the training data.", at_least=1)
-    seed: Count = setting(1, "The same seed gives the same run, bit for bit.", at_least=0)
-
-
-@dataclass(frozen=True)
-class TrainSection(StepSettings, LengthSection):
+class TrainSection(ImprovementSettings, StepSettings, RunLength):
     """Steps, the order of the data, and when the model is evaluated."""
 
     eval_every: MaybeEvery = setting(
@@ -78,10 +69,6 @@ class TrainSection(StepSettings, LengthSection):
     shuffle: Shuffle = setting(
         "auto", "auto: in file order where the log has a time and is read once, shuffled else."
     )
-    early_stopping: EarlyStopping | None = setting(
-        None, "End when checkpoint.best stops improving on the validation data."
-    )
-    plateau: Plateau | None = setting(None, "Lower the rates when checkpoint.best stops improving.")
     bad_batches: Tolerated = setting(
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )
@@ -107,31 +94,31 @@ class InjectSection:
         )
 
 
-@dataclass(frozen=True)
-class WorkersSection:
+class WorkersSection(FlatSection, of=(WorkerCounts,)):
     """Where workers run, and how many."""
 
-    engine: Text = setting(
-        "threads", "Where workers run: threads of this process, or ray: processes on one machine or many."
+    engine: Text = Field(
+        default="threads",
+        description="Where workers run: threads of this process, or ray: processes on one machine or many.",
     )
-    workers: Count = setting(1, "How many compute at the same time.", at_least=1)
-    shards: Count = setting(
-        1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=256
-    )
-    threads: Count | None = setting(
-        None,
-        "CPU threads: of all workers together (threads; all cores if not set), or of each process (ray; 1).",
-        at_least=1,
-    )
-    inject: InjectSection | None = setting(None, "Slow workers down on purpose, for experiments.")
+
+    @property
+    def counts(self) -> WorkerCounts:
+        return self.value(WorkerCounts)
 
 
-@dataclass(frozen=True)
-class ClusterSection(ConnectionSettings, WorkersSection):
+class ClusterSection(WorkersSection, of=(ConnectionSettings,)):
     """The keys after `inject` are for engine: ray."""
 
-    placement: Literal["pack", "spread"] = setting("pack", "Processes on few machines, or over many.")
-    resources: Resources = setting(Resources(), "CPUs and GPUs that Ray reserves for a process, by its role.")
+    inject: InjectSection | None = Field(
+        default=None, description="Slow workers down on purpose, for experiments."
+    )
+    placement: Literal["pack", "spread"] = Field(
+        default="pack", description="Processes on few machines, or over many."
+    )
+    resources: Resources = Field(
+        default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."
+    )
 
 
 @dataclass(frozen=True)
@@ -139,15 +126,6 @@ class CheckpointSection(CheckpointPolicy):
     """The checkpoint policy, and the metric that selects the best checkpoint."""
 
     best: Literal["auc", "logloss"] | None = setting("auc", "Keep the best by this metric.")
-
-
-class StorageSection(Section):
-    """Rows that do not fit in `memory`."""
-
-    path: Folder | None = Field(
-        default=None,
-        description="The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
-    )
 
 
 class Config(Section):
@@ -178,8 +156,8 @@ class Config(Section):
             "If not set, all rows stay in memory."
         ),
     )
-    storage: StorageSection = Field(
-        default=StorageSection(), description="Where rows go that do not fit in `memory`."
+    storage: StorageSettings = Field(
+        default=StorageSettings(), description="Where rows go that do not fit in `memory`."
     )
     log: Texts = Field(default=(), description="Other places for metrics. This version has none.")
 
@@ -208,17 +186,13 @@ class Config(Section):
         return columns.Schema(
             features,
             self.labels() or (known.labels if known else (columns.Label("label"),)),
-            time=self.data.time or (known.time if known else None),
-            group=self.data.group,
-            weight=self.data.weight,
-            negatives_kept=self.data.negatives_kept,
-            keep=self.data.keep,
+            **{"time": known.time if known else None, **self.data.stated_roles},
             null=self.data.csv.null,
         )
 
     def labels(self) -> tuple[columns.Label, ...]:
         """Those that the config states; none where it leaves them to the format."""
-        return tuple(columns.Label(c.column, c.positive, c.task, c.missing) for c in self.data.label or ())
+        return tuple(label.value(columns.Label) for label in self.data.label or ())
 
     def to_yaml(self) -> str:
         """Every setting that has a value, defaults included; `load_config` reads it back as an equal one."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from gearshift.settings.units import Unit, parse_text
 
 Positive = str | tuple[str, ...] | None  # None: the column holds 0 and 1
 Missing = Literal["fail", "no_click"]  # an example without a label is an error, or not a click
@@ -76,6 +78,19 @@ def parse_positive(given: object) -> Positive:
             f"or the values alone, such as [{match[2]}]"
         )
     return text
+
+
+def _written_rule(value: Any) -> Any:
+    return parse_positive(
+        [parse_text(v) for v in value] if isinstance(value, list | tuple) else parse_text(value)
+    )
+
+
+_VALUE: list[dict[str, str]] = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
+_RULE_SCHEMA: dict[str, Any] = {
+    "anyOf": [*_VALUE, {"type": "array", "items": {"anyOf": _VALUE}, "minItems": 1}]
+}
+Rule = Annotated[str | tuple[str, ...], Unit(_written_rule, _RULE_SCHEMA)]  # as a config writes it
 
 
 def is_positive_word(value: str) -> bool:

@@ -5,6 +5,8 @@ the same raw columns always give the same inputs.
 
 A *field* is a feature with embedding rows: categorical, bucketized, bag or sequence. Its rows are in its *table*,
 which has the name of the field unless `share_embedding` names the table of another field.
+
+Features, labels and a schema declare the keys of a config that set them (`features`, `data.label`, `data`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gearshift.data.label_rule import Missing, Positive, parse_positive
+from gearshift.data.label_rule import Missing, Rule, parse_positive
 from gearshift.errors import UserError, unknown_name
+from gearshift.settings.declaration import REQUIRED, Meaning, setting
+from gearshift.settings.units import Count, Share, Text, Texts
+
+_COLUMN = Meaning("The column.")
+_SEPARATOR = Meaning("The separator between two values.", shortest=1)
+_MAX_LEN = Meaning("Values beyond this many are dropped.", at_least=1)
+_DIM = Meaning("Width of its embedding; the model's if not set.", at_least=1)
+_SHARED = Meaning("Use the embedding of this other feature.")
 
 
 @dataclass(frozen=True)
@@ -48,9 +58,9 @@ class Bucketized:
 class Categorical:
     """One value per example."""
 
-    name: str
-    dim: int | None = None
-    share_embedding: str | None = None
+    name: Text = setting(REQUIRED, _COLUMN)
+    dim: Count | None = setting(None, _DIM)
+    share_embedding: Text | None = setting(None, _SHARED)
 
 
 @dataclass(frozen=True)
@@ -60,33 +70,33 @@ class Bag:
     In text, values are joined by `separator`; a printed list works too (`[1, 2]`, separator ","). Or a Parquet list.
     """
 
-    name: str
-    separator: str = "|"
-    pool: Literal["mean", "sum"] = "mean"
-    max_len: int = 50
-    dim: int | None = None
-    share_embedding: str | None = None
+    name: Text = setting(REQUIRED, _COLUMN)
+    separator: Text = setting("|", _SEPARATOR)
+    pool: Literal["mean", "sum"] = setting("mean", "How their embeddings become one.")
+    max_len: Count = setting(50, _MAX_LEN)
+    dim: Count | None = setting(None, _DIM)
+    share_embedding: Text | None = setting(None, _SHARED)
 
 
 @dataclass(frozen=True)
 class Sequence:
     """Several values per example in order, oldest first. `keep` defines which end survives `max_len`."""
 
-    name: str
-    separator: str = "|"
-    max_len: int = 50
-    keep: Literal["first", "last"] = "last"
-    dim: int | None = None
-    share_embedding: str | None = None
+    name: Text = setting(REQUIRED, _COLUMN)
+    separator: Text = setting("|", _SEPARATOR)
+    max_len: Count = setting(50, _MAX_LEN)
+    keep: Literal["first", "last"] = setting("last", "Which end survives max_len.")
+    dim: Count | None = setting(None, _DIM)
+    share_embedding: Text | None = setting(None, _SHARED)
 
 
 @dataclass(frozen=True)
 class Vector:
     """A fixed number of floats per example (a Parquet list<float>, or text joined by `separator`)."""
 
-    name: str
-    size: int
-    separator: str = "|"
+    name: Text = setting(REQUIRED, "The column: a Parquet list, or text.")
+    size: Count = setting(REQUIRED, "How many floats.", at_least=1)
+    separator: Text = setting("|", "The separator between two floats in text.", shortest=1)
 
 
 Feature = Numeric | Bucketized | Categorical | Bag | Sequence | Vector
@@ -105,10 +115,15 @@ class Label:
     ('> 0', '>= 4')
     """
 
-    column: str
-    positive: Positive = None
-    task: str = "click"
-    missing: Missing = "fail"  # "no_click": an example without a label was not clicked, as after a LEFT JOIN
+    column: Text = setting(REQUIRED, "The column that says whether it was a click.")
+    positive: Rule | None = setting(
+        None, 'What means a click, where it is not 1: a value, a list of values, or "> 0", ">= 4".'
+    )
+    task: Text = setting("click", "The name of this task in reports.")
+    missing: Missing = setting(
+        "fail",
+        "What an example without a label is: fail (a bad line) or no_click, as a LEFT JOIN leaves it.",
+    )
 
     def __post_init__(self) -> None:
         if self.missing not in get_args(Missing):
@@ -135,11 +150,13 @@ class Schema:
 
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
-    time: str | None = None  # epoch seconds to nanoseconds, ISO text, yyyymmdd or yymmddHH (Avazu)
-    group: str | None = None  # grouped AUC
-    weight: str | None = None
-    negatives_kept: float = 1.0
-    keep: tuple[str, ...] = ()  # columns that `predict` copies to its output
+    time: Text | None = setting(None, "Epoch seconds or ISO text; orders the log, names days.")
+    group: Text | None = setting(None, "Grouped AUC is the mean over this column's values.")
+    weight: Text | None = setting(None, "The weight of each example.")
+    negatives_kept: Share = setting(
+        1.0, "0.1 = the log keeps 10 % of the negatives; predictions are corrected.", above=0
+    )
+    keep: Texts = setting((), "Columns that `predict` copies through.")
     null: tuple[str, ...] = ("",)  # texts that mean a missing value
     forms: tuple[Form, ...] = ()  # forms of the training data's columns, if a model was trained
     decimal: str | None = None  # decimal mark of the training data, if it is delimited text

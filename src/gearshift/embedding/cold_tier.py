@@ -19,11 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gearshift.errors import UserError
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Folder
 
 PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # of the C++ table: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
+ROWS_FOLDER = ".rows"  # below the folder of the runs
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,20 @@ class ColdTier:
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
         return replace(self, budget=int(self.budget * part), part=self.part * part)
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    """Rows that do not fit in `memory`."""
+
+    path: Folder | None = setting(
+        None,
+        "The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
+    )
+
+    def tier(self, memory: int, runs: str | Path) -> ColdTier:
+        """The cold tier of a run's rows; `runs` is the folder of the runs."""
+        return ColdTier(Path(self.path or Path(runs) / ROWS_FOLDER), memory)
 
 
 def minimum_bytes(floats: int) -> int:

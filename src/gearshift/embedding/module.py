@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
-from gearshift.embedding.assembly import Leaves, assemble
-from gearshift.embedding.lookup import field_groups, find
+from gearshift.embedding.lookup import Leaves, assemble, field_groups, find
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart
 from gearshift.models.inputs import Inputs, Needs

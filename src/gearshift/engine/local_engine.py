@@ -98,21 +98,29 @@ class LocalEpoch(EpochHost):
         return not self.epoch.stopped
 
     def _threads_loop(self, workers: int) -> ThreadsLoop:
-        threads_each = max(1, self.training.learner.worker.threads // workers)
-
         def employ(worker: int) -> Compute:
-            return partial(self._compute, worker, self.training.learner.model_copy(threads_each))
+            copy = self.training.learner.model_copy()
+
+            def compute(begin: Begin, indexed: IndexedBatch) -> LocalPush | UnusableGradient:
+                copy.use_threads(self._threads_each)
+                return self._compute(worker, copy, begin, indexed)
+
+            return compute
 
         return ThreadsLoop(
             workers,
             employ,
             self.shards,
             self.batches,
-            threads_each=threads_each,
             patience=PATIENCE,
             notify=self.observer.notify,
             wake=self._wake,
         )
+
+    @property
+    def _threads_each(self) -> int:
+        """The CPU threads of each of several workers. After a resize they are divided anew."""
+        return max(1, self.training.learner.worker.threads // self.training.workers)
 
     def _begin(self, begin: Begin) -> None:
         self._loop.begin(begin)

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
 from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
@@ -47,11 +45,11 @@ class WorkerReport:
 class WorkerThreads:
     """The worker threads: `assign` gives a worker its work; results arrive in `reports`."""
 
-    def __init__(self, employ: Employ, shards: LocalShards, threads_each: int) -> None:
+    def __init__(self, employ: Employ, shards: LocalShards) -> None:
         self.reports: queue.Queue[WorkerReport] = queue.Queue()
         self._taken: dict[int, queue.Queue[bool]] = {}
         self._work: dict[int, queue.Queue[tuple[Begin, IndexedBatch] | None]] = {}
-        self._employ, self._shards, self._threads_each = employ, shards, threads_each
+        self._employ, self._shards = employ, shards
         self._threads: dict[int, threading.Thread] = {}
 
     def hire(self, worker: int) -> None:
@@ -85,7 +83,6 @@ class WorkerThreads:
         return [w for w, thread in self._threads.items() if w not in fenced and thread.is_alive()]
 
     def _loop(self, worker: int) -> None:
-        torch.set_num_threads(self._threads_each)
         work, taken = self._work[worker], self._taken[worker]
         compute: Compute | None = None
         while (task := work.get()) is not None:
@@ -114,14 +111,13 @@ class ThreadsLoop:
         shards: LocalShards,
         batches: LeaseBatches,
         *,
-        threads_each: int = 1,
         patience: float = 300.0,
         notify: Callable[[str], None] = print,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.workers, self.shards, self._batches = workers, shards, batches
         self.patience, self.notify, self.wake = patience, notify, wake
-        self._threads = WorkerThreads(employ, shards, threads_each)
+        self._threads = WorkerThreads(employ, shards)
         self._busy: dict[int, float] = {}  # start time of the current batch, by worker
         self._fenced: set[int] = set()
         self._present: dict[int, None] = {}  # workers, in the order in which they joined

@@ -173,7 +173,7 @@ class BatchSweep:
 
     def _trained(self, trial: Trial) -> Score | None:
         config, train = self._config(trial), self._share(trial.share)
-        torch.set_num_threads(config.cluster.threads or torch.get_num_threads())
+        torch.set_num_threads(config.cluster.counts.threads or torch.get_num_threads())
         torch.manual_seed(trial.seed)
         model = models.build(config.model.name, train.schema, **config.model.settings())
         training = make_trainer(config).prepare(model, train, self._valid).training
@@ -211,7 +211,7 @@ class BatchSweep:
         arm, factor = self.arms[trial.optimizer], trial.batch / self.config.train.global_batch
         growth = scaled(arm.rule, Rates(1.0, 1.0, 1.0, arm.warmup), factor)
         words = [f"train.global_batch={trial.batch}", *arm.words]
-        words += [] if self.config.optimizer.base_batch is None else UNSCALED
+        words += [] if self.config.optimizer.scaling.base_batch is None else UNSCALED
         words.append(f"optimizer.dense.lr={arm.dense_lr * trial.dense:.6g}")
         for part, rows in arm.rows.items():
             words.append(f"optimizer.{part}.lr={rows.lr * trial.rows:.6g}")
@@ -278,7 +278,7 @@ def _arm(request: SweepRequest, config: Config, word: str) -> _Arm:
         )
     optimizer = config.optimizer
     rule = written.pop(
-        "batch_rule", optimizer.batch_rule
+        "batch_rule", optimizer.scaling.rule
     )  # for this optimizer, also from the base batch to the config's batch
     ruled = UNSCALED if rule == "constant" else (f"optimizer.batch_rule={rule}",)
     words = [f"optimizer.{key}={value}" for key, value in written.items()]
@@ -286,7 +286,7 @@ def _arm(request: SweepRequest, config: Config, word: str) -> _Arm:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
     if not name.startswith("vr_") and "row_trust" not in written and optimizer.rows.trust != "dense_only":
         words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
-    chosen = [*request.settings, *words, *(() if optimizer.base_batch is None else ruled)]
+    chosen = [*request.settings, *words, *(() if optimizer.scaling.base_batch is None else ruled)]
     trainer = make_trainer(load_config(request.config, chosen))
     plan, dense = trainer.plan, trainer.optimizer.dense
     if (

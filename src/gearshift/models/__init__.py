@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gearshift.models.registry import build as build
     from gearshift.models.registry import parameters as parameters
     from gearshift.models.registry import recipe as recipe
+    from gearshift.models.settings import AttentionSettings as AttentionSettings
     from gearshift.models.shallow import FM as FM
     from gearshift.models.shallow import LR as LR
 
@@ -48,6 +49,7 @@ _HOMES = {
     "inputs": "Fields Inputs Needs SequenceRows input_fields pad_rows pool_rows row_width",
     "layers": "MLP seed_dropout",
     "registry": "MODELS build parameters recipe",
+    "settings": "AttentionSettings",
     "shallow": "FM LR",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -6,6 +6,7 @@ Other fields and numbers are concatenated. A sequence that is not a history is a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,20 @@ from gearshift.models import checks
 from gearshift.models.inputs import Inputs, SequenceRows, aligned, join, row_width
 from gearshift.models.layers import MLP, flat_width, logits
 from gearshift.models.model import Model
-from gearshift.models.settings import DINSettings
+from gearshift.models.settings import AttentionSettings, DINSettings
 
 
 class DIN(Model):
     """`history` names one or more sequences, `target` the field that each is compared with.
 
-    By default every sequence is a history, and its target is the field whose table it shares.
+    By default every sequence is a history, and its target is the field whose table it shares. `attention` has the
+    hidden widths of the attention network, or `gs.models.AttentionSettings(hidden, activation)`.
     """
 
     sequences = True
+    moved: ClassVar[dict[str, str]] = {
+        "attention_activation": "DIN(schema, attention=gs.models.AttentionSettings(activation=...))"
+    }
 
     def __init__(
         self,
@@ -34,8 +39,7 @@ class DIN(Model):
         *,
         target: str | Sequence[str] | None = None,
         history: str | Sequence[str] | None = None,
-        attention: Sequence[int] = DINSettings.attention,
-        attention_activation: str = DINSettings.attention_activation,
+        attention: AttentionSettings | Sequence[int] = AttentionSettings(),
         activation: str = DINSettings.activation,
         batch_norm: bool = DINSettings.batch_norm,
         dropout: float = DINSettings.dropout,
@@ -45,8 +49,13 @@ class DIN(Model):
         self.dim = dim
         self.pairs = checks.histories("din", schema, _listed(target), _listed(history), dim)
         widths = {f.name: row_width(schema, f, dim) for f in schema.fields}
+        units, between = (
+            (attention.hidden, attention.activation)
+            if isinstance(attention, AttentionSettings)
+            else (attention, AttentionSettings.activation)
+        )
         self.attention = nn.ModuleList(
-            Attention(widths[sequence], attention, attention_activation) for _, sequence in self.pairs
+            Attention(widths[sequence], units, between) for _, sequence in self.pairs
         )
         self.averaged = checks.other_sequences(schema, self.pairs)
         pooled = sum(widths[sequence] for _, sequence in self.pairs) + sum(widths[s] for s in self.averaged)

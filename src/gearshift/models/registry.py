@@ -14,9 +14,10 @@ from gearshift.models.cross import DCN, DCNv2
 from gearshift.models.deep import DNN, DeepFM, WideDeep
 from gearshift.models.din import DIN
 from gearshift.models.dlrm import DLRM
-from gearshift.models.model import Model
+from gearshift.models.model import Model, as_keys
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.models.shallow import FM, LR
+from gearshift.settings.declaration import declarations
 
 MODELS: dict[str, type[nn.Module]] = dict(
     zip(MODEL_SETTINGS, (LR, FM, DNN, WideDeep, DeepFM, DCN, DCNv2, DLRM, DIN), strict=True)
@@ -27,27 +28,42 @@ def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) 
     """A model by its name in a config; a seed gives the same weights each time and leaves torch's alone."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
-    known = parameters(name)
-    for param in params:
+    known, given = parameters(name), as_keys(params)
+    for param in given:
         if param not in known:
             if not known:
                 raise UserError(
                     f"model {name} has no `{param}`: remove it, or write model={name} for its defaults"
                 )
             raise unknown_name(f"parameter of model {name}:", param, known)
+    arguments = _arguments(name, given)
     if seed is None:
-        return MODELS[name](schema, **params)
+        return MODELS[name](schema, **arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MODELS[name](schema, **params)
+        model = MODELS[name](schema, **arguments)
     object.__setattr__(model, "born", None)  # this seed stays, whatever that of the run is
     return model
 
 
 def parameters(name: str) -> dict[str, Any]:
     """What a model can be given beside the schema, with the defaults."""
+    return as_keys(_defaults(name))
+
+
+def _defaults(name: str) -> dict[str, Any]:
     arguments = inspect.signature(MODELS[name]).parameters.values()
     return {a.name: a.default for a in arguments if a.name != "schema"}
+
+
+def _arguments(name: str, keys: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the model's class: keys that it takes as one value are put into it."""
+    arguments = dict(keys)
+    for argument, default in _defaults(name).items():
+        declared = declarations(type(default)).values()
+        if grouped := {one.name: arguments.pop(one.key) for one in declared if one.key in keys}:
+            arguments[argument] = type(default)(**grouped)
+    return arguments
 
 
 def recipe(model: nn.Module) -> tuple[str, dict[str, Any]] | None:

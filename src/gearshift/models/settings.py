@@ -1,6 +1,7 @@
 """The settings of each model, by its name in a config: values alone, so that a config is read without torch.
 
-A model's constructor takes these, with these defaults, beside the schema.
+A model's constructor takes these, with these defaults, beside the schema. Settings that belong together are one
+argument of it (`AttentionSettings`) and several keys of a config.
 """
 
 from __future__ import annotations
@@ -50,21 +51,27 @@ class DLRMSettings(DeepSettings):
 
 
 @dataclass(frozen=True)
+class AttentionSettings:
+    """The network that weighs each item of a history."""
+
+    hidden: Counts = setting((64,), "Widths of the attention network.", key="attention")
+    activation: Text = setting("dice", "Between its layers: dice, ...", key="attention_activation")
+
+
+@dataclass(frozen=True)
 class DINSettings(DeepSettings):
-    attention: Counts = setting((64,), "Widths of the attention network.")
-    attention_activation: Text = setting("dice", "Between its layers: dice, ...")
     target: Texts | None = setting(None, "The categorical feature that is judged.")
     history: Texts | None = setting(None, "The sequence feature that it is compared with.")
 
 
-MODEL_SETTINGS: dict[str, type[Any]] = {
-    "lr": LinearSettings,
-    "fm": EmbeddingSettings,
-    "dnn": DeepSettings,
-    "wide_deep": DeepSettings,
-    "deepfm": DeepSettings,
-    "dcn": CrossSettings,
-    "dcnv2": MatrixCrossSettings,
-    "dlrm": DLRMSettings,
-    "din": DINSettings,
+MODEL_SETTINGS: dict[str, tuple[type[Any], ...]] = {
+    "lr": (LinearSettings,),
+    "fm": (EmbeddingSettings,),
+    "dnn": (DeepSettings,),
+    "wide_deep": (DeepSettings,),
+    "deepfm": (DeepSettings,),
+    "dcn": (CrossSettings,),
+    "dcnv2": (MatrixCrossSettings,),
+    "dlrm": (DLRMSettings,),
+    "din": (AttentionSettings, DINSettings),
 }

@@ -15,8 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gearshift.errors import UserError, unknown_name
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count
+
+Rule = Literal["constant", "linear", "square_root", "cowclip"]
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,25 @@ SCALING_RULES: dict[str, Callable[[Rates, float], Rates]] = {
 
 
 @dataclass(frozen=True)
-class BatchScaling:
+class ScalingSettings:
+    """What a config says about the rates of a larger batch."""
+
+    rule: Rule = setting(
+        "constant",
+        "How rates that were tuned for base_batch grow with train.global_batch (docs/large_batches.md).",
+        key="batch_rule",
+    )
+    base_batch: Count | None = setting(
+        None, "The global batch that the rates here were tuned for.", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class BatchScaling(ScalingSettings):
     """Rates that were tuned for `base_batch`, scaled to the run's global batch by `rule`.
 
     The rules are "linear", "square_root" and "cowclip" (docs/large_batches.md).
     """
-
-    rule: str = "constant"
-    base_batch: int | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in SCALING_RULES:

@@ -23,10 +23,12 @@ class RowPolicy:
         "dense_only",
         "Whether vr_* scales rows too: per element, or one number per row.",
         key="row_trust",
+        kept=True,
     )
     reduce: EmbeddingReduce = setting(
         "mean",
         "What a row's summed gradient is divided by: the examples of the step, those of the batches "
         "that have the id, or nothing.",
         key="embedding_reduce",
+        kept=True,
     )

@@ -2,9 +2,9 @@
 
 The caller decides which pushes form a step, and their weights. Dense parameters and rows use the gradient
 `sum(w * S) / sum(n)`: gradients of the summed loss divided by the number of examples. A push of weight 0 counts in the
-divisor and changes nothing else. `embedding_reduce` defines the divisor of rows: `mean`, as above; `touched`, the
+divisor and changes nothing else. `RowPolicy.reduce` defines the divisor of rows: `mean`, as above; `touched`, the
 examples of the pushes with the id; `sum`, no division. A variance-reduced optimizer (VR-x) computes r from the pushes
-of the group; `row_trust` defines whether rows get an r too.
+of the group; `RowPolicy.trust` defines whether rows get an r too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gearshift.optim.row_ratios import PushedRows, RowPartColumns
 from gearshift.optim.spread import ShiftedSums, Spread, effective_number, spread_of
 from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import (
     AnyPush,
     AppliedPush,
@@ -112,9 +113,8 @@ class Server:
         stores: tuple[RowStore, ...],
         optimizer: DenseOptimizer,
         *,
-        max_norm: float | None = None,
-        embedding_reduce: EmbeddingReduce = "mean",
-        row_trust: RowTrust = "dense_only",
+        dense: DensePolicy = DensePolicy(),
+        rows: RowPolicy = RowPolicy(),
         layout: Layout | None = None,
         buffers: dict[str, Tensor] | None = None,
         threads: int = 1,
@@ -132,10 +132,9 @@ class Server:
         self.trust: Ratios | None = None  # r of the last step, for statistics before the next
         self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same by store, if rows have an r
         self.split_into: tuple[Server, ...] = ()  # the servers of several shards, which work in its memory
-        self.row_trust = row_trust
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
-        self.max_norm, self.embedding_reduce = max_norm, embedding_reduce
+        self.dense_policy, self.row_policy = dense, rows
         self.threads = threads
         self.step = 0
         self.dense_lock = threading.Lock()  # held while dense values are read or written
@@ -184,8 +183,8 @@ class Server:
                 self._move_buffers(kept)
             return
         gradient = self._dense_gradient(dense, examples)
-        if self.max_norm is not None:
-            clip_norm(gradient, self.max_norm)
+        if self.dense_policy.clip_norm is not None:
+            clip_norm(gradient, self.dense_policy.clip_norm)
         with self.dense_lock:
             self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, lr_scale)
             self._move_buffers(kept)
@@ -205,8 +204,8 @@ class Server:
             return sums.of_total(dense, variance, examples, gradients, round(gradients))
 
         gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
-        if self.max_norm is not None:
-            clip_norm(gradient, self.max_norm)
+        if self.dense_policy.clip_norm is not None:
+            clip_norm(gradient, self.dense_policy.clip_norm)
         with self.dense_lock:
             self._step_dense(spread_in, gradient, lr_scale)
 
@@ -220,7 +219,9 @@ class Server:
             for part, ratios in zip(self.stores[i].parts, of_parts, strict=True):
                 (line,) = ratios.statistics()
                 line = replace(line, layer=f"{ROWS}{part.name}[{part.width}]")
-                if self.row_trust == "row_wise":  # its mean is over the pushes with the id, not a whole batch
+                if (
+                    self.row_policy.trust == "row_wise"
+                ):  # its mean is over the pushes with the id, not a whole batch
                     line = replace(line, noise=math.nan, signal=math.nan)
                 lines.append(line)
         return lines
@@ -241,14 +242,14 @@ class Server:
         for i, store in enumerate(self.stores):
             parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
             rows = self._trusted(i, parts_of_i, merge_rows(parts_of_i, self.threads))
-            if self.embedding_reduce == "touched":
+            if self.row_policy.reduce == "touched":
                 rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
             try:
                 store.push(
                     rows.ids_U,
                     rows.sums_UW,
                     rows.counts_U,
-                    examples=1.0 if self.embedding_reduce == "sum" else examples,
+                    examples=1.0 if self.row_policy.reduce == "sum" else examples,
                     step=step,
                     lr_scale=lr_scale,
                     threads=self.threads,
@@ -296,9 +297,9 @@ class Server:
     def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
         """The rows of a step, scaled by their r if rows have one."""
         rule = self._rule
-        if self.row_trust == "dense_only" or not isinstance(rule, VarianceReduced):
+        if self.row_policy.trust == "dense_only" or not isinstance(rule, VarianceReduced):
             return rows
-        of_rows = row_ratios.touched if self.row_trust == "touched" else row_ratios.row_wise
+        of_rows = row_ratios.touched if self.row_policy.trust == "touched" else row_ratios.row_wise
         pushed = [PushedRows(part.ids_U, part.sums_UW, weight, n) for part, weight, n in parts]
         ratios = of_rows(pushed, rule.gsnr, _columns(self.stores[i]))
         self.row_ratios[i] = ratios.parts

@@ -37,7 +37,7 @@ class Run(History):
     def __init__(
         self,
         parts: RunParts,
-        engine: Engine,
+        engine: Engine[RunObserver],
         callbacks: Sequence[Callback] = (),
         header: Sequence[str] = (),
         processes: Processes = dict,

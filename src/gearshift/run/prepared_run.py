@@ -21,9 +21,10 @@ from gearshift.run.last_save import LastSave
 from gearshift.run.local_run import Run
 from gearshift.run.log import Messages
 from gearshift.run.metrics_log import MetricsLog, Processes
+from gearshift.run.observer import RunObserver
 from gearshift.run.parts import RunParts
 from gearshift.run.retry import Retries
-from gearshift.run.saver import Saver
+from gearshift.run.saver import MakeSaver, Saver
 from gearshift.run.saving import Saving
 from gearshift.run.wall_time import WallTime
 from gearshift.training.engine import Engine
@@ -60,23 +61,23 @@ class PreparedRun:
     def start(
         self,
         folder: Path,
-        engine: Engine,
+        engine: Engine[RunObserver],
         *,
         header: Sequence[str] = (),
         warns: bool = False,
-        saver_type: type[Saver] = Saver,
+        make_saver: MakeSaver = Saver,
         processes: Processes = dict,
     ) -> Run:
         """Trains in the background with the workers of `engine`. `folder` must belong to this run alone.
 
         The other arguments are those of `Run`.
         """
-        parts = self._parts(folder, engine.name, saver_type, processes)
+        parts = self._parts(folder, engine.name, make_saver, processes)
         run = Run(parts, engine, self.callbacks, header, processes, warns=warns)
         run.thread.start()
         return run
 
-    def _parts(self, folder: Path, engine: str, saver_type: type[Saver], processes: Processes) -> RunParts:
+    def _parts(self, folder: Path, engine: str, make_saver: MakeSaver, processes: Processes) -> RunParts:
         training, health = self.training, self.health
         messages = Messages(folder, self.messages)
         health.begin(folder, self.resumed)
@@ -89,7 +90,7 @@ class PreparedRun:
             f"Ctrl-C or `gearshift stop {folder}`",
             lambda: interrupts.what_is_kept(folder, training.step),
         )
-        saver = saver_type(
+        saver = make_saver(
             folder / run_folder.CHECKPOINTS, self.policy.keep, messages.append, self.resumed, health
         )
         if self.resumed is not None:

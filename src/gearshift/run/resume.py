@@ -11,6 +11,7 @@ from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.settings.declaration import kept_values
 from gearshift.training.progress import Progress
 from gearshift.training.training import Training
 
@@ -20,13 +21,11 @@ def plan_facts(training: Training) -> dict[str, str]:
     plan, server = training.plan, training.learner.server
     parts = [part for store in server.stores for part in store.parts]
     return {
-        "train.global_batch": str(plan.global_batch),
-        "train.seed": str(plan.seed),
+        **kept_values("train", plan),
         "train.shuffle": str(plan.shuffle),
         "optimizer.schedule": str(plan.schedule),
-        "optimizer.clip_norm": str(server.max_norm),
-        "optimizer.embedding_reduce": server.embedding_reduce,
-        "optimizer.row_trust": server.row_trust,
+        **kept_values("optimizer", server.dense_policy),
+        **kept_values("optimizer", server.row_policy),
         "optimizer.row_clip": str(next((part.clip for part in parts if part.clip), None)),
         "epochs": str(plan.epochs),
         "the number of training examples": str(training.train.estimate()),

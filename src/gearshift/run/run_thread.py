@@ -23,7 +23,7 @@ from gearshift.training.engine import Engine
 
 class RunThread:
     def __init__(
-        self, observer: RunObserver, engine: Engine, channel: ControlChannel, exit_stop: ExitStop
+        self, observer: RunObserver, engine: Engine[RunObserver], channel: ControlChannel, exit_stop: ExitStop
     ) -> None:
         """`engine` runs the workers; `channel` and `exit_stop` are open while the run is live."""
         self._observer, self._parts, self._engine = observer, observer.parts, engine

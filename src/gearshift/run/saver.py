@@ -22,6 +22,9 @@ from gearshift.run.low_priority import in_background
 from gearshift.training.estimate import size_text
 from gearshift.training.learner import Learner
 
+# Called with the arguments of `Saver`.
+MakeSaver = Callable[[Path, int, Callable[[str], None], Path | None, Health], "Saver"]
+
 
 class Saver:
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 REQUIRED = MISSING
-_KEY = "gearshift_key"
+_KEY, _KEPT = "gearshift_key", "gearshift_kept"
 
 
 class Meaning:
@@ -24,20 +24,26 @@ class Meaning:
         above: float | None = None,
         at_most: float | None = None,
         below: float | None = None,
+        shortest: float | None = None,
     ) -> None:
-        bounds = {"ge": at_least, "gt": above, "le": at_most, "lt": below}  # the names that pydantic reads
+        # the names that pydantic reads
+        bounds = {"ge": at_least, "gt": above, "le": at_most, "lt": below, "min_length": shortest}
         given = {name: bound for name, bound in bounds.items() if bound is not None}
         self.metadata: dict[str, Any] = {"description": sentence, **given}
 
 
-def setting(default: Any, meaning: str | Meaning, *, key: str | None = None, **bounds: float) -> Any:
+def setting(
+    default: Any, meaning: str | Meaning, *, key: str | None = None, kept: bool = False, **bounds: float
+) -> Any:
     """A field of a dataclass that a config may set: `setting(3, "How many are kept.", at_least=1)`.
 
     `REQUIRED` as default: the user must give it. `key` is the name in a config, where that is not the field's: a
-    section may have the settings of several dataclasses beside each other.
+    section may have the settings of several dataclasses beside each other. `kept`: a resumed run must have the same
+    value.
     """
     known = Meaning(meaning, **bounds) if isinstance(meaning, str) else meaning
-    return field(default=default, metadata=known.metadata if key is None else {**known.metadata, _KEY: key})
+    about = {} if key is None else {_KEY: key}
+    return field(default=default, metadata={**known.metadata, **about, **({_KEPT: True} if kept else {})})
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Declaration:
     sentence: str
     bounds: Mapping[str, float]
     key: str  # in a config
+    kept: bool = False  # a resumed run must have the same value
 
 
 def declarations(kind: type[Any]) -> dict[str, Declaration]:
@@ -66,7 +73,20 @@ def values_of(section: Any, kind: type[Any]) -> dict[str, Any]:
     return {name: getattr(section, name) for name in declarations(kind)}
 
 
+def kept_values(section: str, value: Any) -> dict[str, str]:
+    """The settings of a dataclass that a resumed run must have in common with the stopped one, by their full key."""
+    return {
+        f"{section}.{one.key}": str(getattr(value, one.name))
+        for one in declarations(type(value)).values()
+        if one.kept
+    }
+
+
 def _declaration(field: Field[Any], annotation: Any) -> Declaration:
-    bounds = {name: value for name, value in field.metadata.items() if name not in ("description", _KEY)}
-    key = field.metadata.get(_KEY, field.name)
-    return Declaration(field.name, annotation, field.default, field.metadata["description"], bounds, key)
+    bounds = {
+        name: value for name, value in field.metadata.items() if name not in ("description", _KEY, _KEPT)
+    }
+    key, kept = field.metadata.get(_KEY, field.name), _KEPT in field.metadata
+    return Declaration(
+        field.name, annotation, field.default, field.metadata["description"], bounds, key, kept
+    )

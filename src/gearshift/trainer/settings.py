@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass, field, replace
 
-from gearshift.cluster_model.cluster import ClusterModel
-from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import PARTITIONS
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
 from gearshift.models.losses import Loss, binary_cross_entropy
@@ -15,42 +11,14 @@ from gearshift.optim.batch_scaling import BatchScaling, Rates
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import VarianceReduced, with_lr
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.server import RowSettings
 from gearshift.training.plan import EvaluationSettings
 from gearshift.training.step_settings import StepSettings
 
-ROWS_FOLDER = ".rows"  # below the folder of the runs
-
 
 @dataclass(frozen=True)
-class WorkerSettings:
-    """How many workers compute, and into how many shards the parameters are divided.
-
-    Workers are threads, or processes with `Trainer(cluster=...)`: each of these has `ClusterSettings.threads`.
-    """
-
-    count: int = 1
-    shards: int = 1  # parts that the embedding rows are divided into
-    threads: int | None = None  # of all workers in one process together; torch's number if None
-    inject: ClusterModel | None = None  # slowness on purpose, for experiments
-    memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
-    storage: str | Path | None = None  # the folder for those; by default below the folder of the runs
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.shards <= PARTITIONS:
-            raise UserError(f"shards={self.shards}: parameters lie on 1 to {PARTITIONS} shards")
-        if self.storage is not None and self.memory is None:
-            raise UserError("storage=... is for rows that do not fit in memory: set memory too")
-
-    def cold_tier(self, runs: str | Path) -> ColdTier | None:
-        """Where rows go that do not fit in `memory`; `runs` is the folder of the runs."""
-        if self.memory is None:
-            return None
-        return ColdTier(Path(self.storage or Path(runs) / ROWS_FOLDER), self.memory)
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
+class OptimizerSettings(DensePolicy):
     """How parameters are moved: dense weights by `dense`, embedding rows by `rows`.
 
     `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
@@ -58,7 +26,7 @@ class OptimizerSettings:
 
     dense: DenseOptimizer = field(default_factory=Adam)
     rows: RowSettings | RowOptimizer = field(default_factory=RowSettings)
-    clip_norm: float | None = None  # the largest length of the dense gradient
+    _: KW_ONLY
     schedule: Schedule = field(default_factory=Schedule)
     scaling: BatchScaling = field(default_factory=BatchScaling)
 

@@ -44,7 +44,8 @@ from gearshift.sync.registry import not_a_name
 from gearshift.trainer.earlier_run import last_checkpoint, remarks_on
 from gearshift.trainer.object_recipe import ObjectRecipe
 from gearshift.trainer.removed_keywords import refuse
-from gearshift.trainer.settings import OptimizerSettings, TrainingSettings, WorkerSettings
+from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
+from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.learner import Learner, is_of_rows
 from gearshift.training.plan import Plan, StrategyPlan
 from gearshift.training.step_settings import StepSettings
@@ -78,9 +79,9 @@ class Trainer:
     def __init__(
         self,
         *,
-        global_batch: int = 4096,
-        epochs: int = 1,
-        seed: int = 1,
+        global_batch: int = Plan.global_batch,
+        epochs: int = Plan.epochs,
+        seed: int = Plan.seed,
         workers: int | WorkerSettings = 1,
         strategy: str | Mapping[str, Any] = "sync",
         optimizer: DenseOptimizer | OptimizerSettings | None = None,
@@ -330,7 +331,7 @@ class Trainer:
             Worker(model, schema, loss=self.loss, threads=self.threads),
             rows=self.optimizer.row_settings,
             optimizer=self.optimizer.dense,
-            max_norm=self.optimizer.clip_norm,
+            dense=self.optimizer,
             seed=self.plan.seed,
             shards=self.workers.shards,
             tier=self._tier(1 - BASELINE_SHARE),

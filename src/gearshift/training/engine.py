@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gearshift.errors import UserError
 from gearshift.sync.messages import Action, Event
@@ -45,10 +45,13 @@ class Observer(Protocol):
         """Passes on a sentence that the user should see."""
 
 
-class Engine(Protocol):
-    """Runs the workers of a training."""
+AnyObserver = TypeVar("AnyObserver", bound=Observer, contravariant=True)
+
+
+class Engine(Protocol[AnyObserver]):
+    """Runs the workers of a training. An engine may need more of its observer: `Engine[RunObserver]` runs in a run."""
 
     name: str
 
-    def run(self, training: Training, observer: Observer) -> bool:
+    def run(self, training: Training, observer: AnyObserver) -> bool:
         """Runs from the current `progress` to the end. Returns False if the observer stopped it."""

@@ -24,6 +24,7 @@ from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import Push
 from gearshift.parameters.server import RowSettings, Server, make_stores
 from gearshift.parameters.shard import ShardLayout
@@ -56,32 +57,31 @@ class Learner:
         *,
         rows: RowSettings,
         optimizer: DenseOptimizer,
-        max_norm: float | None = None,
+        dense: DensePolicy = DensePolicy(),
         seed: int = 1,
         shards: int = 1,
         prefix: str = "",
         tier: ColdTier | None = None,
     ) -> None:
-        """`max_norm` clips the norm of the dense gradient; `prefix` starts the names of this learner's files.
+        """`dense` says what is done with the dense gradient; `prefix` starts the names of this learner's files.
 
         Without a `tier` all rows stay in memory; with several shards each has one like it.
         """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
         self.prefix, self.seed = prefix, seed << 32
         self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards, tier)
-        dense = worker.dense
+        flat = worker.dense
         self.server = Server(
-            dense.flat,
+            flat.flat,
             self._new_stores(),
             optimizer,
-            max_norm=max_norm,
-            embedding_reduce=rows.reduce,
-            row_trust=rows.trust,
-            layout=Layout.of(dense.names, dense.shapes, dense.offsets),
+            dense=dense,
+            rows=rows,
+            layout=Layout.of(flat.names, flat.shapes, flat.offsets),
             buffers=dict(self.model.named_buffers()),
             threads=worker.threads,
         )
-        self.layout = ShardLayout.of(shards, len(dense), dense.offsets, together=max_norm is not None)
+        self.layout = ShardLayout.of(shards, len(flat), flat.offsets, together=dense.clip_norm is not None)
 
     def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
@@ -237,9 +237,16 @@ class ModelCopy:
             (learner.model, learner.worker.loss)
         )  # together, because the loss may be part of the model
         self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
+        self._threads: int | None = None  # the number given to torch
         self._private_flat = self.worker.dense.flat
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
+
+    def use_threads(self, count: int) -> None:
+        """Computes with this many CPU threads. Called in the worker's thread, because torch keeps a number for each."""
+        if count != self._threads:
+            torch.set_num_threads(count)
+            self.worker.threads = self._threads = count
 
     def compute(self, indexed: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
         """Computes on a copy of the server's current parameters, or directly on `flat`."""

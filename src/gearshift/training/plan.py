@@ -32,8 +32,18 @@ class Plateau:
     patience: Count = setting(1, "Validations without improvement before that.", at_least=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImprovementSettings:
+    """What a run does when evaluations improve no more."""
+
+    early_stopping: EarlyStopping | None = setting(
+        None, "End when checkpoint.best stops improving on the validation data."
+    )
+    plateau: Plateau | None = setting(None, "Lower the rates when checkpoint.best stops improving.")
+
+
 @dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(ImprovementSettings):
     """When the model is evaluated on the validation data, and what follows from it.
 
     `every` is in addition to the end of each epoch: `gs.Every(share=0.1)`, `gs.Every(steps=500)`. `best` is the measure
@@ -42,8 +52,6 @@ class EvaluationSettings:
 
     every: Every | None = None
     best: Literal["auc", "logloss"] | None = "auc"
-    early_stopping: EarlyStopping | None = None
-    plateau: Plateau | None = None
 
     def __post_init__(self) -> None:
         if self.best not in ("auc", "logloss", None):
@@ -77,14 +85,20 @@ class StrategyPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunLength:
+    """How large a step is, and how many there are."""
+
+    global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1, kept=True)
+    epochs: Count = setting(1, "Passes over the training data.", at_least=1)
+    seed: Count = setting(1, "The same seed gives the same run, bit for bit.", at_least=0, kept=True)
+
+
+@dataclass(frozen=True)
+class Plan(RunLength):
     """What to do and when."""
 
-    global_batch: int = 4096  # examples of a step, over all workers
     workers: int = 1
     strategy: StrategyPlan = field(default_factory=StrategyPlan)
-    epochs: int = 1
-    seed: int = 1
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)

@@ -7,6 +7,8 @@ a resumed run continues bit for bit. Nothing here writes a file or prints: event
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.data.dataset import Dataset
 from gearshift.errors import UserError
@@ -23,6 +25,8 @@ from gearshift.training.replica_state import ReplicaState
 from gearshift.training.request_queue import RequestQueue
 from gearshift.training.timing import Moment
 from gearshift.training.validation import Validation
+
+AnyObserver = TypeVar("AnyObserver", bound=Observer)
 
 
 class Training:
@@ -82,7 +86,7 @@ class Training:
     def has_next_epoch(self) -> bool:
         return self.progress.epoch < self.plan.epochs and not self.validation.out_of_patience
 
-    def run(self, engine: Engine, observer: Observer) -> None:
+    def run(self, engine: Engine[AnyObserver], observer: AnyObserver) -> None:
         """Trains from the current `progress` to the end, or until the observer asks to stop."""
         if not engine.run(self, observer):
             return

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
-from gearshift.embedding.assembly import Leaves, assemble
-from gearshift.embedding.lookup import Buffers, IndexedBatch, field_groups
+from gearshift.embedding.lookup import Buffers, IndexedBatch, Leaves, assemble, field_groups
 from gearshift.errors import UserError
 from gearshift.models.inputs import Needs
 from gearshift.models.layers import seed_dropout

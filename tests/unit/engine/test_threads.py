@@ -442,6 +442,28 @@ def test_workers_join_and_leave_a_live_run(tmp_path: Path, strategy: str) -> Non
     assert len(report["examples_by_worker"]) >= 5
 
 
+def test_a_resize_divides_the_cpu_threads_anew(tmp_path: Path) -> None:
+    class Resizer(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            if workers := {5: 4, 15: 1}.get(run.status().step):
+                run.ask_resize(workers)
+
+    seen: dict[str, list[int]] = {}
+
+    class Watched(gs.models.DeepFM):
+        def forward(self, x: gs.Inputs) -> torch.Tensor:
+            name = threading.current_thread().name
+            if name.startswith("gearshift-worker") and seen.get(name, [0])[-1] != torch.get_num_threads():
+                seen.setdefault(name, []).append(torch.get_num_threads())
+            return super().forward(x)
+
+    torch.manual_seed(5)
+    watched = Watched(PLAIN, dim=4, hidden=[8])
+    trainer(tmp_path, workers=2, threads=4).fit(watched, data(), callbacks=[Resizer()])
+    assert seen["gearshift-worker-0"] == [2, 1, 4]
+    assert seen["gearshift-worker-2"][0] == 1
+
+
 def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     run = trainer(tmp_path, workers=2, global_batch=60).start(model(), data(60_000))
     run.resize(3)

@@ -5,7 +5,7 @@ import torch
 
 from gearshift.data.schema import Bag, Categorical, Numeric, Schema, Sequence
 from gearshift.errors import UserError
-from gearshift.models import DIN, Inputs, SequenceRows
+from gearshift.models import DIN, AttentionSettings, Inputs, SequenceRows, build
 from gearshift.models.din import Attention
 from gearshift.models.inputs import join
 
@@ -46,9 +46,27 @@ def padded(x: Inputs, more: int) -> Inputs:
 @pytest.mark.parametrize("training", [True, False])
 def test_padding_changes_nothing(activation: str, training: bool) -> None:
     history = Schema((Numeric("price"), Categorical("item"), HISTORY))
-    model = DIN(history, dim=4, hidden=[8], attention_activation=activation).train(training)
+    model = DIN(history, dim=4, hidden=[8], attention=AttentionSettings(activation=activation)).train(
+        training
+    )
     x = random_inputs(history, model)
     torch.testing.assert_close(model(x), model(padded(x, 3)))
+
+
+def test_a_config_names_the_settings_of_attention_one_by_one() -> None:
+    keys = {"attention": [5], "attention_activation": "prelu", "target": "item", "history": "recent"}
+    built = build("din", SCHEMA, seed=3, dim=4, **keys)
+    assert isinstance(built, DIN) and built.params == {"dim": 4, **keys}
+    together = AttentionSettings((5,), "prelu")
+    called = build("din", SCHEMA, seed=3, dim=4, attention=together, target="item", history="recent")
+    assert called.params == {**built.params, "attention": (5,)} and str(called) == str(built)
+
+
+def test_the_keyword_of_an_earlier_version_names_its_new_place() -> None:
+    with pytest.raises(
+        UserError, match=r"DIN has no attention_activation any more: DIN\(schema, attention=gs"
+    ):
+        DIN(SCHEMA, attention_activation="prelu")
 
 
 def test_the_target_decides_what_counts() -> None:

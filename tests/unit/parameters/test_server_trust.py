@@ -22,6 +22,7 @@ from gearshift.optim import LayerStatistics, build, spread_of
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, touched
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.parameters.push import Push, RowPush
+from gearshift.parameters.row_settings import RowPolicy
 from gearshift.parameters.server import Server
 from gearshift.run import folder as run_folder
 from gearshift.run.prometheus import figures_by_role
@@ -201,7 +202,7 @@ def test_a_push_counts_by_its_weight_and_one_of_weight_0_not_at_all() -> None:
     rng = np.random.default_rng(1)
     rule = build("vr_sgd", lr=0.1, min_gradients=1)
     part = RowPart("embedding", 4, gs.RowSGD(lr=0.1))
-    server = Server(torch.zeros(40), (MemoryStore((part,), seed=1),), rule, row_trust="touched")
+    server = Server(torch.zeros(40), (MemoryStore((part,), seed=1),), rule, rows=RowPolicy(trust="touched"))
     ids_U, sizes, weights = np.arange(6), (4.0, 6.0, 5.0, 4.0, 7.0), (1.0, 0.5, 0.0, 0.125, 1.0)
     born_UW = server.stores[0].pull(ids_U)
     pushes = [

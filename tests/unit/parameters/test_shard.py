@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from examples import PLAIN, make_batch
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, TakeCut
@@ -85,7 +86,8 @@ def test_a_cut_falls_in_its_turn_and_a_step_out_of_order_is_a_fault() -> None:
 @pytest.mark.parametrize("shards", [2, 3, 5])
 @pytest.mark.parametrize("max_norm", [None, 0.01])
 def test_shards_together_equal_one(shards: int, max_norm: float | None) -> None:
-    one, many = learner(max_norm=max_norm), learner(shards, max_norm=max_norm)
+    clipped = DensePolicy(clip_norm=max_norm)
+    one, many = learner(dense=clipped), learner(shards, dense=clipped)
     single, several = LocalShards(one.server, one.layout), LocalShards(many.server, many.layout)
     try:
         for step in range(1, 6):

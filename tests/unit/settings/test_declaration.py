@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gearshift.config.choices import ChoiceSection, rules_of
 from gearshift.config.section import Section, is_section, keys_of, section_of
 from gearshift.config.tree import Config
-from gearshift.settings.declaration import REQUIRED, Meaning, declarations, setting, values_of
+from gearshift.settings.declaration import REQUIRED, Meaning, declarations, kept_values, setting, values_of
 from gearshift.settings.units import Count, Number, Seconds
 
 RATE = Meaning("Learning rate.", above=0)
@@ -102,3 +102,12 @@ def test_every_field_of_a_section_of_the_config_is_declared() -> None:
         }
         todo += [inner for key in keys_of(section).values() if (inner := section_of(key.annotation))]
     assert len(seen) > 12
+
+
+def test_what_a_resumed_run_must_keep_is_declared_with_the_setting() -> None:
+    @dataclass(frozen=True)
+    class Steps:
+        size: Count = setting(4, "Examples of a step.", key="step_size", kept=True)
+        pause: Seconds = setting(2.0, "Between two steps.")
+
+    assert kept_values("train", Steps(8)) == {"train.step_size": "8"}

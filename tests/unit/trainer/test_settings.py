@@ -9,8 +9,10 @@ from dataclasses import fields
 import pytest
 
 import gearshift as gs
+from gearshift.embedding.memory import PARTITIONS
 from gearshift.errors import UserError
 from gearshift.trainer.removed_keywords import REMOVED
+from gearshift.trainer.worker_settings import MOST_SHARDS
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -56,3 +58,7 @@ def test_a_trainer_ends_with_the_best_of_several_epochs_unless_nothing_is_chosen
 def test_a_value_of_another_type_is_refused_with_the_right_one(keyword: str, kind: str) -> None:
     with pytest.raises(UserError, match=rf"Trainer\({keyword}=\.\.\.\) is .*: write {keyword}=gs\.{kind}"):
         gs.Trainer(**{keyword: {"batch": 3}})
+
+
+def test_as_many_shards_as_a_store_has_partitions() -> None:
+    assert MOST_SHARDS == PARTITIONS

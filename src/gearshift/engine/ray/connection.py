@@ -58,7 +58,7 @@ class Connection:
 
 
 def layout_of(learner: Learner, shards: int) -> ShardLayout:
-    dense, together = learner.worker.dense, learner.server.max_norm is not None
+    dense, together = learner.worker.dense, learner.server.dense_policy.clip_norm is not None
     return ShardLayout.of(shards, len(dense), dense.offsets, together=together)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.ray.process_manager import ProcessManager
 from gearshift.engine.ray.ray_engine import RayEngine
-from gearshift.engine.ray.saver import ClusterSaver
 from gearshift.engine.ray.shared_folder import read_state, write_state
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
@@ -38,7 +37,7 @@ def coordinate(member: Membership, context: ProcessContext, process_manager: Pro
     if context.records.restarts():
         report_restart(run, folder, mine.seconds_without_owner)
     return run.start(
-        folder, engine, header=header, saver_type=ClusterSaver, processes=process_manager.figures
+        folder, engine, header=header, make_saver=engine.make_saver, processes=process_manager.figures
     )
 
 

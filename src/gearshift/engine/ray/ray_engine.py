@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gearshift.engine.ray.process_context import FittedData, Membership, ProcessContext
@@ -15,9 +17,9 @@ from gearshift.engine.ray.training_loop import TrainingRunner
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import ownership
+from gearshift.run.health import Health
 from gearshift.run.observer import RunObserver
 from gearshift.run.parts import RunParts
-from gearshift.training.engine import Observer
 from gearshift.training.training import Training
 
 
@@ -28,11 +30,18 @@ class RayEngine:
 
     def __init__(self, member: Membership, context: ProcessContext, process_manager: ProcessManager) -> None:
         self._member, self._context, self._process_manager = member, context, process_manager
+        self._saver: ClusterSaver | None = None
 
-    def run(self, training: Training, observer: Observer) -> bool:
-        assert isinstance(observer, RunObserver), "a coordinator's training belongs to a run"
-        saver = observer.parts.saving.saver
-        assert isinstance(saver, ClusterSaver)
+    def make_saver(
+        self, folder: Path, keep: int, notify: Callable[[str], None], saved: Path | None, health: Health
+    ) -> ClusterSaver:
+        """The saver of the run that this engine trains: the shards write, and the engine tells it which ones."""
+        self._saver = ClusterSaver(folder, keep, notify, saved, health)
+        return self._saver
+
+    def run(self, training: Training, observer: RunObserver) -> bool:
+        saver = self._saver
+        assert saver is not None, "the run was started without `make_saver`"
         wishes = read_state(self._context.folder.path)  # requests recorded by an earlier coordinator
         active = training.active_strategy
         active.workers = int(wishes.get("workers") or active.workers)

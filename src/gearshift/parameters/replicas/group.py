@@ -201,8 +201,8 @@ def for_rows(push: Push, choices: Choices) -> ReplicaRowsPush:
 def local_gradient(server: Server, dense: Tensor, examples: float) -> Tensor:
     """The gradient of a replica's step: the mean over the examples of its batch."""
     gradient = dense * (1.0 / max(examples, 1e-12))  # rounds like the server
-    if server.max_norm is not None:
-        clip_norm(gradient, server.max_norm)
+    if server.dense_policy.clip_norm is not None:
+        clip_norm(gradient, server.dense_policy.clip_norm)
     return gradient
 
 

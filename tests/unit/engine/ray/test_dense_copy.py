@@ -14,6 +14,7 @@ from gearshift.engine.wire.limits import StatePart
 from gearshift.optim import DenseLAMB, DenseLARS, SharedSums, build
 from gearshift.optim.first_order import SGD, Adagrad, AdamW, DenseOptimizer
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import GroupRowsPush, GroupSumPush, Push, ShardPush
 from gearshift.parameters.server import RowSettings
 from gearshift.parameters.shard import ApplyStep, HeldDense, Order, StepOnSum, shard_server
@@ -28,7 +29,13 @@ def learner(optimizer: DenseOptimizer, max_norm: float | None = None, shards: in
     torch.manual_seed(5)
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8, 8])
     rows = RowSettings(gs.RowAdagrad(lr=0.1))
-    return Learner(Worker(model, PLAIN), rows=rows, optimizer=optimizer, max_norm=max_norm, shards=shards)
+    return Learner(
+        Worker(model, PLAIN),
+        rows=rows,
+        optimizer=optimizer,
+        dense=DensePolicy(clip_norm=max_norm),
+        shards=shards,
+    )
 
 
 def a_round(on: Learner, group: int, seed: int) -> list[ShardPush]:

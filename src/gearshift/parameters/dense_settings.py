@@ -1,0 +1,15 @@
+"""What holds for all dense parameters, whatever their optimizer: values alone, for configs without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensePolicy:
+    """What is done with the dense gradient of a step before it is applied."""
+
+    clip_norm: Number | None = setting(None, "Largest norm of the dense gradient.", above=0, kept=True)

@@ -1,0 +1,58 @@
+"""How many workers and shards a run has, and their memory: values alone, so that a config is read without torch.
+
+A key of the config's section `cluster` that holds for workers on any engine is declared in `WorkerCounts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gearshift.cluster_model.cluster import ClusterModel
+from gearshift.embedding.cold_tier import ColdTier, StorageSettings
+from gearshift.errors import UserError
+from gearshift.settings.declaration import setting
+from gearshift.settings.units import Count
+
+MOST_SHARDS = 256  # as many as a row store has partitions
+
+
+@dataclass(frozen=True)
+class WorkerCounts:
+    """How many workers, shards and threads there are."""
+
+    count: Count = setting(1, "How many compute at the same time.", key="workers", at_least=1)
+    shards: Count = setting(
+        1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=MOST_SHARDS
+    )
+    threads: Count | None = setting(
+        None,
+        "CPU threads: of all workers together (threads; all cores if not set), or of each process (ray; 1).",
+        at_least=1,
+    )
+
+
+@dataclass(frozen=True)
+class WorkerSettings(WorkerCounts):
+    """How many workers compute, and into how many shards the parameters are divided.
+
+    Workers are threads, or processes with `Trainer(cluster=...)`: each of these has `ClusterSettings.threads`.
+    """
+
+    inject: ClusterModel | None = None  # slowness on purpose, for experiments
+    memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
+    storage: str | Path | StorageSettings | None = None  # the folder for those; by default below the runs
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= MOST_SHARDS:
+            raise UserError(f"shards={self.shards}: parameters lie on 1 to {MOST_SHARDS} shards")
+        if self._storage != StorageSettings() and self.memory is None:
+            raise UserError("storage=... is for rows that do not fit in memory: set memory too")
+
+    @property
+    def _storage(self) -> StorageSettings:
+        return self.storage if isinstance(self.storage, StorageSettings) else StorageSettings(self.storage)
+
+    def cold_tier(self, runs: str | Path) -> ColdTier | None:
+        """Where rows go that do not fit in `memory`; `runs` is the folder of the runs."""
+        return None if self.memory is None else self._storage.tier(self.memory, runs)
