@@ -76,7 +76,7 @@ class TrainSection(StepSettings, LengthSection):
         "Validate after this share of the run (10%), a number of steps (500), or none: at the end.",
     )
     shuffle: Shuffle = setting(
-        "auto", "auto: in file order where the log has a time and is read once, shuffled else."
+        "auto", "auto: file order if the log has a time column and is read once, otherwise shuffled."
     )
     early_stopping: EarlyStopping | None = setting(
         None, "End when checkpoint.best stops improving on the validation data."
@@ -86,20 +86,22 @@ class TrainSection(StepSettings, LengthSection):
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )
     baseline: bool = setting(
-        True, "Train a logistic regression beside the model, as a baseline (a few percent of the time)."
+        True, "Also train a logistic regression on the same data, as a baseline (a few percent of the time)."
     )
-    loss: Literal["bce"] = setting("bce", "Binary cross-entropy; own losses in Python.")
+    loss: Literal["bce"] = setting("bce", "Binary cross-entropy; custom losses are available in Python.")
 
 
 @dataclass(frozen=True)
 class InjectSection:
-    """Slowness on purpose, to see what it costs: each batch is padded to a drawn duration."""
+    """Injected slowness, to measure its cost: each batch is padded to a drawn duration."""
 
-    step: Seconds = setting(0.2, "How long an undisturbed batch takes; more than its work.")
-    slow: Texts = setting((), "Slow workers: 3=5x, 0-3=2x, or for a while: 3=5x@60s-120s.")
+    step: Seconds = setting(
+        0.2, "Duration of an undisturbed batch; it must exceed the time of the real work."
+    )
+    slow: Texts = setting((), "Slow workers: 3=5x, 0-3=2x, or for a limited time: 3=5x@60s-120s.")
     lognormal: Texts = setting((), "Jitter: 0.3, or of some workers: 3:0.5.")
     bursts: Texts = setting((), "A share of the batches takes longer: 10%=10x.")
-    seed: Count = setting(0, "Of the draws.", at_least=0)
+    seed: Count = setting(0, "Seed of the drawn durations.", at_least=0)
 
     def cluster(self, workers: int) -> cluster_model.ClusterModel:
         return disturbances.cluster(
@@ -114,9 +116,9 @@ class WorkersSection:
     engine: Text = setting(
         "threads", "Where workers run: threads of this process, or ray: processes on one machine or many."
     )
-    workers: Count = setting(1, "How many compute at the same time.", at_least=1)
+    workers: Count = setting(1, "How many workers compute at the same time.", at_least=1)
     shards: Count = setting(
-        1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=256
+        1, "Number of shards that rows and dense parameters are divided into.", at_least=1, at_most=256
     )
     threads: Count | None = setting(
         None,
@@ -130,7 +132,9 @@ class WorkersSection:
 class ClusterSection(ConnectionSettings, WorkersSection):
     """The keys after `inject` are for engine: ray."""
 
-    placement: Literal["pack", "spread"] = setting("pack", "Processes on few machines, or over many.")
+    placement: Literal["pack", "spread"] = setting(
+        "pack", "Pack processes onto few machines, or spread them over many."
+    )
     resources: Resources = setting(Resources(), "CPUs and GPUs that Ray reserves for a process, by its role.")
 
 

@@ -32,13 +32,13 @@ class WorkerSettings:
     count: int = 1
     shards: int = 1  # parts that the embedding rows are divided into
     threads: int | None = None  # of all workers in one process together; torch's number if None
-    inject: ClusterModel | None = None  # slowness on purpose, for experiments
+    inject: ClusterModel | None = None  # injected slowness, for experiments
     memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
-    storage: str | Path | None = None  # the folder for those; by default below the folder of the runs
+    storage: str | Path | None = None  # the folder for rows on disk; by default below the folder of the runs
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= PARTITIONS:
-            raise UserError(f"shards={self.shards}: parameters lie on 1 to {PARTITIONS} shards")
+            raise UserError(f"shards={self.shards}: use 1 to {PARTITIONS} shards")
         if self.storage is not None and self.memory is None:
             raise UserError("storage=... is for rows that do not fit in memory: set memory too")
 
@@ -51,14 +51,14 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How parameters are moved: dense weights by `dense`, embedding rows by `rows`.
+    """How parameters are updated: dense weights by `dense`, embedding rows by `rows`.
 
     `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
     """
 
     dense: DenseOptimizer = field(default_factory=Adam)
     rows: RowSettings | RowOptimizer = field(default_factory=RowSettings)
-    clip_norm: float | None = None  # the largest length of the dense gradient
+    clip_norm: float | None = None  # the largest norm of the dense gradient
     schedule: Schedule = field(default_factory=Schedule)
     scaling: BatchScaling = field(default_factory=BatchScaling)
 
@@ -67,8 +67,8 @@ class OptimizerSettings:
         trust = self.row_settings.trust
         if trust != "dense_only" and not isinstance(self.dense, VarianceReduced):
             raise UserError(
-                f'trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
-                'dense=gearshift.optim.build("vr_adam"), or leave it out'
+                f'trust="{trust}" applies the trust of a vr_* rule to rows: choose one, such as '
+                'dense=gearshift.optim.build("vr_adam"), or remove it'
             )
 
     @property
@@ -102,8 +102,8 @@ class TrainingSettings(StepSettings):
 
     shuffle: bool | None = None
     loss: Loss = binary_cross_entropy  # see `gs.losses`
-    bad_batches: int = 0  # how many batches may be left out because their loss or gradient is not finite
-    baseline: bool = False  # trains a logistic regression beside the model, for comparison
+    bad_batches: int = 0  # how many batches may be skipped because their loss or gradient is not finite
+    baseline: bool = False  # also trains a logistic regression, for comparison
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
