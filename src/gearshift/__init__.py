@@ -1,10 +1,10 @@
 """Gearshift: train click-through-rate models on click logs.
 
-The packages, from what a user touches down to what everything rests on. Each imports only from those below it:
+The packages, from the user interface down to the foundations. Each imports only from those below it:
 
     cli/            one file per command; app.py lists them
-    experiments/    many runs compared: strategies with paired seeds, optimizers at growing batches
-    config/         the typed tree of settings, from YAML and overrides; build.py makes the objects
+    experiments/    comparisons of many runs: strategies with paired seeds, optimizers at growing batch sizes
+    config/         the typed tree of settings, from YAML and overrides; build.py creates the objects
     trainer/        `Trainer`: settings, and the start of a run on the engine that they name
     engine/         what runs the workers: in this thread, in threads, in virtual time, as processes on Ray
     run/            a run is a folder: ownership, logs, checkpoints, report, control from other processes
@@ -12,22 +12,23 @@ The packages, from what a user touches down to what everything rests on. Each im
     parameters/     where parameters live: dense buffer, server, shards, replicas, checkpoint files
     embedding/      the row store (over the C++ core) and the lookup of a batch's ids
     models/         plain nn.Modules: numbers and embedding rows -> logits; losses
-    data/           schema, batches, data sets; readers/: files; infer/: the guesses of `gearshift init`
-    sync/           who may begin, and which gradients form a step: pure decisions
+    data/           schema, batches, data sets; readers/: files; infer/: schema inference for `gearshift init`
+    sync/           which worker may begin, and which gradients form a step: pure decisions
     optim/          update rules on flat buffers; torch/: the same as torch.optim optimizers
     metrics/        AUC, log loss, calibration: streaming and exact
-    cluster_model/  a cluster on paper: speeds, disturbances, links
-    settings/       how a setting is declared: its default, sentence, bounds and unit
+    cluster_model/  a model of a cluster: speeds, disturbances, links
+    settings/       how a setting is declared: its default, description, bounds and unit
 """
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# torch's OpenMP threads spin for milliseconds when they have nothing to do, on the core that the row store's
-# threads, or another process, wants. In two alternations each: step / network alone fell from 1.17 and 1.16 to 1.13
-# and 1.11 on quiet cores (the step itself once faster, once slower); beside another process the network alone fell
-# from 317 and 331 ms to 77 and 111. It must be set before torch is loaded: import gearshift first.
+# Idle OpenMP threads of torch spin for milliseconds, on cores that the threads of the row store, or another process,
+# need. With passive waiting, in two alternating runs each, the ratio of step time to network time fell from 1.17 and
+# 1.16 to 1.13 and 1.11 on quiet cores (the step itself was once faster, once slower). With another process on the
+# machine, the time of the network alone fell from 317 and 331 ms to 77 and 111 ms. This must be set before torch is
+# loaded: import gearshift first.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _row_optimizers() -> list[str]:
-    """The file that has the rules lists them; a new one is public without a change here."""
+    """The names listed by the module that defines them; a new one is public without a change here."""
     from gearshift.embedding import row_optimizers
 
     return row_optimizers.__all__

@@ -1,4 +1,4 @@
-"""Errors that tell the user in one sentence what happened, where, and the fix; unknown names get a suggestion."""
+"""Errors with a short message: what happened, where, and how to fix it. Unknown names get a suggestion."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class UserError(ValueError):
 
 
 class MissingColumns(UserError):
-    """Data lack columns that a schema reads; `features` are those that could count as missing values."""
+    """The data lacks columns that the schema needs; `features` are those that may be read as missing values."""
 
     def __init__(self, sentence: str, features: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.features = features
 
     def with_option(self, option: str) -> UserError:
-        """The same with the way out, if there is one: how whoever reads spells the option."""
+        """The message, with the option that reads absent columns as missing values, if it helps."""
         if not self.features:
             return self
-        return UserError(f"{self} To read columns that are not there as missing values: {option}")
+        return UserError(f"{self} To read absent columns as missing values: {option}")
 
 
 class DataWarning(UserWarning):
-    """Something about the data that the user should know and that does not stop the work."""
+    """A problem in the data that the user should know about but that does not stop the work."""
 
 
 def warn_through(notify: Callable[[str], None]) -> None:
-    """Sends each warning to `notify`, once; for a process whose stderr nobody reads, such as one of Ray's."""
+    """Sends each warning to `notify`, once; for processes whose stderr is not shown to the user, such as Ray's."""
     global _notify
     said: set[str] = set()
 
@@ -70,9 +70,9 @@ _NUMBERS: dict[type[OSError], int] = {FileNotFoundError: errno.ENOENT, Permissio
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the disk get the name of this file: those of a read or write, as on a full disk, have none.
+    """Adds the name of this file to disk errors: those of a read or write, as on a full disk, have none.
 
-    Libraries that are not in Python (safetensors) raise with a sentence alone: its number is that of its class.
+    Native libraries (safetensors) raise errors without an error number; it is derived from the class of the error.
     """
     try:
         yield
@@ -87,9 +87,9 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming_output(path: Path) -> Iterator[None]:
-    """As `naming`, for a file that is written beside its name: users know the output and not the temporary file.
+    """Like `naming`, for a file that is written under a temporary name: the error names the output.
 
-    The reason is in the system's words: Arrow has a sentence of its own.
+    The reason is the system's text, not Arrow's.
     """
     try:
         with naming(path):
@@ -102,18 +102,20 @@ def naming_output(path: Path) -> Iterator[None]:
 
 def brief(error: BaseException) -> str:
     """One line: `ValueError: sizes differ (my_model.py:31, in forward)`. A `UserError` gives its own message."""
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, UserError):
-        return said
-    said = said if len(said) <= MOST_LETTERS else f"{said[:MOST_LETTERS]} ..."
+        return message
+    message = message if len(message) <= MOST_LETTERS else f"{message[:MOST_LETTERS]} ..."
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_library(frame.filename)] or frames
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    return f"{type(error).__name__}{f': {said}' if said else ''}{where}"
+    callers = [frame for frame in frames if not _is_library(frame.filename)] or frames
+    where = (
+        f" ({Path(callers[-1].filename).name}:{callers[-1].lineno}, in {callers[-1].name})" if callers else ""
+    )
+    return f"{type(error).__name__}{f': {message}' if message else ''}{where}"
 
 
 def _is_library(file: str) -> bool:
-    """An error in the depths of PyTorch is understood by the line that called it."""
+    """Errors inside a library such as PyTorch are reported at the line that called it."""
     return "site-packages" in file or file.startswith("<")
 
 

@@ -18,7 +18,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def number(value: Any) -> str:
-    """.7712, 1.0040, 12,345, or text as it is; - where a figure is not defined."""
+    """.7712, 1.0040, 12,345, or unchanged text; "-" if a value is undefined."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -41,13 +41,13 @@ def html_table(rows: Rows, title: str = "") -> str:
 
 
 def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A column for every key that occurs; an example that lacks one has a missing value there."""
-    import pyarrow as pa  # not at the top: commands that show no table do without it
+    """A column for every key that occurs; an example without the key has a missing value."""
+    import pyarrow as pa  # not at the top: commands that show no table need not load it
 
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):
             raise UserError(
-                f"example {number + 1} of the list is a {type(record).__name__}; all of them are dicts"
+                f"example {number + 1} of the list is a {type(record).__name__}; all examples must be dicts"
             )
     names = dict.fromkeys(name for record in records for name in record)
     return pa.table({name: _column(name, [record.get(name) for record in records]) for name in names})
@@ -61,7 +61,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         kinds = ", ".join(sorted({type(value).__name__ for value in values if value is not None}))
         raise UserError(
-            f"column `{name}` of the examples holds values of different kinds ({kinds}); give all of them one kind"
+            f"column `{name}` of the examples has values of different types ({kinds}); convert them to one type"
         ) from error
 
 

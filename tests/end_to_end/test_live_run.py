@@ -102,7 +102,7 @@ def test_a_run_is_stopped_from_outside_resumed_and_killed(
     finally:
         process.kill()
     assert said.startswith("stopped long-") and "Resume: gearshift train --resume runs/long-" in said
-    assert process.returncode == 143 and "asked to stop from another process" in out
+    assert process.returncode == 143 and "stop requested by another process" in out
     assert "Saved step" in out
     Path("runs/last/events-000.jsonl").rename("runs/last/events-007.jsonl")
     process = subprocess.Popen(

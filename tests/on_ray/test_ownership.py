@@ -64,7 +64,7 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
     fault = next(fault for fault in run_log.faults(folder) if fault.kind == "lost")
     assert (fault.role, fault.reason) == ("coordinator", "the coordinator was lost")
     assert fault.redone_steps == totals.redone_steps == reached
-    assert any(f"continues from step-0: {reached} steps are done again" in said for said in run.messages)
+    assert any(f"continues from step-0: {reached} steps are repeated" in said for said in run.messages)
     log = (folder / run_log.LOG).read_text()
     assert "owns the run (lease 1)" in log and "owns the run (lease 3)" in log
     assert "the coordinator was lost and restarted" in log and log.rstrip().endswith("  stopped")

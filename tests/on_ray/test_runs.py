@@ -200,7 +200,7 @@ def test_a_process_that_is_asked_to_end(tmp_path: Path, cluster: gs.ClusterSetti
     until(run, lambda: run.status().step >= 5)
     who = To(role, 0)
     os.kill(run.processes()[who][0], signal.SIGTERM)
-    until(run, lambda: any(f"the process of {role} 0 was asked to end" in said for said in run.messages))
+    until(run, lambda: any(f"{role} 0 was asked to terminate" in said for said in run.messages))
     until(run, lambda: run.figures().get(f"{role}-0", {}).get("restarts", 0) == 1)
     step = run.status().step
     until(run, lambda: run.status().step > step + 3)

@@ -123,7 +123,7 @@ def test_a_process_that_is_always_killed_ends_the_run(
     """However long a start takes; and starts are further and further apart."""
     run = start(tmp_path, cluster, Killed)
     with pytest.raises(
-        gs.UserError, match=r"worker \d was killed 8 times without progress .* is there memory enough"
+        gs.UserError, match=r"worker \d was killed 8 times without progress .* ran out of memory"
     ):
         run.wait(280)
     assert has_said(run, "has ended 3 times without progress; it starts again in 2 s")

@@ -27,13 +27,13 @@ DOCS_FILE = Path(__file__).parents[3] / "docs" / "api.md"
 _HEAD = """\
 # The Python API
 
-<!-- Made from the docstrings in src/gearshift: python -m gearshift.cli.api_reference -->
+<!-- Generated from the docstrings in src/gearshift: python -m gearshift.cli.api_reference -->
 
     import gearshift as gs
 
 Import it before torch. Start with [tutorial.md](tutorial.md) or the notebook
 [quickstart.ipynb](../examples/quickstart.ipynb); [glossary.md](glossary.md) explains the terms. An error in your data,
-settings or calls raises `gs.UserError` with a one-sentence message.
+settings or calls raises `gs.UserError` with a message that says how to fix it.
 """
 
 SECTIONS = {
@@ -45,7 +45,7 @@ SECTIONS = {
     "Trained models": "load TrainedModel Evaluation",
     "Optimizers of dense weights": "SGD Momentum Adagrad Adam AdamW Schedule",
     "Optimizers of embedding rows": " ".join(row_optimizers.__all__),
-    "A loop of your own": "Embeddings Inputs",
+    "Custom training loops": "Embeddings Inputs",
     "Errors and warnings": "UserError DataWarning",
 }
 # Called by the engine and the coordinator, not by users.
@@ -93,7 +93,7 @@ def _entry(name: str, thing: Any) -> str:
 
 
 def _refuses(parameter: inspect.Parameter) -> bool:
-    """Whether it takes keywords only to say that they are gone."""
+    """Whether it accepts keywords only to report that they were removed."""
     return bool(parameter.annotation == "Never")
 
 

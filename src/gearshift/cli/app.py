@@ -1,7 +1,7 @@
 """The command line: names, arguments and help. Each command is implemented in a separate file, imported when it runs.
 
-`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user error is one sentence
-on stderr and exit code 2; `--debug` adds the traceback. Exit code 0 means that the work is done.
+`--help` must stay fast, so nothing here imports torch, numpy, pyarrow, pydantic or rich. A user error is one message
+on stderr and exit code 2; `--debug` adds the traceback. Exit code 0 means success.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ app = typer.Typer(
 EVERYDAY, ON_A_RUN, LAB = "Everyday", "On a run (RUN = folder, beginning of its name, or last)", "Lab"
 
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the figures as JSON.")
+    Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the results as JSON.")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -129,7 +129,7 @@ def evaluate(
     json: JsonFile = None,
     missing_columns: MissingColumns = "fail",
 ) -> None:
-    """Measure a model on data (default: the run's test data); with two runs, compare them on the same examples."""
+    """Evaluate a model on data (default: the run's test data); with two runs, compare them on the same examples."""
     from gearshift.cli.evaluate import evaluate
 
     evaluate(runs_and_data, by=by, json_file=json, missing_columns=missing_columns)
@@ -223,10 +223,10 @@ def metrics(
     run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Serve the figures on this port of 127.0.0.1 until Ctrl-C."),
+        typer.Option(min=0, max=65535, help="Serve the metrics on this port of 127.0.0.1 until Ctrl-C."),
     ] = None,
 ) -> None:
-    """Print the figures of a live run and of each of its processes as Prometheus text."""
+    """Print the metrics of a live run and of each of its processes as Prometheus text."""
     from gearshift.cli.metrics import metrics
 
     metrics(run, port)
@@ -514,7 +514,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning about data as a sentence; other warnings are for developers and show their location."""
+    """Print a warning about data as plain text; other warnings are for developers and show their location."""
     if issubclass(category, DataWarning):
         text = f"{message}\n"
     else:

@@ -25,29 +25,29 @@ def switch(words: list[str], *, reason: str) -> None:
     settings = dict(_setting(word) for word in words if "=" in word)
     control.refuse_reserved(named[-1], settings)
     done = run.switch(named[-1], reason=reason, **settings)
-    under_way = "1 batch" if done.adopted == 1 else f"{done.adopted:,} batches"
+    in_flight = "1 batch" if done.adopted == 1 else f"{done.adopted:,} batches"
     terminal.say(
         f"switched {run.folder.name} from {done.before} to {done.strategy} after step {done.step:,} "
-        f"in {done.seconds:.1f} s; {under_way} under way taken over, {done.discarded or 'none'} lost"
+        f"in {done.seconds:.1f} s; {in_flight} in flight carried over, {done.discarded or 'none'} lost"
     )
 
 
 def resize(run: str, workers: int) -> None:
-    asked = attached(run)
-    asked.resize(workers)
-    said = "1 worker" if workers == 1 else f"{workers} workers"
-    terminal.say(f"{asked.folder.name} continues with {said}; the global batch does not change")
+    attached_run = attached(run)
+    attached_run.resize(workers)
+    count = "1 worker" if workers == 1 else f"{workers} workers"
+    terminal.say(f"{attached_run.folder.name} continues with {count}; the global batch does not change")
 
 
 def stop(run: str) -> None:
-    asked = attached(run)
-    asked.stop()
-    folder = asked.folder
+    attached_run = attached(run)
+    attached_run.stop()
+    folder = attached_run.folder
     until = time.monotonic() + STOP_SECONDS
     while (record := run_folder.read(folder)).is_live:
         if time.monotonic() > until:
             raise UserError(
-                f"{folder.name} was asked to stop but has not ended after {STOP_SECONDS:g} s; "
+                f"{folder.name} has not stopped after {STOP_SECONDS:g} s; "
                 "the step may be slow or the checkpoint large: check again with `gearshift runs`"
             )
         time.sleep(0.1)

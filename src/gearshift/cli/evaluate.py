@@ -49,7 +49,7 @@ def evaluate(
     settings, others = settings_and_others(arguments, "evaluate", READING)
     models, data = _sorted_arguments(others)
     if not models:
-        raise UserError("give a run to measure, such as: gearshift evaluate last")
+        raise UserError("name a run to evaluate, such as: gearshift evaluate last")
     opened = [open_model(name, settings) for name in models]
     if len(opened) == 2:
         if by is not None:

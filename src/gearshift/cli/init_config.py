@@ -15,7 +15,7 @@ from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 
 _COMMENT_AT = 74
-TRAINING_SHARE = 0.9  # of the examples: the rest measures
+TRAINING_SHARE = 0.9  # share of the examples for training; the rest is for validation
 
 
 class ShownGuess(Protocol):
@@ -179,8 +179,8 @@ def _entry(feature: columns.Feature) -> dict[str, Any]:
 def recommended_global_batch(examples: int) -> int:
     """A power of two, which divides among 2, 4, 8, ... workers, and small enough for about 200 steps per epoch.
 
-    A small log gets smaller batches, so that its training part still makes the steps that `train` asks for.
-    Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
+    A small log gets smaller batches, so that its training part still makes enough steps not to be warned about by
+    `train`. Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
     """
     batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
     return halved_for_steps(batch, TRAINING_SHARE * examples)

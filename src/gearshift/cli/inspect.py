@@ -54,7 +54,7 @@ def _run(folder: Path) -> None:
     shown = ("model", "step", "examples", "examples_per_second", "auc", "logloss")
     pairs = [f"{key} {_short(known[key])}" for key in shown if known.get(key) is not None]
     if pairs:
-        terminal.say(f"figures   {'  '.join(pairs)}")
+        terminal.say(f"metrics   {'  '.join(pairs)}")
     if known.get("embedding_rows") is not None:
         rows, size = known["embedding_rows"], known["embedding_bytes"]
         each = f" ({size / rows:.0f} bytes each)" if rows else ""

@@ -1,4 +1,4 @@
-"""`gearshift metrics`: figures of a live run as Prometheus text, printed once or served on a local port."""
+"""`gearshift metrics`: metrics of a live run as Prometheus text, printed once or served on a local port."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def page(folder: Path) -> str:
 
 
 def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> str:
-    """For repeated requests: a run that is recovering or over has a state but no figures."""
+    """For repeated requests: a run that is recovering or over has a state but no metrics."""
     try:
         return page(folder)
     except UserError:

@@ -150,9 +150,9 @@ def writing(output: Path) -> Iterator[ScoreWriter]:
             sync(beside)
             beside.replace(output)
     except BaseException:
-        with suppress(OSError):  # it would say again what went wrong
+        with suppress(OSError):  # the error is already being raised
             writer.close()
         raise
     finally:
-        with suppress(OSError):  # a read-only disk refuses even what is not there
+        with suppress(OSError):  # a read-only disk fails even if the file does not exist
             beside.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
 from gearshift.run.watch import seen
 
-_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best figure that is known
+_AUCS = ("auc", "valid_auc", "auc_so_far")  # the best known AUC
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")
 
 
@@ -51,7 +51,7 @@ def _why(record: run_folder.RunRecord) -> str:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """The newest figures: the report of a run that ended, otherwise its last measurements."""
+    """The newest metrics: the report of a run that ended, otherwise its last measurements."""
     known: dict[str, Any] = {}
     before: dict[str, Any] = {}
     saved = _saved_step(folder)

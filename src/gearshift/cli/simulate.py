@@ -82,8 +82,8 @@ def _opening(options: SimulateOptions, cluster: ClusterModel, examples: int, fir
     limit = f"; no strategy beats {possible / sync:.2f} x sync" if sync else ""
     return (
         f"Simulated, timing only: {cluster.workers:,} workers, global batch {cut}, {examples:,} examples, "
-        f"seed {cluster.seed}; {', '.join(disturbed) or 'nothing disturbs them'}.\n"
-        f"Possible = sum of worker rates = {terminal.count(possible)} ex/s while all are there{limit}."
+        f"seed {cluster.seed}; {', '.join(disturbed) or 'no disturbances'}.\n"
+        f"Possible = sum of worker rates = {terminal.count(possible)} ex/s while all are present{limit}."
     )
 
 

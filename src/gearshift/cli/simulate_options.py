@@ -1,4 +1,4 @@
-"""Parses the options of `gearshift simulate` into a cluster and strategies. Every error is one sentence."""
+"""Parses the options of `gearshift simulate` into a cluster and strategies. Every error is one message."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _lines(answer: Answer) -> list[str]:
     if totals.faults or totals.restarts:
         by_role = ", ".join(f"{role} {count}" for role, count in totals.restarts.items()) or "none"
         lines.append(
-            f"faults      {totals.faults}; restarts: {by_role}; {totals.redone_steps:,} steps done again, "
+            f"faults      {totals.faults}; restarts: {by_role}; {totals.redone_steps:,} steps repeated, "
             f"{totals.seconds_lost:.1f} s lost"
         )
     return lines

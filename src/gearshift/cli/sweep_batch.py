@@ -65,7 +65,7 @@ def sweep_batch_command(request: SweepRequest, out: Path) -> None:
 def _seeds(count: int) -> str:
     if count <= FIRST_SEEDS:
         return f"{count} seed{'s' if count > 1 else ''} each"
-    return f"{FIRST_SEEDS} seeds each, and {count} unless these say that it is worse"
+    return f"{FIRST_SEEDS} seeds each, or {count} unless the first {FIRST_SEEDS} show that it is worse"
 
 
 def factor(word: str) -> int:
@@ -180,5 +180,5 @@ def _keep(result: Sweep, sweep: BatchSweep, out: Path, *, finished: bool = False
     inputs = {"config": str(request.config), "factors": list(request.factors), "seeds": request.seeds}
     run_folder.export_json(out / "sweep.json", {"finished": finished, **inputs, **result.as_json()})
     run_folder.export_text(out / "sweep.md", markdown(result, sweep.rates) + "\n")
-    picture = result.picture(f"{sweep.config.name}: what a larger batch costs")
+    picture = result.picture(f"{sweep.config.name}: the cost of a larger batch")
     run_folder.export_text(out / "sweep.svg", picture)

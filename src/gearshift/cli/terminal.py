@@ -1,4 +1,4 @@
-"""Formatting of figures and tables. Text in, text out; prints to stdout, and draws only on a terminal."""
+"""Formatting of numbers and tables. Text in, text out; prints to stdout, and draws only on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(number: float) -> str:
 
 
 def figure(number: float | None, digits: int = 4) -> str:
-    """.7712, in the usual notation of measures below one; 1.0040 above."""
+    """.7712, in the usual notation of metrics below one; 1.0040 above."""
     if number is None or number != number:
         return "-"
     text = f"{number:.{digits}f}"

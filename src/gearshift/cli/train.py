@@ -39,7 +39,7 @@ def train(
     resume: str | None,
     init_from: str | None,
 ) -> int:
-    """Returns the exit code: 0 only if the run went to its end."""
+    """Returns the exit code: 0 only if the run finished."""
     if config is not None and is_setting(config):
         settings, config = [config, *settings], None
     check_writable(json_file)
@@ -91,8 +91,8 @@ def say_nothing_left(folder: Path, json_file: Path | None) -> int:
     if json_file is not None:
         run_folder.export_text(json_file, (folder / run_folder.REPORT).read_text())
     terminal.say(
-        f"Run {folder} went to its end: nothing is left to train. Longer: --resume {folder} train.epochs=N; "
-        f"a new run with its embeddings: --init-from {folder}"
+        f"Run {folder} is finished; nothing is left to train. To train longer: --resume {folder} train.epochs=N; "
+        f"to start a new run with its embeddings: --init-from {folder}"
     )
     return 0
 
@@ -114,7 +114,7 @@ def check_writable(json_file: Path | None) -> None:
 @dataclass(frozen=True)
 class Ending:
     result: Result
-    exit_code: int  # 0: the run went to its end
+    exit_code: int  # 0: the run finished
 
 
 def follow(run: RunHandle) -> Ending:

@@ -19,7 +19,7 @@ from gearshift.run.watch import POLL_SECONDS
 
 
 def watch(run: str) -> int:
-    """Returns the same exit code as `train`: 0 only if the run went to its end."""
+    """Returns the same exit code as `train`: 0 only if the run finished."""
     watched = RemoteRun(run_of(run))
     if (ended := watched.ended()) is not None:
         return _print_end(ended, _sentence(ended))
@@ -44,7 +44,7 @@ def _follow(watched: RemoteRun) -> RunRecord:
 
 def _sentence(ended: RunRecord) -> str:
     at = time.strftime(" at %H:%M", time.localtime(ended.ended)) if ended.ended else ""
-    how = {"done": "went to its end", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
+    how = {"done": "finished", "stopped": "was stopped and saved"}.get(ended.state, ended.state)
     why = f": {ended.reason}" if ended.reason else ""
     resume = "" if ended.state == "done" else f". Resume: gearshift train --resume {ended.folder}"
     return f"run {ended.name} {how}{at}{why}{resume}"

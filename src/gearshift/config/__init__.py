@@ -1,4 +1,4 @@
-"""The configuration of a run: a typed tree with a sentence per field, read from YAML and `key=value` overrides.
+"""The configuration of a run: a typed tree with a description per field, read from YAML and `key=value` overrides.
 
     section.py      what every section has in common: a dataclass that declares its settings, or a `Section`
     data.py         the `data` section
@@ -7,7 +7,7 @@
     optimizers.py   the `optimizer` section
     strategies.py   the `strategy` section
     tree.py         all other sections and the tree itself; a `Config` that exists is consistent in itself
-    checks.py       what must hold between fields, each with its fix
+    checks.py       constraints between fields, each with its fix
     document.py     YAML text to values that remember their line
     overrides.py    dotted `key=value`, and its short forms
     load.py         document + overrides -> Config; every error names file, line and the nearest valid name

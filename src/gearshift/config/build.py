@@ -314,7 +314,7 @@ def header(config: Config, run: PreparedRun, folder: Path, needs: str) -> tuple[
         run.resumed is not None
         and run.resumed.parent.resolve() != (folder / run_folder.CHECKPOINTS).resolve()
     ):
-        lines.append(f"A new run from {run.resumed}; the run that made it stays as it is")
+        lines.append(f"A new run from {run.resumed}; the original run is not changed")
     return (*lines, needs)
 
 
@@ -341,7 +341,7 @@ def _rates(config: Config, run: PreparedRun) -> list[str]:
     moved = [f"{what} x{factor:.4g}" for what, factor in factors.items() if factor != 1]
     if growth.warmup > config.optimizer.schedule.warmup:
         moved.append(f"warm-up over the first {100 * growth.warmup:.0f} %")
-    line = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {', '.join(moved) or 'as they are'}"
+    line = f"Rates  tuned for batch {base:,}, {rule} to {batch:,}: {', '.join(moved) or 'unchanged'}"
     strategy = run.training.strategy
     if gradients_per_step(strategy) * strategy.batch < batch:
         line += f". But a step of {strategy.name} has {strategy.batch:,} examples: these rates may be too large for it"

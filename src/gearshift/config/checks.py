@@ -1,4 +1,4 @@
-"""Checks between the fields of a config; each error is one sentence with its fix.
+"""Checks between the fields of a config; each error is one message with its fix.
 
 Pure functions of a Config. `first_misfit` applies to every Config; `first_gap` only to one that was read from a file,
 because a run started from Python may provide its data and schema itself.
@@ -95,10 +95,10 @@ def _source_misfits(config: Config) -> Iterator[Misfit]:
     data = config.data
     for name in ("train", "valid", "test", "split"):
         if data.synthetic is not None and getattr(data, name) is not None:
-            problem = f"data.{name} and data.synthetic are both given; the generated log brings its own days"
+            problem = f"data.{name} and data.synthetic are both given; the generated log has its own days"
             yield Misfit(("data", name), f"{problem}: remove one of them")
     if data.synthetic is not None and config.features is not None:
-        problem = "the generated log (data.synthetic) brings its own features; remove `features`"
+        problem = "the generated log (data.synthetic) has its own features; remove `features`"
         yield Misfit(("features",), problem)
     if data.csv.header and data.csv.columns is not None:
         problem = "data.csv.header is true and data.csv.columns is given; remove one of them"
@@ -115,7 +115,7 @@ def _split_misfits(config: Config) -> Iterator[Misfit]:
             yield Misfit(("data", name), problem)
         if split.by != "time" and isinstance(getattr(split, name), str):
             cut = getattr(split, name)
-            problem = f"data.split.{name} is `{cut}`; a split by {split.by} keeps back a share, such as 10%"
+            problem = f"data.split.{name} is `{cut}`; a split by {split.by} holds out a share, such as 10%"
             yield Misfit(("data", "split", name), problem)
     if split.by not in ("time", "end", "hash") and split.hash_column is None:
         problem = (
@@ -136,7 +136,7 @@ def _label_misfits(config: Config) -> Iterator[Misfit]:
     columns = {label.column for label in labels}
     for i, entry in enumerate(config.features or ()):
         if entry.name in columns:
-            problem = f"`{entry.name}` is the label, the model would see the answer; remove this feature"
+            problem = f"`{entry.name}` is the label, and the model would see the answer; remove this feature"
             yield Misfit(("features", i, "name"), problem)
 
 
@@ -231,14 +231,14 @@ def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
         yield Misfit(("optimizer", "base_batch"), f"{problem} (linear, square_root, cowclip), or remove it")
     if rates.rows.trust != "dense_only" and not rates.dense.name.startswith("vr_"):
         problem = (
-            f"row_trust `{rates.rows.trust}` gives rows the trust of a vr_* rule, and optimizer.dense is"
+            f"row_trust `{rates.rows.trust}` applies the trust of a vr_* rule to rows, but optimizer.dense is"
         )
         yield Misfit(
             ("optimizer", "row_trust"),
             f"{problem} {rates.dense.name}: choose one, such as vr_adam, or remove it",
         )
     if rates.row_clip is not None and rates.rows.reduce != "mean":
-        problem = f"row_clip measures the mean gradient of a row, and embedding_reduce is {rates.rows.reduce}"
+        problem = f"row_clip needs the mean gradient of a row, but embedding_reduce is {rates.rows.reduce}"
         yield Misfit(("optimizer", "row_clip"), f"{problem}: remove one of them")
     for part in ("dense", "embeddings", "linear"):
         optimizer: ChoiceSection | None = getattr(rates, part)
@@ -267,7 +267,7 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     strategy, train = config.strategy, config.train
     if train.batch is not None and train.micro_batches > 1:
         problem = (
-            "train.batch and train.micro_batches both say how a worker's share is cut; remove one of them"
+            "train.batch and train.micro_batches both set the size of a worker's batches; remove one of them"
         )
         yield Misfit(("train", "micro_batches"), problem)
     requested: list[tuple[tuple[str | int, ...], str, dict[str, Any]]] = [
@@ -291,9 +291,10 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
     for i, switch in enumerate(strategy.switch):
         for before in strategy.switch[:i]:
             if not switch.at.after(before.at):
-                problem = f"the switch to {switch.to} at {switch.at} stands after the one at {before.at}"
+                problem = f"the switch to {switch.to} at {switch.at} is listed after the one at {before.at}"
                 yield Misfit(
-                    ("strategy", "switch", i, "at"), f"{problem}; write switches in the order they come"
+                    ("strategy", "switch", i, "at"),
+                    f"{problem}; list switches in the order in which they happen",
                 )
     if config.cluster.inject is not None:
         try:

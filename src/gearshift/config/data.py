@@ -35,7 +35,7 @@ _LABEL_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}
 
 
 class Tolerated(Named):
-    """How much that is bad is passed over: `fail`, or `{skip: n}`."""
+    """How many bad lines or batches are skipped: `fail` (none), or `{skip: n}`."""
 
     main_key: ClassVar[str] = "skip"
     skip: Count = Field(default=0, ge=0, description="Skip at most this many, counted and listed.")
@@ -54,13 +54,15 @@ class Tolerated(Named):
 
 class SplitSection(Section):
     by: Text = Field(
-        description="time or end (the last part of the log is kept back), hash (single examples) or hash(column): "
-        "all examples of a value, such as a user, together."
+        description="time or end (holds out the last part of the log), hash (single examples) or hash(column) "
+        "(all examples of a value, such as a user, together)."
     )
     valid: Cut = Field(
         description="For validation: a share (10%), a duration (1d) or its first day (2026-11-08)."
     )
-    test: Cut | None = Field(default=None, description="For the test after training, in the same way.")
+    test: Cut | None = Field(
+        default=None, description="For the test after training, written in the same way."
+    )
 
     @property
     def hash_column(self) -> str | None:
@@ -74,21 +76,22 @@ class DataSection(FlatSection, of=(Schema,)):
         description="Files to train on: a path, a glob, a folder (dt=2026-11-01/ works) or a list.",
     )
     valid: Paths | None = Field(default=None, description="Files to validate on while training.")
-    test: Paths | None = Field(default=None, description="Files to measure the final model on.")
+    test: Paths | None = Field(default=None, description="Files to test the final model on.")
     split: SplitSection | None = Field(
-        default=None, description="Keep back a part of `train` instead of naming files."
+        default=None, description="Hold out a part of `train` instead of naming files."
     )
     synthetic: ClickLogSettings | None = Field(
         default=None,
         description="Generate a click log whose best reachable AUC is known, instead of `train`.",
     )
     format: FileFormat = Field(
-        default="auto", description="auto looks at the files; criteo and avazu have built-in features."
+        default="auto",
+        description="auto detects the format from the files; criteo and avazu have built-in features.",
     )
     csv: CsvFormat = Field(default=CsvFormat(), description="How text files are written.")
     bad_lines: Tolerated = Field(
         default=Tolerated(),
-        description="fail, or {skip: 1000}: leave out at most this many lines, and list them.",
+        description="fail, or {skip: 1000}: skip at most this many lines, and list them.",
     )
     label: Annotated[tuple[LabelColumn, ...], BeforeValidator(_labels), _LABEL_SCHEMA] | None = Field(
         default=None,

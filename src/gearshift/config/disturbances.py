@@ -1,6 +1,6 @@
-"""What disturbs workers, in the user's few words: `3=5x`, `10%=10x`, `1h+30s`.
+"""Parses the short notation for disturbances of workers: `3=5x`, `10%=10x`, `1h+30s`.
 
-The command line and a run's config share these words, whether the slowness is simulated or injected.
+The command line and a run's config share this notation, whether the slowness is simulated or injected.
 
     slow       3=5x   0-3=2x   all=2x   3=5x@60s-120s (for a while)   3=5x@60s (from then on)
     lognormal  0.3    3:0.5

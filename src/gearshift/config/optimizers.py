@@ -1,4 +1,4 @@
-"""The `optimizer` section: how weights and rows move."""
+"""The `optimizer` section: how weights and rows are updated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gearshift.parameters.row_settings import RowPolicy
 class DenseOptimizerSection(ChoiceSection, rules=rules_of(DENSE_RULES)):
     name: str = Field(
         default="adam",
-        description="Which rule; lars and lamb scale each layer's step, vr_* trust what the step's batches agree on.",
+        description="The update rule; lars and lamb scale each layer's step, vr_* step less where gradients disagree.",
     )
 
 
@@ -25,7 +25,8 @@ class RowOptimizerSection(
     ChoiceSection, rules=rules_of({name: (rule,) for name, rule in ROW_OPTIMIZERS.items()})
 ):
     name: str = Field(
-        default="adagrad", description="Which rule; rowwise_adagrad needs one number of state per row."
+        default="adagrad",
+        description="The update rule; rowwise_adagrad needs only one number of state per row.",
     )
 
 
@@ -47,10 +48,10 @@ class OptimizerSection(FlatSection, of=(RowPolicy, ScalingSettings, DensePolicy)
         description="For the linear term of a row (LR, FM, Wide&Deep, DeepFM); as embeddings if not set.",
     )
     row_clip: RowClipSection | None = Field(
-        default=None, description="cowclip: a row's gradient is clipped by the row's own length."
+        default=None, description="cowclip: a row's gradient is clipped to the row's own norm."
     )
     schedule: ScheduleSettings = Field(
-        default=ScheduleSettings(), description="How learning rates move over the run, by examples."
+        default=ScheduleSettings(), description="How learning rates change over the run, by examples."
     )
 
     @property

@@ -25,7 +25,7 @@ DOCS_FILE = SCHEMA_FILE.parents[2] / "docs" / "config.md"
 _HEAD = """\
 # The config, key by key
 
-<!-- Made from the declarations of the settings: python -m gearshift.config.reference -->
+<!-- Generated from the declarations of the settings: python -m gearshift.config.reference -->
 
 A config is a YAML file. `gearshift init FILE` writes one for your data; `gearshift inspect CONFIG` shows it
 with all defaults. On the command line any key can be set: `gearshift train clicks.yaml train.epochs=2`. A key
@@ -36,7 +36,7 @@ Amounts: counts `4096`, `500k`, `2M`; shares `10%` or `0.1`; durations `30s`, `1
 `500MB`, `16GiB`. Scalars follow YAML 1.2: `1e-3` is a number, `NO`, `on` and `12:30` are text. Paths are
 relative to the folder that the command runs in.
 
-Editors complete and check keys with the schema that the package brings: put
+Editors complete and check keys with the schema in the package: put
 `# yaml-language-server: $schema=PATH` on the first line, where PATH is what
 `python -c "import gearshift.config as c; print(c.SCHEMA_FILE)"` prints.
 """

@@ -15,7 +15,7 @@ SectionType = type[Any]  # a dataclass with declared settings, or a Section
 
 
 class Section(BaseModel):
-    """A mapping in the file: frozen, unknown keys are errors, each field has its sentence.
+    """A mapping in the file: frozen, unknown keys are errors, each field has a description.
 
     The same holds for dataclasses inside of it: pydantic gives them this configuration.
     """

@@ -37,8 +37,8 @@ _RULES = rules_of({name: (kind,) for name, kind in _KINDS.items()})
 class StrategySettings(RuleSettings, rules=_RULES):
     """Settings that are not given are the strategy's own defaults.
 
-    A strategy of one's own (`module:Class`) has the fields of its class: any key is taken here, and `make_strategy`
-    says which there are.
+    A custom strategy (`module:Class`) has the fields of its class: any key is accepted here, and `make_strategy`
+    checks them.
     """
 
     model_config = ConfigDict(extra="allow")  # as far as `_own_settings` lets it
@@ -47,7 +47,7 @@ class StrategySettings(RuleSettings, rules=_RULES):
     @model_validator(mode="wrap")
     @classmethod
     def _own_settings(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Those of `module:Class` pass by the fields here, which might mean something else by the same name."""
+        """Settings of `module:Class` bypass the fields here, which might have the same name and another meaning."""
         if not isinstance(given, dict):
             return read(given)
         name, custom = given.get(cls.main_key), dict[str, Any]()
@@ -96,7 +96,7 @@ class StrategySection(StrategySettings):
 
     name: StrategyName = Field(
         default="sync",
-        description="How workers synchronise; one of your own by its place, `module:Class`, with its own settings.",
+        description="How workers synchronise. A custom strategy is named `module:Class` and has its own settings.",
     )
     switch: tuple[PlannedSwitchSection, ...] = Field(
         default=(), description="Planned switches, such as [{at: 50%, to: gba}]."

@@ -67,26 +67,28 @@ class TrainSection(ImprovementSettings, StepSettings, RunLength):
         "Validate after this share of the run (10%), a number of steps (500), or none: at the end.",
     )
     shuffle: Shuffle = setting(
-        "auto", "auto: in file order where the log has a time and is read once, shuffled else."
+        "auto", "auto: file order if the log has a time column and is read once, otherwise shuffled."
     )
     bad_batches: Tolerated = setting(
         Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
     )
     baseline: bool = setting(
-        True, "Train a logistic regression beside the model, as a baseline (a few percent of the time)."
+        True, "Also train a logistic regression on the same data, as a baseline (a few percent of the time)."
     )
-    loss: Literal["bce"] = setting("bce", "Binary cross-entropy; own losses in Python.")
+    loss: Literal["bce"] = setting("bce", "Binary cross-entropy; custom losses are available in Python.")
 
 
 @dataclass(frozen=True)
 class InjectSection:
-    """Slowness on purpose, to see what it costs: each batch is padded to a drawn duration."""
+    """Injected slowness, to measure its cost: each batch is padded to a drawn duration."""
 
-    step: Seconds = setting(0.2, "How long an undisturbed batch takes; more than its work.")
-    slow: Texts = setting((), "Slow workers: 3=5x, 0-3=2x, or for a while: 3=5x@60s-120s.")
+    step: Seconds = setting(
+        0.2, "Duration of an undisturbed batch; it must exceed the time of the real work."
+    )
+    slow: Texts = setting((), "Slow workers: 3=5x, 0-3=2x, or for a limited time: 3=5x@60s-120s.")
     lognormal: Texts = setting((), "Jitter: 0.3, or of some workers: 3:0.5.")
     bursts: Texts = setting((), "A share of the batches takes longer: 10%=10x.")
-    seed: Count = setting(0, "Of the draws.", at_least=0)
+    seed: Count = setting(0, "Seed of the drawn durations.", at_least=0)
 
     def cluster(self, workers: int) -> cluster_model.ClusterModel:
         return disturbances.cluster(
@@ -114,7 +116,7 @@ class ClusterSection(WorkersSection, of=(ConnectionSettings,)):
         default=None, description="Slow workers down on purpose, for experiments."
     )
     placement: Literal["pack", "spread"] = Field(
-        default="pack", description="Processes on few machines, or over many."
+        default="pack", description="Pack processes onto few machines, or spread them over many."
     )
     resources: Resources = Field(
         default=Resources(), description="CPUs and GPUs that Ray reserves for a process, by its role."

@@ -72,7 +72,7 @@ class Bag:
 
     name: Text = setting(REQUIRED, _COLUMN)
     separator: Text = setting("|", _SEPARATOR)
-    pool: Literal["mean", "sum"] = setting("mean", "How their embeddings become one.")
+    pool: Literal["mean", "sum"] = setting("mean", "How the embeddings of a bag are combined into one.")
     max_len: Count = setting(50, _MAX_LEN)
     dim: Count | None = setting(None, _DIM)
     share_embedding: Text | None = setting(None, _SHARED)
@@ -85,7 +85,7 @@ class Sequence:
     name: Text = setting(REQUIRED, _COLUMN)
     separator: Text = setting("|", _SEPARATOR)
     max_len: Count = setting(50, _MAX_LEN)
-    keep: Literal["first", "last"] = setting("last", "Which end survives max_len.")
+    keep: Literal["first", "last"] = setting("last", "Which end of a longer sequence is kept.")
     dim: Count | None = setting(None, _DIM)
     share_embedding: Text | None = setting(None, _SHARED)
 
@@ -95,7 +95,7 @@ class Vector:
     """A fixed number of floats per example (a Parquet list<float>, or text joined by `separator`)."""
 
     name: Text = setting(REQUIRED, "The column: a Parquet list, or text.")
-    size: Count = setting(REQUIRED, "How many floats.", at_least=1)
+    size: Count = setting(REQUIRED, "The number of floats.", at_least=1)
     separator: Text = setting("|", "The separator between two floats in text.", shortest=1)
 
 
@@ -115,14 +115,14 @@ class Label:
     ('> 0', '>= 4')
     """
 
-    column: Text = setting(REQUIRED, "The column that says whether it was a click.")
+    column: Text = setting(REQUIRED, "The column with the label.")
     positive: Rule | None = setting(
-        None, 'What means a click, where it is not 1: a value, a list of values, or "> 0", ">= 4".'
+        None, 'Which values mean a click, if not 1: a value, a list of values, or "> 0", ">= 4".'
     )
     task: Text = setting("click", "The name of this task in reports.")
     missing: Missing = setting(
         "fail",
-        "What an example without a label is: fail (a bad line) or no_click, as a LEFT JOIN leaves it.",
+        "How to treat an example without a label: fail (a bad line), or no_click (as after a LEFT JOIN).",
     )
 
     def __post_init__(self) -> None:
@@ -151,7 +151,9 @@ class Schema:
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
     time: Text | None = setting(None, "Epoch seconds or ISO text; orders the log, names days.")
-    group: Text | None = setting(None, "Grouped AUC is the mean over this column's values.")
+    group: Text | None = setting(
+        None, "The column for the grouped AUC, the mean of the AUCs within its values."
+    )
     weight: Text | None = setting(None, "The weight of each example.")
     negatives_kept: Share = setting(
         1.0, "0.1 = the log keeps 10 % of the negatives; predictions are corrected.", above=0

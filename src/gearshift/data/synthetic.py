@@ -33,7 +33,7 @@ NUMERICS = tuple(f"n{i}" for i in range(1, _core.CLICK_NUMERICS + 1))
 
 @dataclass(frozen=True)
 class SampleEstimate:
-    """A figure measured on a sample, and its standard error."""
+    """A metric measured on a sample, and its standard error."""
 
     value: float
     error: float

@@ -181,7 +181,7 @@ class Epoch(Generic[R]):
             self._carry_out_next()
 
     def _carry_out_next(self) -> None:
-        """Carries out actions in the order decided, until an order to the shards is under way."""
+        """Carries out actions in the order decided, until an order to the shards is in progress."""
         while self._decided and not self.stopped:
             match action := self._decided.popleft():
                 case Apply():

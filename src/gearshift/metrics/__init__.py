@@ -3,14 +3,14 @@
     exact.py      functions on whole arrays
     streaming.py  `Measures` takes one batch after another, in constant memory
     slices.py     the same, separately for each country or day
-    collected.py  keeps the predictions of an evaluation, for exact figures and the grouped AUC
-    all_predictions.py  exact figures from a single sort
+    collected.py  keeps the predictions of an evaluation, for exact metrics and the grouped AUC
+    all_predictions.py  exact metrics from a single sort
     calibration.py  predicted and observed rate for each tenth of the examples
 
 It uses numpy, and pyarrow for tables of scores: no torch, no model, no run.
 
 A label is 1 for a click and 0 otherwise; a label in between counts as
-both, in proportion. A figure that is undefined (no examples, only one class, all weights zero, a score that is not a
+both, in proportion. A metric that is undefined (no examples, only one class, all weights zero, a score that is not a
 number) is nan.
 """
 

@@ -1,4 +1,4 @@
-"""Figures that need all predictions to be exact: AUC, its error, the calibration table; from a single sort.
+"""Metrics that need all predictions to be exact: AUC, its error, the calibration table; from a single sort.
 
 Predictions are float32, as models return them. If labels are 0 or 1 and there are no weights, a prediction and its
 label are sorted as one 32-bit number: floats from 0 to 1 have the same order as their bits, and two bits are unused.

@@ -1,6 +1,6 @@
-"""Collects all predictions of one task: exact figures, also by slice, and the grouped AUC.
+"""Collects all predictions of one task: exact metrics, also by slice, and the grouped AUC.
 
-An example takes 8 to 24 bytes, and up to 100 while the figures are computed. Beyond `EXACT_EXAMPLES`, AUC and
+An example takes 8 to 24 bytes, and up to 100 while the metrics are computed. Beyond `EXACT_EXAMPLES`, AUC and
 calibration come from the histograms of `Measures`, which know their error bound. If examples have groups, every
 second group is then dropped, repeatedly if necessary: the grouped AUC is computed on a random sample of groups.
 """
@@ -25,7 +25,7 @@ Column = NDArray[Any] | None
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of some examples; `grouped` is None if there are no groups."""
+    """The metrics of some examples; `grouped` is None if there are no groups."""
 
     measures: Measures
     grouped: Grouped | None
@@ -79,7 +79,7 @@ class Collected:
         return self._measured(self._measures, slice(None))
 
     def slices(self) -> dict[Any, Measured]:
-        """The figures by key, in the order of first appearance."""
+        """The metrics by key, in the order of first appearance."""
         by_key = self._slices.measures
         if not by_key or self._kept is None:
             return {key: Measured(measures, None) for key, measures in by_key.items()}

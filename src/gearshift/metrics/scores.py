@@ -1,4 +1,4 @@
-"""The presentation of an evaluation's figures: by name, as text, HTML and tables. `Evaluation` holds the measures."""
+"""The presentation of an evaluation's metrics: by name, as text, HTML and tables. `Evaluation` holds the measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Scores:
-    """The figures of the first task by name, and of all tasks as rows."""
+    """The metrics of the first task by name, and of all tasks as rows."""
 
     measures: Measures
     tasks: tuple[Measures, ...]
@@ -48,7 +48,7 @@ class Scores:
         return self.measures.examples
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures of the first task by name; None if undefined."""
+        """The metrics of the first task by name; None if undefined."""
         return {**self.measures.as_dict(), "grouped_auc": self.grouped_auc}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -61,11 +61,11 @@ class Scores:
         ]
 
     def to_arrow(self) -> pa.Table:
-        """The figures as an Arrow table, a row for each task."""
+        """The metrics as an Arrow table, a row for each task."""
         return to_arrow(self.rows())
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The figures as a pandas DataFrame, a row for each task."""
+        """The metrics as a pandas DataFrame, a row for each task."""
         return to_pandas(self.rows())
 
     def __repr__(self) -> str:

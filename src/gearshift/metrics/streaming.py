@@ -83,7 +83,7 @@ class AucHistogram:
 
 
 class Measures:
-    """Takes predictions batch by batch. Its figures can be read at any time. About 0.2 ms per 4096 examples.
+    """Takes predictions batch by batch. Its metrics can be read at any time. About 0.2 ms per 4096 examples.
 
     >>> so_far = Measures()
     >>> so_far.update([0, 1, 0, 1], [0.1, 0.4, 0.4, 0.8])
@@ -185,7 +185,7 @@ class Measures:
         return () if math.isnan(self.logloss) else self._histogram.calibration_table()
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """All figures by name; None if undefined, because JSON has no nan."""
+        """All metrics by name; None if undefined, because JSON has no nan."""
         names = (
             "auc",
             "auc_se",

@@ -1,6 +1,6 @@
-"""Warnings about suspicious figures of a run or an evaluation, each with advice.
+"""Warnings about suspicious metrics of a run or an evaluation, each with advice.
 
-All rules and their thresholds are here. A rule requires enough examples. If it compares two figures, their difference
+All rules and their thresholds are here. A rule requires enough examples. If it compares two metrics, their difference
 must be several standard errors. This module knows measures, but no data and no model.
 """
 

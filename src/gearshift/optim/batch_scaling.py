@@ -64,7 +64,7 @@ class ScalingSettings:
 
     rule: Rule = setting(
         "constant",
-        "How rates that were tuned for base_batch grow with train.global_batch (docs/large_batches.md).",
+        "How rates tuned for base_batch are scaled to train.global_batch (docs/large_batches.md).",
         key="batch_rule",
     )
     base_batch: Count | None = setting(

@@ -14,13 +14,13 @@ from gearshift.settings.units import Number, Share
 Control = Literal["none", "norm_matched", "layer_mean", "permuted"]
 
 LEARNING_RATE = Meaning("Learning rate.", above=0)
-L2 = Meaning("L2 penalty on what a step touches.", at_least=0)
-MOMENTUM = Meaning("Share of the last move kept.", at_least=0, below=1)
-BETA1 = Meaning("Memory of the mean.", at_least=0, below=1)
-BETA2 = Meaning("Memory of the square.", at_least=0, below=1)
+L2 = Meaning("L2 penalty on the parameters that a step touches.", at_least=0)
+MOMENTUM = Meaning("Share of the previous update that is kept.", at_least=0, below=1)
+BETA1 = Meaning("Decay rate of the first moment.", at_least=0, below=1)
+BETA2 = Meaning("Decay rate of the second moment.", at_least=0, below=1)
 EPS = Meaning("Added to the denominator.", above=0)
-INITIAL = Meaning("First value of the accumulator.", at_least=0)
-WEIGHT_DECAY = Meaning("Decay apart from the gradient.", at_least=0)
+INITIAL = Meaning("Initial value of the accumulator.", at_least=0)
+WEIGHT_DECAY = Meaning("Weight decay.", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MomentumSettings:
     name: ClassVar[str] = "momentum"
     lr: Number = setting(0.1, LEARNING_RATE)
     momentum: Number = setting(0.9, MOMENTUM)
-    nesterov: bool = setting(False, "Look ahead (Nesterov).")
+    nesterov: bool = setting(False, "Use Nesterov momentum.")
     l2: Number = setting(0.0, L2)
 
 
@@ -74,7 +74,7 @@ class LARSSettings:
     lr: Number = setting(0.1, LEARNING_RATE)
     momentum: Number = setting(0.9, MOMENTUM)
     weight_decay: Number = setting(0.0, WEIGHT_DECAY)
-    eta: Number = setting(0.001, "A layer's step, of its weights' length.", above=0)
+    eta: Number = setting(0.001, "Norm of a layer's step relative to the norm of its weights.", above=0)
 
 
 @dataclass(frozen=True)
@@ -89,21 +89,25 @@ class LAMBSettings:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """How far a gradient is trusted; of every variance-reduced rule."""
+    """The trust in a gradient (r), for all variance-reduced rules."""
 
-    floor: Share = setting(0.1, "The least share of a step that is taken.")  # 1: r is 1, and VR-x is x
-    min_gradients: Number = setting(8.0, "From fewer batches a step nothing is reduced.", at_least=2)
-    control: Control = setting("none", "For experiments, what replaces the trust.")
+    floor: Share = setting(
+        0.1, "Lower bound of the trust r: the smallest share of a step that is applied."
+    )  # 1: r is 1, and VR-x is x
+    min_gradients: Number = setting(
+        8.0, "Smallest number of gradients per step; with fewer, variance is not reduced.", at_least=2
+    )
+    control: Control = setting("none", "For experiments: what replaces the trust.")
 
 
 @dataclass(frozen=True)
 class SmoothedTrust:
-    """Of the variance-reduced rules that remember the trust."""
+    """For the variance-reduced rules that smooth the trust over time."""
 
-    beta3: Number = setting(0.9, "Memory of the trust.", at_least=0, below=1)
+    beta3: Number = setting(0.9, "Decay rate of the smoothed trust.", at_least=0, below=1)
 
 
-# What each name can be given.
+# The settings of each rule.
 DENSE_RULES: dict[str, tuple[type[Any], ...]] = {
     "sgd": (SGDSettings,),
     "momentum": (MomentumSettings,),

@@ -1,4 +1,4 @@
-"""Figures about the ratios r of a step, for the log: by layer, for all dense layers, and for transport.
+"""Metrics about the ratios r of a step, for the log: by layer, for all dense layers, and for transport.
 
 Layers with the same name are one layer: the rows of several shards. `trust_layers` has an entry for each layer;
 `trust`, `trust_at_floor` and `noise_scale` are for all dense layers together.
@@ -14,7 +14,7 @@ from typing import Any
 from gearshift.optim.gsnr import LayerStatistics
 
 ROWS = "rows "  # prefix of the names of layers that are embedding rows
-PREFIX = "trust/"  # prefix of these figures among those of a process: trust/FIELD/LAYER
+PREFIX = "trust/"  # prefix of these metrics among those of a process: trust/FIELD/LAYER
 
 
 def trust_figures(lines: Iterable[LayerStatistics]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def as_figures(lines: Iterable[LayerStatistics]) -> dict[str, float]:
 
 
 def from_figures(processes: Mapping[str, Mapping[str, float]]) -> list[LayerStatistics]:
-    """The statistics in the figures of all processes."""
+    """The statistics in the metrics of all processes."""
     statistics: list[LayerStatistics] = []
     for figures in processes.values():
         layers: dict[str, dict[str, Any]] = {}

@@ -1,6 +1,6 @@
 """What a worker sends after a batch: gradients of the summed loss for the dense parameters and for each row it used.
 
-A worker computes a `Push`. What reaches a shard depends on who steps the dense parameters:
+A worker computes a `Push`. What reaches a shard depends on which process makes the dense step:
 
     Push              the shard, from this gradient
     GroupSumPush      the shard, from the sum of an all-reduce group; one member carries it

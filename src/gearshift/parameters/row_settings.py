@@ -1,4 +1,4 @@
-"""What holds for all embedding rows, whatever their optimizer: values alone, so that a config is read without torch."""
+"""Settings of all embedding rows, whatever their optimizer. Values only: a config can be read without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RowTrust = Literal["dense_only", "touched", "row_wise"]
 
 @dataclass(frozen=True, kw_only=True)
 class RowPolicy:
-    """How rows are born, and what a row's summed gradient is divided and scaled by."""
+    """How rows are initialised, and how a row's summed gradient is divided and scaled."""
 
     init: Number = setting(
         0.01, "New embedding rows are drawn from [-row_init, row_init].", at_least=0, key="row_init"
@@ -27,8 +27,8 @@ class RowPolicy:
     )
     reduce: EmbeddingReduce = setting(
         "mean",
-        "What a row's summed gradient is divided by: the examples of the step, those of the batches "
-        "that have the id, or nothing.",
+        "The divisor of a row's summed gradient: the examples of the step, those of the batches "
+        "that contain the id, or 1.",
         key="embedding_reduce",
         kept=True,
     )

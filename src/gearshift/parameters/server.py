@@ -54,7 +54,7 @@ from gearshift.parameters.row_settings import EmbeddingReduce, RowPolicy, RowTru
 
 @dataclass(frozen=True)
 class RowSettings(RowPolicy):
-    """How embedding rows are born and moved."""
+    """How embedding rows are initialised and updated."""
 
     embeddings: RowOptimizer = field(default_factory=RowAdagrad)
     linear: RowOptimizer | None = None  # of the width-1 part (LR, FM, Wide & Deep); as `embeddings` if None
@@ -71,7 +71,7 @@ class RowSettings(RowPolicy):
             )
         if self.clip is not None and self.reduce != "mean":
             raise UserError(
-                f'clip measures the mean gradient of a row: leave it out, or reduce="{self.reduce}"'
+                f'clip needs the mean gradient of a row, but reduce="{self.reduce}": remove one of them'
             )
 
 
@@ -219,9 +219,7 @@ class Server:
             for part, ratios in zip(self.stores[i].parts, of_parts, strict=True):
                 (line,) = ratios.statistics()
                 line = replace(line, layer=f"{ROWS}{part.name}[{part.width}]")
-                if (
-                    self.row_policy.trust == "row_wise"
-                ):  # its mean is over the pushes with the id, not a whole batch
+                if self.row_policy.trust == "row_wise":  # a row's mean covers only the pushes with its id
                     line = replace(line, noise=math.nan, signal=math.nan)
                 lines.append(line)
         return lines
@@ -286,7 +284,7 @@ class Server:
         dense: Sequence[tuple[Push | GroupSumPush, float]],
         sums: ShiftedSums,
     ) -> Spread:
-        """Of the pushes; or as an all-reduce group has found it, for the gradients that are in its sum."""
+        """The spread of the pushes; for gradients summed by an all-reduce group, the one that the group computed."""
         for push, _ in dense:
             if isinstance(push, GroupSumPush) and push.variance is not None:
                 sizes = [own.examples for own, _ in kept if group_of(own) == push.group]
@@ -306,7 +304,7 @@ class Server:
         return rows if ratios.values_UW is None else replace(rows, sums_UW=rows.sums_UW * ratios.values_UW)
 
     def _move_buffers(self, kept: Sequence[tuple[ShardPush, float]]) -> None:
-        """By the mean of the pushes' changes; what counts batches counts the step as one."""
+        """Moves the statistics by the mean of the pushes' changes; counters of batches count the step as one."""
         total = sum(weight for _, weight in kept)
         for name, values in self.buffers.items():
             changes = [(p.buffer_changes[name], weight) for p, weight in kept if name in p.buffer_changes]

@@ -1,1 +1,1 @@
-"""A run is a folder: who owns it, what it logs, saves, reports, and how it is watched, steered and resumed."""
+"""A run is a folder: its ownership, logs, checkpoints and report, and how it is watched, controlled and resumed."""

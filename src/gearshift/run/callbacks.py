@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Callback:
     """Override the methods you need; each is called in the run's thread, between two steps.
 
-    A callback may ask the run for something (`run.stop()`, `run.checkpoint()`, `run.ask_switch("gba")`), and must not
+    A callback may send the run a request (`run.stop()`, `run.checkpoint()`, `run.ask_switch("gba")`), but must not
     wait for it. An exception in a callback ends the run.
     """
 

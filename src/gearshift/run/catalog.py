@@ -56,8 +56,8 @@ def find(run: str | Path, *roots: str | Path) -> Path:
 def resume_from(name: str | Path, *roots: str | Path) -> Path:
     """What `resume` names: a run's folder, to continue that run; or a checkpoint, from which a new run branches off.
 
-    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last one of a run is the run: there is nothing
-    behind it that going on could overwrite.
+    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last checkpoint of a run stands for the run: nothing
+    later exists that continuing could overwrite.
     """
     path = Path(name)
     run, at, wanted = str(name).rpartition("@")

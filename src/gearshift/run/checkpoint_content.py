@@ -41,7 +41,7 @@ def checkpoint_arrays(training: Training) -> dict[str, Arrays]:
     """The arrays that belong to no learner."""
     arrays: dict[str, Arrays] = {
         "progress": measure_arrays(training.progress),
-        "random": {"torch": torch.get_rng_state().numpy()},  # a user's own module may draw from it
+        "random": {"torch": torch.get_rng_state().numpy()},  # a custom module may draw from it
     }
     if training.replicas.velocity is not None:
         arrays["replicas"] = {"velocity": training.replicas.velocity.numpy()}
@@ -54,7 +54,9 @@ def restore_training(training: Training, checkpoint: Checkpoint, notify: Callabl
     refuse_other_plan(training, checkpoint)
     training.learner.restore(checkpoint)
     if not training.baseline.restore(checkpoint):
-        notify("the checkpoint has no logistic regression, so the resumed run trains none as a baseline")
+        notify(
+            "the checkpoint has no baseline (a logistic regression), so the resumed run continues without one"
+        )
     training.progress.restore(facts["progress"])
     training.replicas.restore_counts()
     active = training.active_strategy
@@ -64,7 +66,8 @@ def restore_training(training: Training, checkpoint: Checkpoint, notify: Callabl
         active.restore(saved_strategy)  # the run may have switched
     else:
         notify(
-            f"continues with {training.plan.strategy.name}, as requested; the run had {saved_strategy['name']}"
+            f"the run continues with {training.plan.strategy.name}, as requested; "
+            f"before, it used {saved_strategy['name']}"
         )
     restore_measures(training.progress, checkpoint.arrays("progress"))
     if checkpoint.has("replicas"):

@@ -122,16 +122,20 @@ def ask(folder: Path, command: str, *, seconds: float | None = None, **what: Any
             connection.sendall(line({"key": key, "do": command, **what}))
             received = receive(connection, ANSWER_SECONDS if seconds is None else seconds, MAX_ANSWER)
     except PermissionError:
-        raise UserError(f"run {folder.name} belongs to another user; `{command}` is for its own") from None
+        raise UserError(
+            f"run {folder.name} belongs to another user; only that user can `{command}` it"
+        ) from None
     except TimeoutError:
         raise UserError(f"run {folder.name} does not answer; is its process suspended?") from None
     except OSError:  # no socket, or no process listens to it
-        check_live(folder, command)  # it may have ended meanwhile
+        check_live(folder, command)  # it may have ended in the meantime
         raise NotLive(
             f"run {folder.name} takes no requests: it is starting or shutting down, or cannot make {SOCKET}; try again"
         ) from None
     if not received.endswith(b"\n"):
-        raise NotLive(f"run {folder.name} gave no answer to `{command}`: it ended, or is too busy; try again")
+        raise NotLive(
+            f"run {folder.name} did not answer `{command}`: it has ended, or is too busy; try again"
+        )
     answer: dict[str, Any] = json.loads(received)
     if "error" in answer:
         raise UserError(answer["error"])
@@ -157,12 +161,12 @@ def check_live(folder: Path, command: str) -> None:
     if record.standing.answers:
         return
     if record.state == "unknown":
-        raise UserError(f"run {record.name} was {record.reason}; give `{command}` there")
+        raise UserError(f"run {record.name} was {record.reason}; run `{command}` there")
     if record.state == "recovering":
         since, what = clock(record.standing.since), record.standing.what
-        raise NotLive(f"run {record.name} is recovering{since}: {what}; give `{command}` again in a minute")
+        raise NotLive(f"run {record.name} is recovering{since}: {what}; retry `{command}` in a minute")
     if record.is_live:
-        raise UserError(f"run {record.name} is {record.state}, and {record.reason}; give `{command}` there")
+        raise UserError(f"run {record.name} is {record.state}, and {record.reason}; run `{command}` there")
     how = {"done": ", exit 0", "failed": f": {record.reason}" if record.reason else ""}.get(record.state, "")
     at = clock(record.ended).removeprefix(" since")
     raise NotLive(f"run {record.name} is not running ({record.state}{at}{how}); `{command}` needs a live run")

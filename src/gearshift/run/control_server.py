@@ -28,10 +28,10 @@ class Controlled(RunHandle, Protocol):
 
     @property
     def processes(self) -> Callable[[], dict[str, dict[str, float]]]:
-        """Returns the figures of each process, by its name."""
+        """Returns the metrics of each process, by its name."""
 
     def notify(self, sentence: str) -> None:
-        """Passes a sentence on to the user."""
+        """Passes a message on to the user."""
 
 
 class ControlServer:
@@ -108,8 +108,8 @@ class ControlServer:
                 return asdict(run.status())
             case {"do": "stop"}:
                 give_up = run.status().save_retried  # decided once: the message and the action must agree
-                what = "giving up the save that fails" if give_up else "stopping after this step"
-                run.notify(f"asked to stop from another process; {what}")
+                what = "giving up the failing save" if give_up else "stopping after this step"
+                run.notify(f"stop requested by another process; {what}")
                 run.stop(give_up=give_up)
                 return asdict(run.status())
             case {"do": "checkpoint"}:

@@ -281,7 +281,7 @@ class EventLog:
     """Appends to the folder's log: `begin` an epoch, call it with each event and its actions, `close` at the end."""
 
     folder: Path
-    notify: Callable[[str], None]  # gets a sentence for the user
+    notify: Callable[[str], None]  # gets a message for the user
     file_bytes: int = FILE_BYTES
     write_seconds: float = WRITE_SECONDS
     check: Callable[[], None] = lambda: (

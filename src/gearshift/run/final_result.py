@@ -1,4 +1,4 @@
-"""The outcome of a run: the best parameters, the last measures, report.json and the `Result`."""
+"""The outcome of a run: the best parameters, the final metrics, report.json and the `Result`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The folder of a run: the contract that every tool relies on to find, read and resume it.
 
     runs/shop-clicks-1115-2004/
-      run.json      who runs it and how it ended     config.yaml    resolved, with versions and the command
-      report.json   final figures, stable keys       metrics.jsonl  one line per measurement
+      run.json      its owner, and how it ended      config.yaml    resolved, with versions and the command
+      report.json   final metrics, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
       run.log       messages to the user, with times   faults.jsonl   what broke, and what it cost (log.py)
       control.sock, control.key   for requests to a live run (control.py)
       cluster.json  of a run on a cluster: what a restarted coordinator must know
-      lease/        who owns the run (ownership.py)
+      lease/        the owner of the run (ownership.py)
     runs/last       a link to the newest
 
 Files appear whole or not at all (written beside and renamed); run.log and the .jsonl files only grow. A run recorded as
@@ -117,9 +117,11 @@ def claim(
     session: str | None = None,
     notify: Callable[[str], None] = lambda sentence: None,
 ) -> ownership.OwnershipLease:
-    """Makes this process the owner of the run until `finish` (a new run, or one that is resumed), or says who is.
+    """Makes this process the owner of the run until `finish`, or raises an error that names the owner.
 
-    A restarted process of the owning `session` takes over at once. `notify` gets a sentence if it takes a while.
+    The run may be new or resumed.
+
+    A restarted process of the owning `session` takes over at once. `notify` gets a message if it takes a while.
     """
     before = ownership.current(folder)
     restarts = session is not None and before is not None and before.session == session
@@ -135,7 +137,7 @@ def claim(
         "command": command,
         "started": known.get("started", time.time()),
         "since": time.time(),
-        "what": "its coordinator was lost and is restarted" if state == "recovering" else "",
+        "what": "its coordinator was lost and is being restarted" if state == "recovering" else "",
     }
     write_json(folder / RUN, record)
     if not restarts:
@@ -155,7 +157,7 @@ def hand_over(folder: Path) -> str:
 def set_state(folder: Path, state: State, what: str = "") -> None:
     """Records what the run does now: for `recovering`, `what` is being replaced. Raises `Fenced`.
 
-    Costs a synced write if the state changed, and nothing otherwise. What cannot be written is no reason to end.
+    Costs a synced write if the state changed, and nothing otherwise. A failed write does not end the run.
     """
     ownership.check(folder)
     with contextlib.suppress(OSError, ValueError):
@@ -175,7 +177,7 @@ def clear_leftovers(checkpoints: Path) -> None:
 
 
 def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
-    """How the run ended: done, asked to stop (can be resumed), or failed with a reason.
+    """Records how the run ended: done, stopped on request (it can be resumed), or failed with a reason.
 
     A fenced owner writes nothing: the run belongs to another process, maybe of the same session.
     """
@@ -202,7 +204,7 @@ def finish_for_session(folder: Path, how: Ending, reason: str) -> None:
 
 def _record_end(folder: Path, mine: ownership.OwnershipLease | None, how: Ending, reason: str | None) -> None:
     record = {"state": how, "what": "", "since": time.time(), "ended": time.time(), "reason": reason or ""}
-    with contextlib.suppress(OSError, ValueError):  # a full disk is no reason to keep the lease
+    with contextlib.suppress(OSError, ValueError):  # release the lease even if the disk is full
         write_json(folder / RUN, {**_recorded(folder), **record})
     run_log.write(folder, f"{how}: {reason}" if reason else how)
     if mine is not None:
@@ -278,7 +280,7 @@ def export_text(path: Path, text: str) -> None:
 
 
 def export_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Figures that could not be measured (NaN) become null, which every reader of JSON knows."""
+    """Metrics that could not be measured (NaN) become null, which every reader of JSON knows."""
     export_text(path, _json(value))
 
 
@@ -299,7 +301,7 @@ class WritesYaml(Protocol):
 
 
 def write_config(folder: Path, config: WritesYaml, command: str) -> None:
-    """The resolved config, under a heading that says what made it."""
+    """The resolved config, under a heading with the command and versions."""
     heading = f"# {' '.join(command.split())}\n# {versions()}\n"
     write_text(folder / CONFIG, heading + config.to_yaml())
 

@@ -1,6 +1,6 @@
 """The interface of every run handle, wherever the run trains: in this process, in another one, or on a cluster.
 
-Commands and notebooks watch and steer a run through this interface; figures of single processes come from
+Commands and notebooks watch and control a run through this interface; metrics of single processes come from
 `run.control`. `Run` (local_run.py), `RemoteRun` (remote_run.py) and
 `LaunchedRun` (engine/ray) implement it; tests/conformance/test_run_handle.py tests each of them. Knows no torch.
 """
@@ -30,14 +30,14 @@ class RunHandle(Protocol):
 
     @property
     def messages(self) -> Sequence[str]:
-        """Sentences for the user, all since the start, in order."""
+        """Messages for the user, all since the start, in order."""
 
     @property
     def finished(self) -> bool:
         """Whether it has ended, in whatever way."""
 
     def status(self) -> Status:
-        """Where it stands: step, examples, speed, loss, AUC so far, phase."""
+        """The progress of the run: step, examples, speed, loss, AUC so far, phase."""
 
     def last_status(self) -> Status:
         """The last known status. Asks no process and never waits: a signal handler calls it."""
@@ -48,16 +48,16 @@ class RunHandle(Protocol):
     def switch(
         self, strategy: str, *, reason: str = "", timeout: float = REQUEST_SECONDS, **settings: Any
     ) -> Switch:
-        """Changes how the workers synchronise. Returns when the run has changed over."""
+        """Changes how the workers synchronise. Returns when the run has switched."""
 
     def resize(self, workers: int, *, timeout: float = REQUEST_SECONDS) -> None:
-        """Changes the number of workers; the global batch stays. Returns when the run has changed over."""
+        """Changes the number of workers; the global batch stays. Returns when the change has taken effect."""
 
     def checkpoint(self) -> None:
-        """Asks the run to save after this step."""
+        """Requests a checkpoint after the current step."""
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Asks the run to stop after this step; it saves first. With `give_up`, a save that fails is given up."""
+        """Requests a stop after the current step; the run saves first. With `give_up`, a failing save is given up."""
 
     def wait(self, timeout: float | None = None) -> Result:
         """Waits for the end; raises the run's error, or `TimeoutError` after `timeout` seconds."""

@@ -41,7 +41,7 @@ class Stoppable(RunHandle, Protocol):
         """Waits at most this long. Whether the run has ended."""
 
     def ending(self) -> str:
-        """How a run that is over ended, in a sentence."""
+        """A message about how a finished run ended."""
 
 
 class Interrupts:
@@ -49,7 +49,7 @@ class Interrupts:
 
     While the last save is being retried, a signal gives it up. A user who stopped the run before may not know that its
     save fails, so giving up takes a separate signal, and the one after it quits. The message to the user always matches
-    the request to the run, whatever happens to the save meanwhile.
+    the request to the run, whatever happens to the save in the meantime.
     """
 
     def __init__(self, run: RunHandle, say: Callable[[str], None], leave: Callable[[], NoReturn]) -> None:
@@ -72,7 +72,7 @@ STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without sa
 
 def giving_up(folder: Path, step: int) -> str:
     """What is kept, what is lost and how to resume, if the save that is being retried is given up."""
-    return f"Giving up the save that fails: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
+    return f"Giving up the failing save: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
 
 
 def what_is_kept(folder: Path, step: int) -> str:
@@ -208,7 +208,7 @@ def _quit() -> None:
 
 
 def ending(folder: Path, phase: str, step: int, error: BaseException | None) -> str:
-    """How a run ended, in a sentence."""
+    """A message about how a run ended."""
     if error is not None:
         return f"run {folder} failed: {error}"
     if phase == "stopped":

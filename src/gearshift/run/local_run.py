@@ -44,7 +44,7 @@ class Run(History):
         *,
         warns: bool = False,
     ) -> None:
-        """`engine` runs the workers. `header` is shown before the start. `processes` returns figures of each process.
+        """`engine` runs the workers. `header` is shown before the start. `processes` returns metrics of each process.
 
         With `warns`, `wait` also gives its warning about steps as a `DataWarning`, for users who read no messages.
         """
@@ -67,7 +67,7 @@ class Run(History):
         return self.thread.finished
 
     def status(self) -> Status:
-        """Where it stands: step, examples, speed, loss, AUC so far, phase."""
+        """The progress of the run: step, examples, speed, loss, AUC so far, phase."""
         parts, progress, workers = self.parts, self.training.progress, self.training.workers
         there = (
             self.processes().get("coordinator-0", {}).get("workers", workers)
@@ -96,10 +96,10 @@ class Run(History):
         return self.status()
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Asks the run to stop after this step; it saves a checkpoint first.
+        """Requests a stop after the current step; the run saves a checkpoint first.
 
         `give_up=True` gives up a save that fails and is being retried (`status().save_retried`): what is in no
-        checkpoint is lost.
+            checkpoint is lost.
         """
         self._stop.set()
         if give_up:
@@ -107,19 +107,19 @@ class Run(History):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     def checkpoint(self) -> None:
-        """Asks the run to save after this step."""
+        """Requests a checkpoint after the current step."""
         self.parts.saving.request()
 
     def switch(
         self, strategy: str, *, reason: str = "", timeout: float = REQUEST_SECONDS, **settings: Any
     ) -> Switch:
-        """Changes how the workers synchronise, while they train. Returns when the run has changed over.
+        """Changes how the workers synchronise, while they train. Returns when the run has switched.
 
-        The global batch and the learning rates stay. Batches in progress and gradients that wait for a step are taken
+        The global batch and the learning rates stay. Batches in flight and waiting gradients are carried
         over; none is lost.
         """
         self._check_training("switch")
@@ -152,7 +152,7 @@ class Run(History):
         self.training.requests.request_switch(strategy, settings, reason)
 
     def notify(self, sentence: str) -> None:
-        """Adds a sentence to the messages for the user."""
+        """Adds a message for the user."""
         self.messages.append(sentence)
 
     def wait(self, timeout: float | None = None) -> Result:
@@ -179,7 +179,7 @@ class Run(History):
         return self.thread.over(seconds)
 
     def ending(self) -> str:
-        """A sentence on how the run ended and how to resume it."""
+        """A message on how the run ended and how to resume it."""
         return interrupts.ending(self.folder, self.parts.health.phase, self.training.step, self.thread.error)
 
 
@@ -190,5 +190,5 @@ def _wait_for(run: Run, answered: threading.Event, timeout: float, what: str) ->
             raise UserError(f"run {run.folder.name} ended before it could {what}")
         if time.monotonic() > until:
             raise TimeoutError(
-                f"no worker finished a batch in {timeout:g} s; the {what.split()[0]} waits for one"
+                f"no worker finished a batch in {timeout:g} s; the {what.split()[0]} is still pending"
             )

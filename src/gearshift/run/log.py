@@ -1,6 +1,6 @@
 """The history of a run, kept in its folder.
 
-    run.log        every message to the user, and who owned the run when, with local time and zone
+    run.log        every message to the user, and each change of owner, with local time and zone
     faults.jsonl   a line per fault: what broke, when, what was done about it; and lines with what it cost
 
 Both only grow, and outlive the process that writes them, so totals include the restarts of a coordinator. A line that
@@ -63,7 +63,7 @@ class Totals:
 
 
 class Messages(list[str]):
-    """Sentences for the user, in order; each goes to run.log too."""
+    """Messages for the user, in order; each goes to run.log too."""
 
     def __init__(self, folder: Path, sentences: Iterable[str] = ()) -> None:
         super().__init__()

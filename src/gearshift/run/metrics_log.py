@@ -13,7 +13,7 @@ from gearshift.run.health import Health
 from gearshift.run.prometheus import figures_by_role
 from gearshift.training.training import Training
 
-Processes = Callable[[], dict[str, dict[str, float]]]  # figures of each process of a run, by its name
+Processes = Callable[[], dict[str, dict[str, float]]]  # metrics of each process of a run, by its name
 
 LOG_SECONDS = 10.0
 

@@ -79,7 +79,7 @@ class RunObserver:
         why = f": {switch.reason}" if switch.reason else ""
         self.notify(
             f"switch {switch.before} -> {switch.strategy} after step {switch.step:,}{why}. "
-            f"Took {switch.seconds:.1f} s, {switch.adopted} batches under way taken over, none lost"
+            f"Took {switch.seconds:.1f} s, {switch.adopted} batches in flight carried over, none lost"
         )
         for callback in self._callbacks:
             callback.on_switch(self._run, switch)

@@ -1,6 +1,6 @@
 """Ownership of a run: one process at a time, also between machines that share the run's folder.
 
-    lease/3.json             claim number 3: who made it, for which session; its mtime is the heartbeat
+    lease/3.json             claim number 3: its process and session; its mtime is the heartbeat
     lease/3.released         the same claim after its owner gave it up
     lease/keep-shard-0.json  another process of the session, which keeps the lease while the owner restarts
 
@@ -59,9 +59,9 @@ class Fenced(UserError):
 def claim(
     folder: Path, *, session: str | None = None, notify: Callable[[str], None] = lambda sentence: None
 ) -> OwnershipLease:
-    """Makes this process the owner, or raises a `UserError` that says who is.
+    """Makes this process the owner, or raises a `UserError` that names the owner.
 
-    A member of the owning `session` takes over at once. `notify` gets a sentence if the claim has to wait.
+    A member of the owning `session` takes over at once. `notify` gets a message if the claim has to wait.
     """
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ class OwnershipLease:
         self.folder, self.fence, self.session = folder, fence, session
         self._place, self._seconds_before = (folder / FOLDER).absolute(), seconds_before
         self._since = time.monotonic()
-        self.lost = ""  # the sentence that says who took over
+        self.lost = ""  # the message that names the new owner
         self.gap = 0.0  # seconds from the previous owner's last heartbeat to this claim; only for reports
         self._heart = HeartbeatThread(self._claim, self._look)
 

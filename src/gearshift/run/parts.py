@@ -19,7 +19,7 @@ from gearshift.training.training import Training
 @dataclass(frozen=True)
 class RunParts:
     training: Training
-    messages: Messages  # sentences for the user, in order; all of them are in run.log too
+    messages: Messages  # messages for the user, in order; all of them are in run.log too
     health: Health
     wall: WallTime
     saving: Saving

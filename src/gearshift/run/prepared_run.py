@@ -42,12 +42,12 @@ class PreparedRun:
         test: Dataset | None = None,
     ) -> None:
         self.training, self.policy, self.callbacks, self.test = training, policy, tuple(callbacks), test
-        self.messages: list[str] = []  # sentences for the user, about the data
+        self.messages: list[str] = []  # messages for the user, about the data
         self.resumed: Path | None = None  # the checkpoint that it continues from
         self.health, self.wall = Health(), WallTime()
 
     def notify(self, sentence: str) -> None:
-        """Adds a sentence for the user, which is shown when the run starts."""
+        """Adds a message for the user, which is shown when the run starts."""
         self.messages.append(sentence)
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Figures of a run and its processes, in the text format of Prometheus (version 0.0.4). Knows no torch.
+"""Metrics of a run and its processes, in the text format of Prometheus (version 0.0.4). Knows no torch.
 
 Names and labels are a contract: add, never rename. A counter begins at 0 when its process starts.
 """
@@ -14,13 +14,16 @@ from gearshift.run.state import State
 Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
 
 OF_THE_RUN = {  # fields of `control.Status`
-    "step": ("step", "Steps made; fewer again if a lost shard sets the run back."),
+    "step": ("step", "Steps made; falls if the run returns to a checkpoint after losing a shard."),
     "examples": ("examples", "Examples trained on."),
     "total": ("examples_expected", "Examples that the run will train on."),
     "seconds": ("training_seconds", "Time spent training."),
     "examples_per_second": ("examples_per_second", "Examples trained on per second, over the whole run."),
-    "loss": ("loss", "Log loss, lately."),
-    "auc_so_far": ("auc_so_far", "AUC of each training example before it was trained."),
+    "loss": ("loss", "Recent log loss."),
+    "auc_so_far": (
+        "auc_so_far",
+        "Progressive AUC: each example is predicted before the model is trained on it.",
+    ),
     "seconds_since_step": ("seconds_since_step", "Time since the last step, or since the phase began."),
     "checkpoint_age": ("checkpoint_age_seconds", "Age of the newest checkpoint."),
     "failed_saves": (
@@ -28,7 +31,7 @@ OF_THE_RUN = {  # fields of `control.Status`
         "Checkpoints that could not be written since the run was started or resumed.",
     ),
     "missing_workers": ("missing_workers", "Workers that should be running but are not."),
-    "wall_seconds": ("wall_seconds", "Wall time of the run, with the sessions before a resume."),
+    "wall_seconds": ("wall_seconds", "Wall time of the run, including the sessions before a resume."),
 }
 COUNTERS = {
     "sent_messages": "Messages sent.",
@@ -38,20 +41,20 @@ COUNTERS = {
     "refused": "Connections and messages refused.",
     "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
     "unsent": "Messages dropped because a queue was full or there was no receiver; they are resent.",
-    "waited_seconds": "Time spent waiting for other processes.",
-    "loop_cpu_seconds": "CPU time of the thread that handles messages, and in a shard rows and steps.",
+    "waited_seconds": "Idle time, spent waiting for messages from other processes.",
+    "loop_cpu_seconds": "CPU time of the thread that handles messages; in a shard this includes rows and steps.",
     "batches": "Batches computed.",
     "computing_seconds": "Time spent computing batches.",
     "exchanges": "Exchanges of a worker's replica.",
-    "exchanged_bytes": "Bytes of weights and moments that these moved, both ways.",
+    "exchanged_bytes": "Bytes of weights and moments moved by exchanges, in both directions.",
     "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
     "rings_broken": "Rings for all-reduce that broke.",
     "restarts": "How many times it was restarted.",
 }
 GAUGES = {
-    "parked_pulls": "Pulls that wait for a step.",
-    "gradients_waiting": "Gradients that wait for their step.",
-    "leases_open": "Batches that workers have.",
+    "parked_pulls": "Pulls waiting for a step.",
+    "gradients_waiting": "Gradients waiting for their step.",
+    "leases_open": "Batches leased to workers.",
     "orders_open": "Orders that not all shards have carried out.",
     "workers": "Connected workers.",
     "incarnation": "How many times the parameters were loaded from a snapshot.",
@@ -77,12 +80,12 @@ def text(run: str, status: Any, processes: Processes) -> str:
 
 
 def state_text(run: str, state: str) -> str:
-    """One sample per state, 1 for the one that holds; also of a run that does not answer."""
+    """One sample per state, 1 for the current one; also for a run that does not answer."""
     samples = [
         f'gearshift_state{{run="{_escaped(run)}",state="{one}"}} {int(one == state)}'
         for one in get_args(State)
     ]
-    return "\n".join([*_head("state", "gauge", "1 for the state that the run is in."), *samples]) + "\n"
+    return "\n".join([*_head("state", "gauge", "1 for the current state of the run."), *samples]) + "\n"
 
 
 def figures_by_role(processes: Processes) -> dict[str, float]:

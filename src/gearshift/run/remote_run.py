@@ -41,7 +41,7 @@ class RemoteRun(History):
         return self._watched.header
 
     def status(self) -> Status:
-        """Where it stands: step, examples, speed, loss, AUC so far."""
+        """The progress of the run: step, examples, speed, loss, AUC so far."""
         return control.status_of(control.ask(self.folder, "status"))
 
     def last_status(self) -> Status:
@@ -113,14 +113,14 @@ class RemoteRun(History):
         control.ask(self.folder, "resize", seconds=timeout + ANSWER_MARGIN, workers=workers, timeout=timeout)
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Asks it to stop after this step; it saves a checkpoint first.
+        """Requests a stop after the current step; the run saves a checkpoint first.
 
         A save that is being retried is given up, with or without `give_up`.
         """
         control.ask(self.folder, "stop")
 
     def checkpoint(self) -> None:
-        """Asks it to save after this step."""
+        """Requests a checkpoint after the current step."""
         control.ask(self.folder, "checkpoint")
 
 

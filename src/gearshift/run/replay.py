@@ -75,7 +75,9 @@ def find(log_or_run: str | Path) -> list[Path]:
     folder = path if event_log.files(path) else catalog.find(log_or_run)
     files = event_log.files(folder)
     if not files:
-        raise UserError(f"{folder} has no event log (events-000.jsonl); it was made before there were any")
+        raise UserError(
+            f"{folder} has no event log (events-000.jsonl); it was created by a version without event logs"
+        )
     return files
 
 
@@ -171,9 +173,9 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
             yield f"lease {lease_number} discarded: {reason}"
         case Reissue(lease_number, reason):
             counts.pop(lease_number, None)
-            yield f"lease {lease_number} given to others: {reason}"
+            yield f"lease {lease_number} reissued: {reason}"
         case Exchange(number):
-            yield f"replica exchange {number:,}"
+            yield f"all replicas synchronise (exchange {number:,} since the last switch)"
 
 
 def counted(number: int, noun: str) -> str:

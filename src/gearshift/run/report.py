@@ -1,4 +1,4 @@
-"""The figures of a finished run: one flat mapping with stable keys, and the lines a person reads.
+"""The metrics of a finished run: one flat mapping with stable keys, and the lines a person reads.
 
 Durations in seconds, sizes in bytes. Keys are a contract: add, never rename.
 """
@@ -21,7 +21,7 @@ from gearshift.metrics.warning_rules import Scored, one_label, too_good, warning
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.training import Training
 
-LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a sentence says so
+LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a message says so
 
 
 def report(
@@ -37,7 +37,7 @@ def report(
 ) -> dict[str, Any]:
     """`steps` were made; the parameters may have gone back to an earlier one that scored best.
 
-    `seconds` is wall time, `data_warning` a sentence about how the validation data were cut.
+    `seconds` is wall time, `data_warning` a message about how the validation data were cut.
     """
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
@@ -98,12 +98,12 @@ def _tier(counts: list[TierCounts]) -> dict[str, Any] | None:
 
 
 def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """The figures of every task, by its name."""
+    """The metrics of every task, by its name."""
     return {label.task: evaluation.task_figures(i) for i, label in enumerate(schema.labels)}
 
 
 def _warnings(training: Training, valid: Evaluation | None, test: Evaluation | None) -> list[str]:
-    """What is suspicious about the data and the figures, in sentences."""
+    """Warnings about suspicious data and metrics."""
     before = training.progress.measures
     tasks = [label.task for label in training.learner.schema.labels]
     one = one_label(Scored("training", before))
@@ -119,7 +119,7 @@ def _warnings(training: Training, valid: Evaluation | None, test: Evaluation | N
 
 
 def _injected(training: Training) -> dict[str, Any] | None:
-    """What was slowed down on purpose, and what no strategy could exceed under it."""
+    """The injected slowness, and the speed that no strategy could exceed under it."""
     pacer = training.pacer
     if pacer is None:
         return None
@@ -154,7 +154,7 @@ def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | No
 
 
 def cross_entropy(truth: float, guess: float) -> float:
-    """Log loss of always saying `guess` where the rate is `truth`."""
+    """Log loss of always predicting `guess` if the rate is `truth`."""
     guess = min(max(guess, 1e-12), 1 - 1e-12)
     return -(truth * math.log(guess) + (1 - truth) * math.log(1 - guess))
 
@@ -174,17 +174,17 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
     if gap := f.get("sync_gap"):
         every = "-" if gap["mean"] is None else f"{gap['mean']:.1f}"
         done += (
-            f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them trained meanwhile, "
+            f"; a replica exchanged every {every} batches, {100 * gap['in_flight']:.0f} % of them during an exchange, "
             f"{gap['bytes'] / 1e6:,.1f} MB"
         )
     if f.get("plain_steps"):
         steps = f"{f['plain_steps']:,} step{'' if f['plain_steps'] == 1 else 's'}"
-        done += f"; vr_* reduced nothing in {steps}, of too few gradients"
+        done += f"; vr_* had no effect in {steps} with too few gradients"
     lines = [done, *_losses(f), *_scores(f)]
     if f["best_step"] != f["global_steps"]:
         lines.append(
             f"best   step {f['best_step']:,} of {f['global_steps']:,}: the best of {f['evaluations']} evaluations "
-            "on the validation data, whose figures it therefore flatters a little"
+            "on the validation data, so its metrics there are slightly optimistic"
         )
     lines += [f"Warning: {sentence}" for sentence in f.get("warnings", ())]
     if f["skipped_lines"]:
@@ -230,7 +230,7 @@ def _losses(f: dict[str, Any]) -> list[str]:
         if share > LARGE_SHARE:
             lines.append(
                 f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: {why}. If its data "
-                f"differ, the model does not know them{help}"
+                f"differ, the model has not learned them{help}"
             )
     return lines
 

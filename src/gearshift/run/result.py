@@ -18,7 +18,7 @@ from gearshift.training.learner import Learner
 
 
 class Result(TrainedModel, History):
-    """A finished run: its figures, and the model to predict with and to save."""
+    """A finished run: its metrics, and the model to predict with and to save."""
 
     def __init__(
         self,

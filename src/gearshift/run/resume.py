@@ -1,4 +1,4 @@
-"""What a resumed run must have in common with the stopped one, and how its measures are saved and restored.
+"""What a resumed run must have in common with the stopped one, and how its metrics are saved and restored.
 
 Knows progress, plans and checkpoints; starts and writes nothing.
 """
@@ -38,13 +38,13 @@ def refuse_other_plan(training: Training, checkpoint: Checkpoint) -> None:
     for name, value in here.items():
         if value != saved.get(name, value) and not (name == "epochs" and more_epochs_change_nothing):
             raise UserError(
-                f"the run was made with {name}={saved[name]}, this asks {value}: resume with the run's own settings, "
-                f"or start a new run with --init-from {checkpoint.path}"
+                f"the run was started with {name}={saved[name]}, but now it is {value}: resume with the run's own "
+                f"settings, or start a new run with --init-from {checkpoint.path}"
             )
 
 
 def measure_arrays(progress: Progress) -> Arrays:
-    """The progressive measures as named arrays: `so_far/...`, and `20758/...` for each day."""
+    """The progressive metrics as named arrays: `so_far/...`, and `20758/...` for each day."""
     every = {"so_far": progress.measures, **progress.days.measures}
     return {f"{name}/{key}": array for name, m in every.items() for key, array in m.state().items()}
 

@@ -19,7 +19,7 @@ from gearshift.errors import UserError
 
 T = TypeVar("T")
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 30.0  # between two attempts
-IN_MEMORY = "The steps since then exist only in memory"
+IN_MEMORY = "Later steps exist only in memory"
 
 
 def backoff(attempt: int, first: float | None = None, longest: float | None = None) -> float:
@@ -84,9 +84,9 @@ class Retries:
         how_to_stop: str = "stop the run",
         what_is_kept: Callable[[], str] = str,
     ) -> None:
-        """Retries for this many `seconds`; 0: never. `notify` gets sentences for the user.
+        """Retries for this many `seconds`; 0: never. `notify` gets messages for the user.
 
-        `what_is_kept` returns a sentence on what remains if retrying is given up.
+        `what_is_kept` returns a message on what remains if retrying is given up.
         """
         self._seconds, self._notify = seconds, notify
         self._how_to_stop, self._what_is_kept = how_to_stop, what_is_kept

@@ -1,6 +1,6 @@
 """Saves a run while it trains: takes a cut at once, writes it in the background, and prunes old checkpoints.
 
-A checkpoint that cannot be written (a full disk) is reported in one sentence and retried at the next occasion; earlier
+A checkpoint that cannot be written (a full disk) is reported in one message and retried at the next occasion; earlier
 checkpoints stay intact. A process that no longer owns the run writes none.
 """
 
@@ -35,7 +35,7 @@ class Saver:
         saved: Path | None = None,
         health: Health | None = None,
     ) -> None:
-        """`notify` gets sentences for the user; `saved` is the checkpoint that a resumed run comes from.
+        """`notify` gets messages for the user; `saved` is the checkpoint that a resumed run comes from.
 
         `health` is notified of saves and failures.
         """
@@ -137,7 +137,7 @@ class Saver:
             self.notify(f"{self.failure}. Training continues, and the next checkpoint tries again")
 
     def sentence(self, path: Path, error: OSError) -> str:
-        """The sentence about a failed save: what failed, where, and what is intact."""
+        """The message about a failed save: what failed, where, and what is intact."""
         intact = f"{self.last.name} is intact" if self.last else "there is none before it"
         return f"checkpoint {path.name} was not written, {intact}: {why(error, path.parent, self.last)}"
 

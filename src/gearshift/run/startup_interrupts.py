@@ -1,4 +1,4 @@
-"""Ctrl-C in a `gearshift` command until a run is under way.
+"""Ctrl-C in a `gearshift` command before its run has started.
 
 It raises `KeyboardInterrupt`, so that a command can clean up. An exception that a signal raises can be lost: libraries
 catch everything around an optional import, and Python only prints what a finalizer raises. The signal is therefore

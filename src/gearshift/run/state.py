@@ -4,9 +4,9 @@
     running      it trains or evaluates
     recovering   something was lost and is being replaced: `what`, and `since` when
     saving       its last checkpoint is being written
-    stopped      it was asked to stop, and saved: it can be resumed
+    stopped      it was stopped on request, and saved: it can be resumed
     failed       it ended with an error, or its processes are gone: `reason`
-    done         it went to its end
+    done         it finished
     unknown      its processes are on another machine; watching their heartbeat shows the state (`Watcher`)
     damaged      run.json cannot be read
 

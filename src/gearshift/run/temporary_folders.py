@@ -1,6 +1,6 @@
-"""Temporary folders of a run: private, and each says in a file of its own whose it is.
+"""Temporary folders of a run. They are private, and each contains a file that names its owner.
 
-So `gearshift clean` can tell those of dead runs from those of live ones.
+`gearshift clean` uses this file to tell folders of dead runs from those of live ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOCKETS, CONTROL = "gs-", "gearshift-control-"  # their names begin so
 
 @dataclass(frozen=True)
 class OwnerMark:
-    """Whose a temporary folder is."""
+    """The owner of a temporary folder."""
 
     run: Path
     session: str  # of the run's lease

@@ -1,7 +1,7 @@
 """A trained model, apart from how it was trained: predict, evaluate, save, load.
 
 A saved model is a checkpoint without optimizer state. A built-in model is rebuilt from its name and settings;
-for a user's own module, `load` is given the module, since code is never read from a file.
+a custom module must be passed to `load`, because code is never read from a file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TrainedModel:
         return self.learner.schema
 
     def dataset(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Dataset:
-        """Data as this model reads them: a Dataset, a path, or anything that `gs.read` takes."""
+        """Data in the form that this model reads: a Dataset, a path, or anything that `gs.read` accepts."""
         return self._open(data, missing_columns, labelled=True)
 
     def _open(self, data: Any, missing_columns: MissingColumnsMode, *, labelled: bool) -> Dataset:
@@ -101,7 +101,7 @@ class TrainedModel:
             yield batch, correct_for_sampling(probabilities_BT, self.schema.negatives_kept)
 
     def evaluate(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Evaluation:
-        """Measures it on labelled data: `.auc`, `.logloss`, `.calibration` and more.
+        """Evaluates it on labelled data: `.auc`, `.logloss`, `.calibration` and more.
 
         With `missing_columns="as_missing"` a group column that the data lack means no grouped AUC.
         """
@@ -146,6 +146,6 @@ def model_facts(model: nn.Module) -> dict[str, Any]:
 def _rebuild(path: Path, facts: dict[str, Any], schema: Schema) -> nn.Module:
     if facts["name"] is None:
         raise UserError(
-            f"{path} holds {facts['text']}, a module of your own: pass it, as in gs.load(path, model=YourModule(...))"
+            f"{path} holds {facts['text']}, a custom module: pass it, as in gs.load(path, model=YourModule(...))"
         )
     return models.build(facts["name"], schema, **facts["params"])

@@ -66,7 +66,7 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.header: tuple[str, ...] = ()  # the lines shown before its start
-        self.messages: list[str] = []  # sentences for the user, in order
+        self.messages: list[str] = []  # messages for the user, in order
         self.status = Status(0, 0, 0, 0.0, 0.0, math.nan, math.nan, None, "starting")
         self._process = 0  # whose messages are counted
         self._seen = 0
@@ -88,6 +88,6 @@ class Watched:
         if record.ended is not None:
             return record
         if record.state == "unknown":
-            control.check_live(self.folder, "watch")  # says where it is
+            control.check_live(self.folder, "watch")  # its reason names the machine
         seen = record.seen_by(self._watcher)
         return None if seen.is_live else seen

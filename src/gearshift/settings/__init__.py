@@ -4,9 +4,9 @@
     class Plateau:
         factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
 
-declaration.py  `setting`: default, sentence and bounds of a field; `declarations`: the fields of a dataclass
-units.py        how people write amounts: 10min, 16GiB, 10%, 2M; a type for each, such as Share
+declaration.py  `setting`: default, description and bounds of a field; `declarations`: the fields of a dataclass
+units.py        how users write amounts: 10min, 16GiB, 10%, 2M; a type for each, such as Share
 
 The config tree, its checks, the JSON schema, docs/config.md and docs/api.md are derived from these declarations.
-Does not import pydantic: that is for the config alone, and `gearshift --help` must not wait for it.
+Does not import pydantic, which only the config needs and which would slow down `gearshift --help`.
 """

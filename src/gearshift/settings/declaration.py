@@ -1,4 +1,4 @@
-"""The declaration of one setting: a dataclass field with its default, a sentence for the user and its bounds.
+"""The declaration of one setting: a dataclass field with its default, a description for the user and its bounds.
 
 Bounds are checked when a config is read; a dataclass that is created in Python checks its own values.
 """
@@ -14,7 +14,7 @@ _KEY, _KEPT = "gearshift_key", "gearshift_kept"
 
 
 class Meaning:
-    """The sentence and the bounds of a setting that several dataclasses have, each with a default of its own."""
+    """The description and the bounds of a setting that several dataclasses share, each with its own default."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ def setting(
 ) -> Any:
     """A field of a dataclass that a config may set: `setting(3, "How many are kept.", at_least=1)`.
 
-    `REQUIRED` as default: the user must give it. `key` is the name in a config, where that is not the field's: a
+    `REQUIRED` as default: the user must give it. `key` is the name in a config, if it differs from the field's name: a
     section may have the settings of several dataclasses beside each other. `kept`: a resumed run must have the same
     value.
     """
@@ -69,7 +69,7 @@ def declarations(kind: type[Any]) -> dict[str, Declaration]:
 
 
 def values_of(section: Any, kind: type[Any]) -> dict[str, Any]:
-    """The settings that `kind` declares, as a section that has them sets them: keyword arguments for `kind`."""
+    """Keyword arguments for `kind`: the settings it declares, with the values that the section has for them."""
     return {name: getattr(section, name) for name in declarations(kind)}
 
 

@@ -1,7 +1,7 @@
 """Amounts as people write them: 10min, 16GiB, 10%, 2M; text that may look like a number; lists of one.
 
-Each parser takes what YAML or an override gave and returns a plain value, or raises a ValueError that ends
-the sentence "train.epochs is `x`; ...". Each writer gives back what its parser reads.
+Each parser takes a value from YAML or an override and returns a plain value, or raises a ValueError that completes
+the message "train.epochs is `x`; ...". Each writer is the inverse of its parser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THOUSANDS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
 
 
 class Written:
-    """A number that remembers how it was written, so that a text field gets the user's words: 007, 1.50."""
+    """A number that remembers how it was written, so that a text field gets the original text: 007, 1.50."""
 
     text: str
 
@@ -35,7 +35,7 @@ class WrittenFloat(float, Written):
 
 
 def plain(value: Any) -> Any:
-    """A value without the memory of how its numbers were written."""
+    """A value with plain numbers, which do not remember how they were written."""
     if isinstance(value, list):
         return [plain(inner) for inner in value]
     if isinstance(value, dict):
@@ -132,7 +132,7 @@ def write_seconds(seconds: float) -> str:
 
 
 def parse_cut(value: Any) -> float | str:
-    """What a split keeps back: a share (10%), a duration at the end (1d), or where it starts (2026-11-08)."""
+    """What a split holds out: a share (10%), a duration at the end (1d), or its first day (2026-11-08)."""
     text = parse_text(value)
     if isinstance(text, str) and re.fullmatch(
         r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?(Z|[+-]\d\d:\d\d)?", text
@@ -145,7 +145,7 @@ def parse_cut(value: Any) -> float | str:
         raise ValueError("expected a share (10%), a duration (1d) or a date (2026-11-08)")
     share = parse_share(value)
     if not 0 < share < 1:
-        raise ValueError("a share to keep back lies between 0% and 100%")
+        raise ValueError("a share to hold out lies between 0% and 100%")
     return share
 
 
@@ -153,7 +153,7 @@ def parse_cut(value: Any) -> float | str:
 class Unit:
     """Marks a type whose values are written in a special way: `Count = Annotated[int, Unit(parse_count, ...)]`.
 
-    `parse` takes what the user wrote, `write` gives it back, `schema` is what an editor may accept as JSON schema.
+    `parse` takes the user's text, `write` is its inverse, and `schema` is the JSON schema for editors.
     """
 
     parse: Callable[[Any], Any]

@@ -3,13 +3,13 @@
     messages      events and actions, plain values
     work          the shared record: parked workers, leases in flight, gradients waiting, examples to lease
     strategy      the three questions that a strategy answers
-    coordinator   takes an event, updates the record, asks the strategy, returns actions
+    coordinator   takes an event, updates the record, queries the strategy, returns actions
     registry      strategies by name or `module:Class`; the batch sizes that follow from a global batch
     checks        checks of a strategy's settings
-    automatic     `auto`: predicts the speed of sync and of gba and proposes a switch when it pays
+    automatic     `auto`: predicts the speed of sync and gba and proposes a switch when it pays off
     synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
     exchange      how replicas exchange weights: five choices, as values
-    replicated    the strategies whose trainers keep dense replicas, as values of these choices
+    replicated    the strategies with a dense replica per trainer, as values of these choices
 
 Theory of operation
 ===================
@@ -28,8 +28,8 @@ and they can be tested with text and replayed from a log.
 
 After each event the coordinator does four things, always in this order: it updates the record, forms every step that
 can be formed (`form`), starts an exchange of replicas if one is due, and gives work to parked workers (`start`).
-There is no "wait" action. A worker that asks for work and gets no `Begin` is parked; each later event is a new
-chance.
+There is no "wait" action. A worker that requests work and gets no `Begin` is parked and reconsidered after each later
+event.
 
 A strategy is a frozen dataclass of settings and has no state. All state is in the record, and this is what
 makes a live switch possible: the next strategy reads the same record.
@@ -64,15 +64,15 @@ forms a last step, even if it is less than a global batch.
 
 Token and version; lag and staleness
 ------------------------------------
-`Begin` carries two step numbers. The *version* is a demand on the parameters: the worker must see at least that many
-applied steps. It is the number of steps decided so far, so a `Begin` may name a step that the shards have not applied
-yet; the engine then holds the pull until they have. The *token* is a schedule: with token t the gradient is meant for
-the step that follows t applied steps. From them come two different measures of a gradient that enters a step:
+`Begin` carries two step numbers. The *version* is a requirement on the parameters: the worker must see at least that
+many applied steps. It is the number of steps decided so far, so a `Begin` may name a step that the shards have not
+applied yet; the engine then holds the pull until they have. The *token* is a schedule: with token t the gradient is
+meant for the step that follows t applied steps. Two different delays of a gradient that enters a step follow from them:
 
     staleness = steps applied - version     how old were the parameters it was computed on?
     lag       = steps applied - token       how late is it against its schedule? negative: early
 
-A worker may pull newer parameters than it had to; it then reports the version that it saw (the oldest over all
+A worker may pull newer parameters than required; it then reports the version that it saw (the oldest over all
 shards). Here are three workers under gba, where two gradients form a step (t: token, v: version):
 
     a  [t0 v0]--.  [t1 v0]-----.  [t2 v1 ...        step 1 = a's first  (lag  0, staleness 0)
@@ -83,7 +83,7 @@ shards). Here are three workers under gba, where two gradients form a step (t: t
 
 In step 2 both gradients are equally stale: with N workers and M gradients per step, staleness is about (N-1)/M for
 every worker, straggler or not. Only b is late. gba therefore weights gradients by lag, not by staleness (by default it
-drops those whose lag exceeds `max_lag`), and all other gradients keep full weight. In sync both measures are 0 for all
+drops those whose lag exceeds `max_lag`), and all other gradients keep full weight. In sync both are 0 for all
 work that was begun under sync, because no worker begins step k+1 before step k is decided.
 
 A switch

@@ -10,7 +10,7 @@ therefore triggers a switch after a few (long) steps, whereas a small gain must 
 returns to sync when the gain has been below half of `margin` for `patience` steps; these are short, so waiting costs
 nothing. Between the two thresholds nothing changes, which prevents flapping.
 
-Every proposal carries its figures; its effect is measured `window` steps later. This module is pure: it sees events
+Every proposal carries its prediction; its effect is measured `window` steps later. This module is pure: it sees events
 and actions, and time only in their `at`.
 """
 
@@ -42,12 +42,14 @@ SYNC, FAST = "sync", "gba"
 class Auto:
     """The settings of `strategy: auto`."""
 
-    margin: Number = setting(0.2, "The predicted gain that makes it change: 0.2 is 20 %.", above=0)
+    margin: Number = setting(0.2, "The smallest predicted gain that triggers a switch: 0.2 is 20 %.", above=0)
     patience: Count = setting(
-        8, "Steps for which a gain of margin must hold; a larger one, fewer.", at_least=1
+        8, "Steps for which a gain of `margin` must persist; a larger gain needs fewer steps.", at_least=1
     )
-    window: Count = setting(16, "Batches of each worker it looks at.", at_least=2)
-    max_lag: Number = setting(4.0, "That of gba: a worker further behind adds nothing.", at_least=0)
+    window: Count = setting(16, "Recent batches of each worker that the prediction uses.", at_least=2)
+    max_lag: Number = setting(
+        4.0, "max_lag of gba: gradients that are further behind do not count.", at_least=0
+    )
 
     def __post_init__(self) -> None:
         if self.margin <= 0 or self.patience < 1 or self.window < 2:
@@ -103,7 +105,7 @@ class Automatic:
     def __init__(self, settings: Auto, global_batch: int) -> None:
         self.settings, self.global_batch = settings, global_batch
         self.changes: list[Change] = []  # all proposals
-        self.outcomes: list[str] = []  # the effect of each, as a sentence
+        self.outcomes: list[str] = []  # the effect of each, in words
         self._reported = 0
         self._begun: dict[int, tuple[int, int, float]] = {}  # worker, examples and time, by lease
         self._paces: dict[int, deque[float]] = {}  # seconds per example in the last batches, by worker
@@ -133,7 +135,7 @@ class Automatic:
             elif isinstance(action, Discard | Reissue):
                 self._begun.pop(action.lease, None)
             else:
-                assert isinstance(action, Apply), "there are no replicas under sync and gba"
+                assert isinstance(action, Apply), "sync and gba have no replicas"
                 self._step, stepped = action.step, True
                 self._applied.append(event.at)
         return self._decide(current) if stepped else None

@@ -21,7 +21,7 @@ from gearshift.sync.work import Flight, Work
 class BoundedStaleness:
     global_batch: int
     batch: int
-    bound: Count = setting(2, "Batches a worker may be ahead of the slowest.", at_least=0)
+    bound: Count = setting(2, "How many batches a worker may be ahead of the slowest.", at_least=0)
     name: ClassVar[str] = "bounded_staleness"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class BufferedAsync:
     global_batch: int
     batch: int
     gradients_per_step: Count | None = setting(
-        None, "Gradients of a step; a global batch if not set.", at_least=1
+        None, "Number of gradients per step; a global batch if not set.", at_least=1
     )
     name: ClassVar[str] = "buffered_async"
 

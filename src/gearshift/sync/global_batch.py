@@ -37,10 +37,11 @@ class GlobalBatch:
         at_least=0,
     )
     decay: Literal["cut", "exponential", "inverse"] = setting(
-        "cut", "What becomes of later ones: dropped (cut), or counted less and less."
+        "cut", "Treatment of later gradients: dropped (cut), or decreasing weight."
     )
     divisor: Literal["all", "kept"] = setting(
-        "all", "Whether dropped examples shrink the step (all) or not (kept)."
+        "all",
+        "Divide a step by all of its examples, including dropped ones (all), or only by those used (kept).",
     )
     name: ClassVar[str] = "gba"
 

@@ -2,7 +2,7 @@
 
 A worker begins at once, and each gradient is a separate step, which the worker has already made when it reports: rows
 in the shared store, dense weights in its replica. The strategies differ in how replicas synchronise, which five
-values describe (`exchange.py`). Trainers that exchange with a centre, or in the background, wait for nobody. If all
+values describe (`exchange.py`). Trainers that exchange with a centre, or in the background, never wait. If all
 replicas synchronise in the training loop (the mean of all, every k steps or T seconds), a worker that has made its
 steps is held until all have. `merge_due` is then true, and no worker begins before the exchange is done.
 """
@@ -31,11 +31,13 @@ from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parke
 from gearshift.sync.work import Flight, Work
 
 EXCHANGE = Meaning("background, or in the training loop: {every: 5} batches of each worker, {every: 2s}.")
-ELASTICITY = Meaning("How far an exchange draws a replica (and easgd's centre) along.", at_least=0, at_most=1)
-MERGE = Meaning("How what comes back enters a replica: drawn to it, moved by the difference, or replaced.")
-PAUSE = Meaning("Between two exchanges in the background.")
+ELASTICITY = Meaning(
+    "Share of the distance that an exchange moves a replica (and easgd's centre).", at_least=0, at_most=1
+)
+MERGE = Meaning("How the result enters a replica: pulled towards it, moved by the difference, or replaced.")
+PAUSE = Meaning("Time between two exchanges in the background.")
 WORKERS_PER_REPLICA = Meaning(
-    "How many workers step the same dense replica, without locks (Hogwild).", at_least=1
+    "How many workers update the same dense replica, without locks (Hogwild).", at_least=1
 )
 
 
@@ -94,7 +96,9 @@ def choices_of(strategy: Strategy) -> Choices | None:
 
 
 def _time_is_up(trigger: Trigger, work: Work) -> bool:
-    assert isinstance(trigger, EverySeconds), "who meets in the background meets no one in the training loop"
+    assert isinstance(trigger, EverySeconds), (
+        "replicas exchanged in the background do not synchronise in the training loop"
+    )
     return work.at - work.merges.at >= trigger.seconds
 
 
@@ -108,7 +112,7 @@ class Easgd(Replicated):
     elasticity: Number = setting(0.5, ELASTICITY)
     merge: Literal["elastic", "delta"] = setting("elastic", MERGE)
     order: Literal["sequential", "simultaneous"] = setting(
-        "sequential", "A replica is drawn to the centre after or before that was moved."
+        "sequential", "Pull a replica towards the centre as it is after, or before, this exchange moved it."
     )
     pause: Seconds = setting(0.0, PAUSE)
     workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
@@ -198,9 +202,9 @@ class Bmuf(Averaged):
     global_batch: int
     batch: int
     exchange: Exchange = setting("background", EXCHANGE)
-    momentum: Number = setting(0.5, "Share of the global step before that is kept.", at_least=0, below=1)
-    outer_rate: Number = setting(1.0, "Of what the mean has moved, how much is taken.", above=0)
-    nesterov: bool = setting(False, "Replicas are drawn to where momentum leads.")
+    momentum: Number = setting(0.5, "Share of the previous global step that is kept.", at_least=0, below=1)
+    outer_rate: Number = setting(1.0, "Factor applied to the movement of the mean.", above=0)
+    nesterov: bool = setting(False, "Use Nesterov momentum: replicas continue from the look-ahead point.")
     merge: Merge | None = setting(None, MERGE)  # None: elastic in the background, else overwrite
     elasticity: Number = setting(0.5, ELASTICITY)
     pause: Seconds = setting(0.0, PAUSE)
@@ -223,12 +227,12 @@ class KStepAdam(Replicated):
 
     global_batch: int
     batch: int
-    exchange: Exchange = setting(10, "How often replicas meet: {every: 10} batches.")
+    exchange: Exchange = setting(10, "How often replicas are merged: {every: 10} batches.")
     mode: Literal["frozen_v", "params", "params_m_v"] = setting(
         "frozen_v", "What a merge averages: weights and Adam's denominator, weights, or all."
     )
     warmup_steps: Count | None = setting(
-        None, "Batches that are merged one by one at first; max(20, k) if not set.", at_least=0
+        None, "Number of initial batches with a merge after each; max(20, k) if not set.", at_least=0
     )
     workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)
     name: ClassVar[str] = "k_step_adam"

@@ -45,10 +45,10 @@ REMOVED = {
 
 
 def refuse(unexpected: Iterable[str], known: Iterable[str]) -> None:
-    """Raises if there is an unexpected keyword: a sentence with its new place, or with the nearest known name."""
+    """Raises if there is an unexpected keyword: a message with its new place, or with the nearest known name."""
     for name in unexpected:
         if name in REMOVED:
-            raise UserError(f"Trainer has no {name} any more: {REMOVED[name]}")
+            raise UserError(f"Trainer no longer has {name}: {REMOVED[name]}")
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
         raise TypeError(f"Trainer has no {name}; {hint}")

@@ -19,7 +19,7 @@ from gearshift.training.step_settings import StepSettings
 
 @dataclass(frozen=True)
 class OptimizerSettings(DensePolicy):
-    """How parameters are moved: dense weights by `dense`, embedding rows by `rows`.
+    """How parameters are updated: dense weights by `dense`, embedding rows by `rows`.
 
     `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
     """
@@ -35,8 +35,8 @@ class OptimizerSettings(DensePolicy):
         trust = self.row_settings.trust
         if trust != "dense_only" and not isinstance(self.dense, VarianceReduced):
             raise UserError(
-                f'trust="{trust}" gives rows the trust of a vr_* rule: choose one, such as '
-                'dense=gearshift.optim.build("vr_adam"), or leave it out'
+                f'trust="{trust}" applies the trust of a vr_* rule to rows: choose one, such as '
+                'dense=gearshift.optim.build("vr_adam"), or remove it'
             )
 
     @property
@@ -70,8 +70,8 @@ class TrainingSettings(StepSettings):
 
     shuffle: bool | None = None
     loss: Loss = binary_cross_entropy  # see `gs.losses`
-    bad_batches: int = 0  # how many batches may be left out because their loss or gradient is not finite
-    baseline: bool = False  # trains a logistic regression beside the model, for comparison
+    bad_batches: int = 0  # how many batches may be skipped because their loss or gradient is not finite
+    baseline: bool = False  # also trains a logistic regression, for comparison
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 

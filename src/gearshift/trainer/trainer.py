@@ -1,7 +1,7 @@
 """Training from Python: `Trainer(...).start(model, train, valid)` returns a `Run`, whose `.wait()` returns a `Result`.
 
 A run trains in a background thread, writes its folder (config, metrics, checkpoints, report) and can be watched and
-stopped meanwhile. `Trainer` only holds settings; one trainer can start many runs.
+stopped in the meantime. `Trainer` only holds settings; one trainer can start many runs.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ BASELINE_SHARE = 0.1  # of the memory for rows
 
 
 class Trainer:
-    """How to train: settings alone, so that one trainer can start many runs.
+    """How to train: settings only, so one trainer can start many runs.
 
     `fit` trains to the end; `start` trains in the background, to be watched, switched and stopped.
 
         global_batch   examples of a step, over all workers
         epochs         passes over the data
-        seed           determines all first weights, the order of the data and dropout: same seed, same run
+        seed           determines all initial weights, the order of the data and dropout: same seed, same run
         workers        how many, or gs.WorkerSettings(count=4, shards=2)
         strategy       how workers synchronise: "sync", "gba", "async", "auto", ...; settings as
                        {"name": "gba", "max_lag": 4}
@@ -169,8 +169,8 @@ class Trainer:
 
         `resume` is a stopped run, which continues where it was saved. An earlier checkpoint of a run (`RUN@step-600`,
         `RUN@best` or its path) continues in a new run, and the old one stays unchanged. `init_from` is a run, a
-        checkpoint or a saved model whose embedding rows replace random first values. `callbacks` are objects of classes
-        derived from `gs.Callback`; `name` names the run's folder.
+        checkpoint or a saved model whose embedding rows replace random initial values. `callbacks` are objects of
+        classes derived from `gs.Callback`; `name` names the run's folder.
         """
         saved = None if resume is None else catalog.resume_from(resume, self.checkpoint.path, "runs")
         model = first_weights.begin(model, self.plan.seed, warm_start=warm_start)

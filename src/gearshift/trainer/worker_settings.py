@@ -21,9 +21,12 @@ MOST_SHARDS = 256  # as many as a row store has partitions
 class WorkerCounts:
     """How many workers, shards and threads there are."""
 
-    count: Count = setting(1, "How many compute at the same time.", key="workers", at_least=1)
+    count: Count = setting(1, "How many workers compute at the same time.", key="workers", at_least=1)
     shards: Count = setting(
-        1, "Over how many servers rows and dense parameters are spread.", at_least=1, at_most=MOST_SHARDS
+        1,
+        "Number of shards that rows and dense parameters are divided into.",
+        at_least=1,
+        at_most=MOST_SHARDS,
     )
     threads: Count | None = setting(
         None,
@@ -39,13 +42,13 @@ class WorkerSettings(WorkerCounts):
     Workers are threads, or processes with `Trainer(cluster=...)`: each of these has `ClusterSettings.threads`.
     """
 
-    inject: ClusterModel | None = None  # slowness on purpose, for experiments
+    inject: ClusterModel | None = None  # injected slowness, for experiments
     memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
     storage: str | Path | StorageSettings | None = None  # the folder for those; by default below the runs
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MOST_SHARDS:
-            raise UserError(f"shards={self.shards}: parameters lie on 1 to {MOST_SHARDS} shards")
+            raise UserError(f"shards={self.shards}: use 1 to {MOST_SHARDS} shards")
         if self._storage != StorageSettings() and self.memory is None:
             raise UserError("storage=... is for rows that do not fit in memory: set memory too")
 

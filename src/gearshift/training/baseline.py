@@ -8,7 +8,7 @@ from gearshift.training.learner import Learner
 
 
 class Baseline:
-    """`learner` is None if there is no baseline or it has diverged: that is no reason to stop the run."""
+    """`learner` is None if there is no baseline or it has diverged, which does not stop the run."""
 
     def __init__(self, learner: Learner | None, model: Learner) -> None:
         self.learner = learner

@@ -27,7 +27,7 @@ class Ended(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasures:
-    """What the coordinator's host needs for its measures; it does not have the batch itself."""
+    """What the coordinator's host needs for its metrics; it does not have the batch itself."""
 
     loss: float  # summed
     examples: float  # the sum of their weights

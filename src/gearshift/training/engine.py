@@ -42,7 +42,7 @@ class Observer(Protocol):
     def switched(self, switch: Switch) -> None: ...
 
     def notify(self, sentence: str) -> None:
-        """Passes on a sentence that the user should see."""
+        """Passes on a message that the user should see."""
 
 
 AnyObserver = TypeVar("AnyObserver", bound=Observer, contravariant=True)

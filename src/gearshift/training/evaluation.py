@@ -21,7 +21,7 @@ BATCH = 8192
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Scores):
-    """What a model scored on a data set; `tasks` has the measures of every task, the first among them."""
+    """The scores of a model on a data set; `tasks` has the metrics of every task, including the first."""
 
     measures: Measures
     tasks: tuple[Measures, ...]
@@ -37,12 +37,12 @@ class Evaluation(Scores):
         return self.measures.calibration_table
 
     def task_figures(self, task: int) -> dict[str, Any]:
-        """All figures of a task, as they stand in report.json."""
+        """All metrics of a task, as in report.json."""
         return figures_of(Measured(self.tasks[task], self.grouped[task] if self.grouped else None))
 
 
 def figures_of(measured: Measured) -> dict[str, Any]:
-    """Plain values for JSON, None where a figure is not defined."""
+    """Plain values for JSON, None where a metric is not defined."""
     grouped = measured.grouped
     return {
         **measured.measures.as_dict(),

@@ -185,13 +185,13 @@ class Learner:
         saved, here = checkpoint.facts["model"]["text"], describe(self.model)
         if saved != here:
             raise UserError(
-                f"checkpoint {checkpoint.path} was made for {saved}; this config asks {here}. "
+                f"checkpoint {checkpoint.path} was made for {saved}; this config has {here}. "
                 f"Warm-start the embeddings only: --init-from {checkpoint.path}"
             )
         if trainable and checkpoint.facts["settings"] != self.settings:
             theirs, ours = _differences(checkpoint.facts["settings"].split("; "), self.settings.split("; "))
             raise UserError(
-                f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config asks "
+                f"checkpoint {checkpoint.path} was trained with {', '.join(theirs)}; this config has "
                 f"{', '.join(ours)}. Resume with the optimizers of the run, or start a new run with --init-from"
             )
 
@@ -222,7 +222,7 @@ class Learner:
                     taken += _take_rows(store, unmoved_1S, checkpoint.rows(f"rows{i}"), columns)
         if not taken:
             raise UserError(
-                f"checkpoint {checkpoint.path} has {_widths(checkpoint.facts['parts'])}, this model wants "
+                f"checkpoint {checkpoint.path} has {_widths(checkpoint.facts['parts'])}, but this model needs "
                 f"{_widths(self.parts)}: give both the same model.dim, or start without --init-from"
             )
         return taken
@@ -304,7 +304,7 @@ def _take_rows(
 
 
 def describe(model: nn.Module) -> str:
-    """DeepFM(dim=16), for headers and error sentences."""
+    """DeepFM(dim=16), for headers and error messages."""
     return f"{type(model).__name__}(dim={getattr(model, 'dim', 16)})"
 
 

@@ -1,4 +1,4 @@
-"""Accounts of ended leases: examples applied and discarded, and progressive measures."""
+"""Accounts of ended leases: examples applied and discarded, and progressive metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_FINITE = "not finite"  # why a gradient is refused
 
 
 class LeaseAccounts:
-    """Counts ended leases in `progress`. Progressive measures score every example once, before it is trained on."""
+    """Counts ended leases in `progress`. Progressive metrics score every example once, before it is trained on."""
 
     def __init__(self, plan: Plan, progress: Progress, train: Dataset, optimizer: DenseOptimizer) -> None:
         self._plan, self._progress, self._train, self._optimizer = plan, progress, train, optimizer
@@ -26,7 +26,7 @@ class LeaseAccounts:
         self.plain_warning: str | None = None  # the warning about such steps, once it was given
 
     def count(self, leases: Sequence[Ended[BatchMeasures]], step: int) -> Iterator[str]:
-        """Counts the leases that ended after `step` and measures each example once; yields sentences for the user."""
+        """Counts the leases that ended after `step` and measures each example once; yields messages for the user."""
         for ended in leases:
             if ended.part.reason.startswith(NOT_FINITE):
                 yield self._bad_batch(ended, step)
@@ -76,14 +76,14 @@ class LeaseAccounts:
         if self.plain_warning or not known or epoch != progress.epoch:
             return None
         self.plain_warning = (
-            f"a step of vr_* was one without it: {known}. More batches form a step with train.micro_batches (in Python "
-            "TrainingSettings(micro_batches=...)) or workers, under a strategy that gathers them; such steps are "
+            f"vr_* had no effect in a step: {known}. For more gradients per step, raise train.micro_batches (in Python "
+            "TrainingSettings(micro_batches=...)) or workers, under a strategy that combines gradients; such steps are "
             "counted as plain_steps"
         )
         return self.plain_warning
 
     def _bad_batch(self, ended: Ended[BatchMeasures], step: int) -> str:
-        """The sentence about a batch that is left out because its gradient is not finite; one too many ends the run."""
+        """The message about a batch that is left out because its gradient is not finite; one too many ends the run."""
         kind, _, what = ended.part.reason.partition(": ")
         first, count = ended.lease.first, ended.lease.count
         shuffled = f"examples {first:,} and after, shuffled"
@@ -91,8 +91,8 @@ class LeaseAccounts:
         problem = f"{what} at step {step + 1} ({where})"
         if self._progress.discarded.get(kind, 0) >= self._plan.bad_batches:
             raise NotFinite(
-                f"{problem}. Look at the numbers there, or lower optimizer.dense.lr or set optimizer.clip_norm=1; "
-                f"train.bad_batches='{{skip: 10}}' leaves out as many"
+                f"{problem}. Check these examples, lower optimizer.dense.lr, or set optimizer.clip_norm=1; "
+                f"train.bad_batches='{{skip: 10}}' skips up to 10 such batches"
             )
         return f"{problem}: the batch is left out"
 

@@ -16,7 +16,7 @@ from gearshift.training.timing import Every, When
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stops when the validation measure (`EvaluationSettings.best`) has not improved for `patience` evaluations.
+    """Stops when the validation metric (`EvaluationSettings.best`) has not improved for `patience` evaluations.
 
     The run ends with the parameters of its best evaluation. It needs `valid`.
     """
@@ -46,8 +46,8 @@ class ImprovementSettings:
 class EvaluationSettings(ImprovementSettings):
     """When the model is evaluated on the validation data, and what follows from it.
 
-    `every` is in addition to the end of each epoch: `gs.Every(share=0.1)`, `gs.Every(steps=500)`. `best` is the measure
-    by which evaluations are compared; with None nothing is chosen by them.
+    `every` is in addition to the end of each epoch: `gs.Every(share=0.1)`, `gs.Every(steps=500)`. `best` is the metric
+    by which evaluations are compared; with None, evaluations select nothing.
     """
 
     every: Every | None = None
@@ -81,7 +81,9 @@ class StrategyPlan:
         check_whole(micro_batches=micro_batches)
         check_positive(micro_batches=micro_batches)
         if batch is not None and micro_batches > 1:
-            raise UserError("batch and micro_batches both say how a worker's share is cut; give one of them")
+            raise UserError(
+                "batch and micro_batches both set the size of a worker's batches; give only one of them"
+            )
 
 
 @dataclass(frozen=True)

@@ -38,5 +38,5 @@ class ReplicaState:
         self.velocity = velocity
 
     def sync_gap(self, parallel_examples: int) -> dict[str, Any] | None:
-        """The figures of all replica exchanges so far; None if there were none."""
+        """The metrics of all replica exchanges so far; None if there were none."""
         return summary(self.counts.values(), elp=parallel_examples)

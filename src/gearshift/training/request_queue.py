@@ -48,7 +48,7 @@ class RequestQueue:
             raise UserError(f"workers={workers}: at least 1, at most {MOST_WORKERS:,} threads")
         if self._pacer is not None:
             raise UserError(
-                "slowness is injected into the workers of this run (cluster.inject): their number stays"
+                "the number of workers cannot change in a run with injected slowness (cluster.inject)"
             )
         self._active.recut(workers)  # refused here if the global batch does not divide among them
         request = ResizeRequest(workers)

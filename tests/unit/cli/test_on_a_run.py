@@ -133,7 +133,7 @@ def test_a_new_run_goes_on_from_an_earlier_checkpoint(gearshift: Shell) -> None:
     for name in (str(first), f"{run}@{first.name}"):
         code, out, err = gearshift("train", "--resume", name)
         assert (code, err) == (0, "")
-        assert f"A new run from {first}; the run that made it stays as it is" in out
+        assert f"A new run from {first}; the original run is not changed" in out
         new = max(Path("steps").glob("often-*"), key=lambda folder: folder.stat().st_mtime_ns)
         assert new != run and (new / "report.json").exists()
         assert (new / "checkpoints" / last.name).exists()
@@ -411,7 +411,7 @@ def test_a_missing_column_is_refused_with_the_option_or_read_as_missing(codes: S
     Path("cut.csv").write_text("\n".join(lines) + "\n")
     run = str(next(path for path in Path("coded").glob("code-*")))
     refused = (
-        "cut.csv has no column `device`. It has: click, code. To read columns that are not there as missing "
+        "cut.csv has no column `device`. It has: click, code. To read absent columns as missing "
         "values: --missing-columns as_missing\n"
     )
     for command in (["predict", run, "cut.csv", "-o", "cut_scores.csv"], ["evaluate", run, "cut.csv"]):

@@ -86,7 +86,7 @@ def test_inspect_a_run_without_a_checkpoint(shell: Shell) -> None:
     assert shown["run"] == str(folder)
     assert shown["state"].startswith("stopped, started 20")
     assert shown["command"] == "gearshift train clicks.yaml"
-    assert shown["figures"] == "model DeepFM  step 7  auc .7712"
+    assert shown["metrics"] == "model DeepFM  step 7  auc .7712"
     assert shown["memory"] == "1,000 embedding rows in 144 kB (144 bytes each)"
 
 

@@ -22,7 +22,7 @@ def test_one_slow_worker(shell: Shell) -> None:
     )
     assert (
         second
-        == "Possible = sum of worker rates = 73,728 ex/s while all are there; no strategy beats 4.50 x sync."
+        == "Possible = sum of worker rates = 73,728 ex/s while all are present; no strategy beats 4.50 x sync."
     )
     rows = table(out)
     assert list(rows) == ["sync", "gba", "async"]
@@ -131,7 +131,7 @@ def test_json(shell: Shell) -> None:
         ("--switch soon=gba", "--switch is `soon`; expected a duration"),
         ("--cores 0", "--cores is `0`; it must be above 0"),
         ("--pull-bytes 1MB", "transfer times need a link speed; add --bandwidth, such as 1GB"),
-        ("--preempt all@1s", "every worker has left for good, and"),
+        ("--preempt all@1s", "every worker has left permanently, and"),
     ],
 )
 def test_mistakes_are_one_sentence(shell: Shell, arguments: str, sentence: str) -> None:

@@ -303,7 +303,10 @@ def test_an_interrupt_leaves_what_is_done(
             "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, but a step of sync has 4",
         ),
         ("--optimizers vr_adam strategy=async", "but a step of async has 1"),
-        ("--optimizers adam:row_trust=row_wise", "row_trust `row_wise` gives rows the trust of a vr_* rule"),
+        (
+            "--optimizers adam:row_trust=row_wise",
+            "row_trust `row_wise` applies the trust of a vr_* rule to rows",
+        ),
         ("data.synthetic.days=1", "sweep-batch needs validation data: set data.valid or data.split"),
         ("nothing.yaml", "`nothing.yaml` is not a setting"),
     ],

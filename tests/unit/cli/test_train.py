@@ -88,8 +88,8 @@ def test_resuming_a_run_that_went_to_its_end_says_that_nothing_is_left(
     code, out, err = shell("train", *more, "--resume", "last", "--json", "out.json")
     assert (code, err) == (0, "")
     assert out == (
-        f"Run {folder} went to its end: nothing is left to train. Longer: --resume {folder} train.epochs=N; "
-        f"a new run with its embeddings: --init-from {folder}\n"
+        f"Run {folder} is finished; nothing is left to train. To train longer: --resume {folder} train.epochs=N; "
+        f"to start a new run with its embeddings: --init-from {folder}\n"
     )
     assert json.loads(Path("out.json").read_text()) == {"auc": 0.7}
     assert len(training.calls) == 1

@@ -83,7 +83,7 @@ def test_a_run_that_is_over_is_told_in_a_sentence(folder: Path, capsys: pytest.C
     run_folder.finish(folder, "done")
     assert cli.run(["watch", "shop"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"run {folder.name} went to its end at ")
+    assert lines[0].startswith(f"run {folder.name} finished at ")
     assert lines[1].startswith("done   1,000 examples in 1:01 (500 ex/s while training); 12 steps")
     run_folder.finish(folder, "failed", "loss became NaN at step 412")
     assert cli.run(["watch"]) == 2
@@ -118,4 +118,4 @@ def test_a_run_of_another_machine_is_named(
 ) -> None:
     monkeypatch.setenv(process_identity.MACHINE, "another")  # it is the watcher who is elsewhere
     assert cli.run(["watch"]) == 2
-    assert "give `watch` there" in capsys.readouterr().err
+    assert "run `watch` there" in capsys.readouterr().err

@@ -477,7 +477,7 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     assert "3 workers instead of 2; the global batch stays 60, cut into 20" in run.messages
     slow = trainer(tmp_path, workers=2, inject=ClusterModel(2, Compute(per_batch=0.001)))
     paced = slow.start(model(), data(400))
-    with pytest.raises(UserError, match="slowness is injected"):
+    with pytest.raises(UserError, match="injected slowness"):
         paced.training.requests.request_resize(3)
     paced.wait(120)
 
@@ -632,7 +632,7 @@ def test_a_resume_with_another_strategy_takes_it(tmp_path: Path) -> None:
     folder = trainer(tmp_path, workers=2).fit(model(), data(), callbacks=[StopAt()]).folder
     run = trainer(tmp_path, workers=2, strategy="gba").start(model(), data(), resume=folder)
     assert run.wait(60).report["strategy"] == "gba"
-    assert "continues with gba, as requested; the run had sync" in run.messages
+    assert "the run continues with gba, as requested; before, it used sync" in run.messages
 
 
 class _ResizeThenStop(gs.Callback):

@@ -108,7 +108,7 @@ def test_a_remote_run_answers_like_the_run(folder: Path, fake: Fake) -> None:
     remote.checkpoint()
     remote.stop()
     assert fake.asked == [("gba", {"max_lag": math.inf}, "slow worker"), ("checkpoint",)]
-    assert fake.stopping.is_set() and fake.said[0].startswith("asked to stop from another process")
+    assert fake.stopping.is_set() and fake.said[0].startswith("stop requested by another process")
 
 
 @pytest.mark.parametrize("key", ["", "wrong", None, 5, "\ud800", "ü"])
@@ -225,7 +225,7 @@ def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
     folder = Path(made.stdout.strip())
     watched = Watched(folder)
     assert watched.ending() is None and run_folder.read(folder).state == "recovering"
-    with pytest.raises(control.NotLive, match=r"is recovering since \d\d:\d\d: .*; give `switch` again"):
+    with pytest.raises(control.NotLive, match=r"is recovering since \d\d:\d\d: .*; retry `switch`"):
         control.ask(folder, "switch", strategy="sync", settings={}, reason="")
     (folder / "lease" / "keep-driver.json").unlink()
     ended = watched.ending()
@@ -341,7 +341,8 @@ def test_switch_says_one_sentence(folder: Path, fake: Fake, capsys: pytest.Captu
         cli.run(["switch", "shop", "gba", "max_lag=4", "decay=cut", "divisor=none", "--reason", "slow"]) == 0
     )
     assert capsys.readouterr().out == (
-        f"switched {folder.name} from sync to gba after step 812 in 0.4 s; 8 batches under way taken over, none lost\n"
+        f"switched {folder.name} from sync to gba after step 812 in 0.4 s; "
+        "8 batches in flight carried over, none lost\n"
     )
     assert cli.run(["switch", "async"]) == 0
     assert fake.asked == [("gba", {"max_lag": 4, "decay": "cut", "divisor": None}, "slow"), ("async", {}, "")]

@@ -242,7 +242,7 @@ def test_steps_that_a_lost_coordinator_had_made_are_counted_once(tmp_path: Path)
         return said[0]
 
     sentence = (
-        "the coordinator was lost and restarted; the run continues from step-600: 17 steps are done again"
+        "the coordinator was lost and restarted; the run continues from step-600: 17 steps are repeated"
     )
     (folder / "cluster.json").write_text('{"logs_before": 1}')  # all that was a session before, which ended
     assert (

@@ -169,7 +169,7 @@ def test_ctrl_c_on_the_command_line_says_what_is_kept_and_what_is_lost(disk: Sma
             run.wait(60)
     assert signals == [signal.SIGINT]
     assert said == [
-        "Giving up the save that fails: step-3 is kept, steps 4 to 8 are lost. Resume: gearshift train --resume "
+        "Giving up the failing save: step-3 is kept, steps 4 to 8 are lost. Resume: gearshift train --resume "
         f"{run.folder} (Ctrl-C again quits at once)"
     ]
     assert run_folder.read(run.folder).state == "failed"
@@ -195,7 +195,7 @@ def test_one_ctrl_c_stops_and_another_gives_up_the_save_that_fails(disk: SmallDi
             run.wait(60)
     assert [sentence.partition(":")[0] for sentence in said] == [
         interrupts.STOPPING,
-        "Giving up the save that fails",
+        "Giving up the failing save",
     ]
 
 

@@ -381,7 +381,7 @@ def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
     assert cli.run(["runs", str(folder.parent)]) == 0
     assert " running " in capsys.readouterr().out
     assert cli.run(["switch", str(folder), "gba"]) == 2
-    assert "give `switch` there" in capsys.readouterr().err
+    assert "run `switch` there" in capsys.readouterr().err
     process.kill()
     process.wait()
     assert cli.run(["status", str(folder), "--exit-code"]) == 5

@@ -151,7 +151,7 @@ def test_the_story_reads_in_words(tmp_path: Path) -> None:
     assert any("step 6: 4 gradients, 32 examples, staleness up to 0" in line for line in told)
     assert any("switch to sync: for the test" in line for line in told)
     assert any("lost: no answer" in line for line in told)
-    assert any("given to others: no answer" in line for line in told)
+    assert any("reissued: no answer" in line for line in told)
     assert any("discarded: not finite" in line for line in told)
 
 

@@ -112,7 +112,7 @@ def test_absent_columns_are_named_with_the_option_or_count_as_missing(result: gs
     with pytest.raises(gs.UserError) as error:
         model.predict(data.drop(columns=["zip", "price"]))
     assert str(error.value) == (
-        "the table has no columns `zip`, `price`. It has: click, device, user. To read columns that are not there as "
+        "the table has no columns `zip`, `price`. It has: click, device, user. To read absent columns as "
         'missing values: missing_columns="as_missing"'
     )
     empty = data.assign(zip=None, price=None)

@@ -17,7 +17,7 @@ from gearshift.trainer.worker_settings import MOST_SHARDS
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_removed_keyword_names_its_new_place_which_exists(name: str) -> None:
-    with pytest.raises(UserError, match=f"^Trainer has no {name} any more: Trainer") as raised:
+    with pytest.raises(UserError, match=f"^Trainer no longer has {name}: Trainer") as raised:
         gs.Trainer(**{name: 1})
     *_, (owner, keyword) = re.findall(r"([\w.]+)\([^()]*?(\w+)=", str(raised.value))
     if owner == ".fit":

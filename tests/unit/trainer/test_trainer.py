@@ -193,7 +193,7 @@ class Own(nn.Module):
 
 def test_an_own_module_trains_and_is_passed_to_load(tmp_path: Path) -> None:
     result = trainer(tmp_path).fit(Own(), data())
-    with pytest.raises(UserError, match="a module of your own: pass it"):
+    with pytest.raises(UserError, match="a custom module: pass it"):
         gs.load(result.folder)
     loaded = gs.load(result.folder, model=Own())
     np.testing.assert_array_equal(loaded.predict(data(50, 8)), result.predict(data(50, 8)))
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_model_is_told_and_its_rows_can_start_one(tmp_pa
     )
     assert warm.training.step == 0
     with pytest.raises(
-        UserError, match="has embedding rows of width 4, this model wants embedding rows of width 8:"
+        UserError, match="has embedding rows of width 4, but this model needs embedding rows of width 8:"
     ):
         trainer(tmp_path).prepare(gs.models.FM(PLAIN, dim=8), data(), init_from=donor.folder)
 
@@ -233,12 +233,12 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
         return {"optimizer": optim.build("vr_adam", lr=0.01, **settings), "micro_batches": 10}
 
     reduced = trainer(tmp_path, **asked(floor=0.1)).fit(model(), data(), callbacks=[StopAt(3)]).folder
-    values = r"trained with dense floor=0\.1; this config asks dense floor=0\.2\. Resume"
+    values = r"trained with dense floor=0\.1; this config has dense floor=0\.2\. Resume"
     with pytest.raises(UserError, match=values):  # of the same rule
         trainer(tmp_path, **asked(floor=0.2)).fit(model(), data(), resume=reduced)
     folder = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(3)]).folder
     with pytest.raises(
-        UserError, match=r"RowAdagrad\(.*asks embedding.*RowAdam\(.*Resume with the optimizers of the run"
+        UserError, match=r"RowAdagrad\(.*has embedding.*RowAdam\(.*Resume with the optimizers of the run"
     ):
         trainer(tmp_path, embeddings=gs.RowAdam()).start(model(), data(), resume=folder)
 
@@ -255,9 +255,9 @@ def test_a_resume_with_other_optimizers_is_told(tmp_path: Path) -> None:
 )
 def test_a_resume_with_another_plan_is_told(tmp_path: Path, change: dict, name: str) -> None:
     folder = trainer(tmp_path).fit(model(), data(), callbacks=[StopAt(3)]).folder
-    with pytest.raises(UserError, match=f"made with {name}="):
+    with pytest.raises(UserError, match=f"started with {name}="):
         trainer(tmp_path, **change).start(model(), data(), resume=folder)
-    with pytest.raises(UserError, match="number of training examples=2000, this asks 1000"):
+    with pytest.raises(UserError, match="number of training examples=2000, but now it is 1000"):
         trainer(tmp_path).start(model(), data(1000), resume=folder)
 
 
@@ -266,7 +266,9 @@ def test_a_resume_with_another_trust_in_rows_is_told(tmp_path: Path) -> None:
     folder = (
         trainer(tmp_path, row_trust="touched", **reduced).fit(model(), data(), callbacks=[StopAt(3)]).folder
     )
-    with pytest.raises(UserError, match=r"made with optimizer\.row_trust=touched, this asks dense_only"):
+    with pytest.raises(
+        UserError, match=r"started with optimizer\.row_trust=touched, but now it is dense_only"
+    ):
         trainer(tmp_path, **reduced).start(model(), data(), resume=folder)
 
 
@@ -286,7 +288,7 @@ def test_more_epochs_may_follow_where_no_schedule_depends_on_their_number(tmp_pa
     folder = trainer(tmp_path, epochs=2).fit(model(), data(400)).folder
     longer = trainer(tmp_path, epochs=3).fit(model(), data(400), resume=folder)
     assert longer.report["global_steps"] == 12
-    with pytest.raises(UserError, match="epochs=3, this asks 4"):
+    with pytest.raises(UserError, match="epochs=3, but now it is 4"):
         trainer(tmp_path, epochs=4, schedule=gs.Schedule(decay="linear")).start(
             model(),
             data(400),
@@ -471,11 +473,11 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
         ({"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)}, "is a SGD, not a rule"),
         ({"row_clip": "cowclip"}, "write clip=gs.CowClip"),
         ({"row_trust": "dense-only"}, "unknown row trust `dense-only`. Did you mean `dense_only`"),
-        ({"row_trust": "row_wise"}, 'trust="row_wise" gives rows the trust of a vr_\\* rule'),
+        ({"row_trust": "row_wise"}, 'trust="row_wise" applies the trust of a vr_\\* rule to rows'),
         ({"embedding_reduce": "average"}, "unknown row reduce `average`"),
-        ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "clip measures the mean gradient of a row"),
+        ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "clip needs the mean gradient of a row"),
         ({"micro_batches": 0}, "micro_batches=0: at least 1"),
-        ({"micro_batches": 8, "batch": 10}, "both say how a worker's share is cut"),
+        ({"micro_batches": 8, "batch": 10}, "both set the size of a worker's batches"),
     ],
 )
 def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: str) -> None:
@@ -485,7 +487,7 @@ def test_batch_settings_that_do_not_fit_are_refused(settings: dict, sentence: st
 
 def test_steps_of_too_few_gradients_are_a_warning_of_python_once(tmp_path: Path) -> None:
     run = trainer(tmp_path, optimizer=optim.build("vr_sgd", lr=0.1), eval_every=None).start(model(), data())
-    with pytest.warns(gs.DataWarning, match=r"a step of vr_\* was one without it") as given:
+    with pytest.warns(gs.DataWarning, match=r"vr_\* had no effect in a step") as given:
         run.wait()
     assert len(given) == 1 and given[0].filename == __file__
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Worker, shard and coordinator as message machines: messages in, messages out, under any loss, repetition or crash.
+"""Worker, shard and coordinator as state machines: messages in, messages out, under any loss, repetition or crash.
 
     messages, replica_messages      what the roles send each other
     worker, shard, coordinator      the three roles
@@ -6,22 +6,22 @@
 
     The coordinator's parts:
     host                            what the role needs from its process: durable storage and accounts
-    shard_members                   boots of the shards, their silence, and who has loaded the snapshot
-    worker_sessions                 the workers that are here
-    incarnation                     one incarnation at work: the parts below, put together
+    shard_members                   boots of the shards, their silence, and which have loaded the snapshot
+    worker_sessions                 the workers that are connected
+    incarnation                     one incarnation: composes the parts below
     orders                          numbered orders to the shards
     snapshot_cuts                   a snapshot from its order to its commit
     data_passes, pass_epochs        which examples are next, and the epoch of each pass
     assignments                     a lease that may begin becomes a message to its worker
-    worker_leases                   joins, reports, and the leases of workers that go
+    worker_leases                   joins, reports, and the leases of workers that leave
     all_reduce                      which workers sum dense gradients among themselves, and when the sum counts
-    replica_plans                   how replicas are exchanged, and who is a member
-    replica_meetings                which meeting of all workers is wanted or under way, and who has met
-    meeting_course                  what is done in a meeting, step by step
+    replica_plans                   how replicas are exchanged, and which workers are members
+    replica_meetings                which meeting of all workers is due or in progress, and which workers have attended
+    meeting_course                  the steps of a meeting
     requests                        a user's switches and resizes, in order
 
-    A worker's parts where workers keep dense replicas, and a shard's:
-    replica_exchange                exchanges with the shards, beside the training or in meetings
+    For workers with dense replicas, the parts of a worker and of a shard:
+    replica_exchange                exchanges with the shards, in the background or in meetings
     worker_replica                  the replica itself and the plan that it follows
     replica_offers                  offers to the shards, resent until answered
     meeting_attendance              the meeting that the worker is in
@@ -34,7 +34,7 @@ A role has no socket, no thread and no clock. Its process calls `handle(message)
 role left in `out`. The network may lose, repeat, delay and reorder messages, and every process may die and come back,
 so only two techniques are used throughout:
 
-- *Resend until answered.* Each tick resends what has no answer yet. Small messages go out on every tick; large ones
+- *Resend until answered.* Each tick resends all unanswered messages. Small messages go out on every tick; large ones
   (pulls, gradients, reports with predictions, offers of replicas) back off: after 1, 2, 4, 8, 16 and 32 ticks, then
   every 32.
 - *Make repetition harmless.* Each request has a number or a name (request, pull, lease, order, cut). A receiver that
@@ -56,26 +56,26 @@ No single message has to arrive, or arrive once, or in order; some copy of it ha
       |                              | Tell(order 7: step 3 = ...) ->|  applied in order of number
       |<-- Assignment(next lease)    |<-------------------- Done(7)  |
 
-Which process is speaking: incarnations and boots
--------------------------------------------------
+Identifying the sender: incarnations and boots
+----------------------------------------------
 An *incarnation* is one history of the parameters. The coordinator takes its number from durable storage, and it is
-higher than any before. Shards ignore messages of another incarnation; a worker that sends one is told to rejoin. A
-*boot* is one life of a worker or shard, and later lives have higher numbers. The coordinator remembers the newest
-boot of each peer, so a message from an earlier life cannot pass for a new one, and a life it has not met cannot
+higher than any before. Shards ignore messages of another incarnation; a worker that sends one must rejoin. A
+*boot* is one start of a worker or shard, and later starts have higher numbers. The coordinator remembers the newest
+boot of each peer, so a message from an earlier boot is never taken for a new one, and a boot that has not joined cannot
 continue an old conversation.
 
     what happens                          what follows
     message lost                          resent at a later tick
     message repeated or late              answered again, or ignored
-    worker silent longer than `patience`  its leases are reissued; when it speaks again it must rejoin with a new boot
-    worker restarted (higher boot)        its leases are reissued, and it starts empty-handed
+    worker silent longer than `patience`  its leases are reissued; to continue, it must rejoin with a new boot
+    worker restarted (higher boot)        its leases are reissued, and it starts without any
     shard restarted (higher boot)         new incarnation
     coordinator restarted                 new incarnation
 
 A worker holds nothing that cannot be computed again, so losing one costs a batch. (With replicas it also costs what
 its replica had not exchanged yet.) A shard holds state, so losing one costs the steps since the last snapshot: in a
-new incarnation *all* shards load the newest whole snapshot and the accounts go back to it. There is one path for
-every such loss, and no partial recovery; ADR 12 says why shards are not replicated.
+new incarnation *all* shards load the newest complete snapshot, and the accounts return to it. Every such loss takes
+this one path; there is no partial recovery. ADR 12 explains why shards are not replicated.
 
 Why all shards make the same steps
 ----------------------------------
@@ -88,44 +88,45 @@ Why all shards make the same steps
    the worker stops resending). So a late copy of a dropped or applied gradient has no effect. Orders that end leases
    carry the lowest lease number that is still open, and a shard forgets everything below it: its memory stays
    bounded.
-4. One step is under way at a time. The next is ordered when all shards have made the last one and the host has had
-   its look, so an evaluation or a snapshot sees exactly one step.
+4. One step is in progress at a time. The next is ordered when all shards have made the last one and the host is done
+   with it, so an evaluation or a snapshot sees exactly one step.
 5. `Assignment` names a version, and a shard parks a pull until it has made that step. Shards may answer from different
    steps, none older than the version; the worker reports the oldest, and staleness counts from it.
 
 Why every example counts once
 -----------------------------
-A report also asks for more work, under the next request number. The coordinator answers a repeated request with the
+A report also requests more work, under the next request number. The coordinator answers a repeated request with the
 same lease and ignores an older one, so a lost answer costs a resend and not a lease. A report of a lease that another
-worker holds is ignored, so nobody can end somebody else's lease; one of a lease that has ended changes nothing. If a
-worker asks for more and does not report a lease that it was given, that lease is reissued. What becomes of leases
-otherwise is decided in sync/, whose invariants apply.
+worker holds is ignored, so a worker cannot end another worker's lease; a report of an ended lease changes nothing. If a
+worker requests more work without reporting a lease that it was given, that lease is reissued. All other decisions about
+leases are made in sync/, whose invariants apply.
 
 Snapshots
 ---------
 A snapshot is an order like any other, given right after a step: a *cut*. So it falls between the same two steps on
 all shards, and nothing is drained. Each shard sets its state aside (copy on write, csrc/README.md), keeps working
-and writes. The coordinator notes the facts of the same moment: step, position in the data, ranges leased and not
+and writes. The coordinator records its own state at the same moment: step, position in the data, ranges leased and not
 begun, strategy, accounts. When every shard has written its part, the snapshot is committed; until then the previous
 one is the newest. Storage ignores a commit of an incarnation that has been superseded. On restore, ranges that were
-leased (gradients that waited included) are leased again as they were cut, so nothing that the snapshot lacks is
-counted as done.
+leased (including those of waiting gradients) are leased again with the same boundaries, so nothing that is missing from
+the snapshot is counted as done.
 
 Replicas
 --------
-Where workers keep dense replicas, the shards act as sync servers. A worker offers each shard its part of the weights
+If workers keep dense replicas, the shards act as sync servers. A worker offers each shard its part of the weights
 and merges the answer: at once with a centre; for a mean, when all members have offered for the same meeting. The list
 of members is an order, so a dead worker is not waited for. Offers are numbered; a repeated one is answered and moves
 nothing. Before an evaluation, a snapshot, the end of a pass or a switch that concerns replicas, and when a worker
-joins, the coordinator calls a *show*: workers stop stepping, the shards take what the replicas agree on, and once
-every step made is accounted for the action is carried out. `Go` then brings the plan that holds from there.
+joins, the coordinator calls a *show*: workers stop stepping, the shards take the consensus of the replicas, and the
+action is carried out once every completed step is accounted for. `Go` then carries the plan that applies from there on.
 
 All-reduce
 ----------
 In sync, workers may sum dense gradients among themselves (a *group*). A sum cannot be taken apart, so its gradients
-count together or not at all: one member gives the sum to the shards (`GroupSumPush`) and the others their rows alone
+count together or not at all: one member sends the sum to the shards (`GroupSumPush`), the others send only their rows
 (`GroupRowsPush`), and the coordinator holds the reports until all members have reported. If one is lost, restarts or
-has no sum (`GroupBroken`), all of the group's leases are given out again and the round goes through the shards. The
-shards hold the truth in both cases. A member keeps a dense copy and steps it with the sum once the shards have; one
-that cannot gets the values from them. ADRs 10, 14, 15 and 16 have the reasons and what was rejected.
+has no sum (`GroupBroken`), all of the group's leases are reissued and the round goes through the shards. The
+shards are authoritative in both cases. A member keeps a dense copy and applies the sum to it once the shards have done
+so; a member that cannot do this gets the values from the shards. ADRs 10, 14, 15 and 16 have the reasons and the
+rejected alternatives.
 """

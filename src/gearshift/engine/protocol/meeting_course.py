@@ -53,7 +53,7 @@ class MeetingCourse:
         return True
 
     def _end(self) -> bool:
-        """Ends the meeting, after actions decided meanwhile are carried out: replicas are forked from their result."""
+        """Ends the meeting, after the actions decided so far are carried out: replicas are forked from their result."""
         epoch = self._passes.epoch
         if epoch.step < epoch.coordinator.work.step and not epoch.stopped:
             return False

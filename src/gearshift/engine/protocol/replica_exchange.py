@@ -145,7 +145,7 @@ class Exchanger:
     def _merge(self, exchange: ExchangeInFlight) -> None:
         """All shards have answered."""
         attendance = self.attendance
-        # The shards may have answered a worker without a replica differently, if another worker was lost meanwhile.
+        # The shards may have answered a worker without a replica differently, if another worker was lost.
         if self.held.replica is not None and not (exchange.meeting and attendance.absent):
             counts = not (exchange.meeting and attendance.is_show)
             self.held.merge(exchange.kind, *exchange.joined(), counts=counts)

@@ -4,7 +4,7 @@ A *round* is a meeting in the training loop, called by the strategy. A *show* br
 to the shards, with the mean optimizer state. It is requested (`request_show`) before an evaluation, a checkpoint, the
 end of a pass, a switch that concerns replicas, and for a worker that joins. Workers make no step between their answer
 to `Meet` and `Go`, and report the last one they made: when it is accounted for, rows, weights and accounts cover the
-same batches. One meeting is in progress at a time; a worker that is lost meanwhile is not waited for. The purpose of a
+same batches. One meeting is in progress at a time; a lost worker is not waited for. The purpose of a
 meeting is carried out in `meeting_course.py`.
 """
 
@@ -124,7 +124,7 @@ class Meetings:
         return True
 
     def call(self) -> None:
-        """Calls the workers that have not met yet; again at every tick."""
+        """Sends `Meet` to the workers that have not attended yet; called at every tick."""
         if (meeting := self.current) is not None:
             for worker in meeting.waiting:
                 boot, show = self._sessions[worker].boot, meeting.exchange is None

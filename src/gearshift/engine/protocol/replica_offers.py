@@ -28,7 +28,7 @@ class ExchangeInFlight:
     backoff: ResendBackoff = field(default_factory=ResendBackoff)
 
     def take(self, target: Target) -> bool:
-        """Takes an answer. Whether it was the last."""
+        """Records an answer. Returns True if it was the last one that was missing."""
         if self.offers.pop(target.shard, None) is None:
             return False
         self.answers[target.shard] = target

@@ -88,7 +88,7 @@ class ShardRole:
             self._send_done(self.shard)
 
     def figures(self) -> dict[str, float]:
-        """Figures of what is waiting here, and of r under vr_*. May be called from any thread."""
+        """Metrics of what is waiting here, and of r under vr_*. May be called from any thread."""
         shard = self.shard
         if shard is None:
             return {"parked_pulls": 0, "gradients_waiting": 0}
@@ -128,7 +128,7 @@ class ShardRole:
 
     def _loaded(self, name: str, server: Server) -> None:
         self._loading = False
-        assert self._wanted is not None, "a part that nobody asked for"
+        assert self._wanted is not None, "a part that was not requested"
         if self._wanted.name != name:  # a newer incarnation begins from another snapshot
             self._begin_load(self._wanted.name)
             return

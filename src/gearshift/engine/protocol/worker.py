@@ -1,6 +1,6 @@
 """A worker on the network: asks for work, pulls from all shards, computes, pushes to each shard, and reports.
 
-It reports a gradient only when every shard has acknowledged its part. If anything goes wrong it is told to rejoin, and
+It reports a gradient only when every shard has acknowledged its part. If anything goes wrong it must rejoin, and
 then starts from scratch.
 """
 
@@ -146,7 +146,7 @@ class WorkerRole:
     ) -> None:
         """The gradient of this job, by shard."""
         if job is not self.job:
-            return  # the worker had to rejoin meanwhile
+            return  # the worker had to rejoin in the meantime
         self._result = ComputedGradient(job, parts, content, seconds)
         self.state, self.job = "held", None
         self._continue()

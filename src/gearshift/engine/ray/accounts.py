@@ -69,9 +69,9 @@ class TrainingAccounts(EpochHost):
         if self._rewinds:
             _count_redone(self._session.parts.health, lost)
             self.observer.notify(
-                f"the run continues from {saved.path.name}: {lost:,} steps are done again"
+                f"the run continues from {saved.path.name}: {lost:,} steps are repeated"
                 if lost
-                else f"the run continues from {saved.path.name}; no steps were lost"
+                else f"the run continues from {saved.path.name}; no steps have to be repeated"
             )
         self.mark, self.before = time.perf_counter(), training.moment
         if self._rewinds:
@@ -175,7 +175,7 @@ class TrainingAccounts(EpochHost):
 
 
 def _note(session: CoordinatorSession, **facts: Any) -> None:
-    """Records facts for a restarted coordinator. A full disk is no reason to end the run."""
+    """Records facts for a restarted coordinator. A full disk does not end the run."""
     folder = session.context.folder.path
     if failure := failure_of(folder / STATE, lambda: write_state(folder, **facts)):
         session.observer.notify(

@@ -46,7 +46,7 @@ def report_restart(run: PreparedRun, folder: Path, seconds: float) -> None:
     where = run.resumed.name if run.resumed else "the beginning"
     logs_before = int(read_state(folder).get("logs_before", 0))
     again = max(0, (last_step(folder, logs_before) or 0) - run.training.step)
-    more = f": {again:,} steps are done again" if again else ""
+    more = f": {again:,} steps are repeated" if again else ""
     run.notify(f"the coordinator was lost and restarted; the run continues from {where}{more}")
     # The steps of a coordinator that was lost during its restart are counted already.
     counted = sum(fault.redone_steps for fault in run_log.unrecovered(folder) if fault.role == "coordinator")
@@ -74,8 +74,8 @@ def limit_restarts(folder: Path, start: int) -> None:
             time.sleep(backoff(tries - 3))
     if tries > TRIES:
         raise UserError(
-            f"the coordinator was lost {TRIES} times without getting beyond {last}: is there memory enough for it (the "
-            f"kernel's log names who was killed)? The run resumes from there: gearshift train --resume {folder}"
+            f"the coordinator was lost {TRIES} times without getting beyond {last}. Check whether it ran out "
+            f"of memory (the kernel log names killed processes), then resume the run: gearshift train --resume {folder}"
         )
 
 

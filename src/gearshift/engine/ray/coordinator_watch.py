@@ -34,7 +34,7 @@ class CoordinatorWatch:
         """Polls once. Never takes long: a question without an answer is checked again next time."""
         if self._outcome.over or self._looking or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
-        self._looking = True  # a signal handler may ask for the status meanwhile
+        self._looking = True  # a signal handler may ask for the status in the meantime
         try:
             self._look_now()
         finally:

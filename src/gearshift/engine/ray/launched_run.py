@@ -88,7 +88,7 @@ class LaunchedRun(History):
         return dict(self._watch.answer.get("places", {}))
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Figures of each process since its start, by its name, such as worker-3."""
+        """Metrics of each process since its start, by its name, such as worker-3."""
         self._watch.look()
         return dict(self._watch.answer.get("figures", {}))
 
@@ -148,6 +148,6 @@ class LaunchedRun(History):
         return True
 
     def ending(self) -> str:
-        """A sentence on how the run ended and how to resume it."""
+        """A message on how the run ended and how to resume it."""
         status = self.last_status()
         return interrupts.ending(self.folder, status.phase, status.step, self._outcome.error)

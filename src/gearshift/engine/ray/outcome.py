@@ -56,7 +56,7 @@ class LaunchedOutcome:
         return True
 
     def end(self, error: tuple[str, bool] | None) -> None:
-        """The run has ended by itself; `error` is a sentence, and whether it is the user's."""
+        """The run has ended by itself; `error` is a message, and whether it is the user's."""
         folder = self._processes.folder
         if error is not None:
             self.error = UserError(error[0]) if error[1] else RuntimeError(error[0])

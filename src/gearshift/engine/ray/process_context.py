@@ -107,7 +107,7 @@ class Membership(Protocol):
         """The newest known contact of every process; never waits."""
 
     def notify(self, sentence: str) -> None:
-        """Passes a sentence on to the user."""
+        """Passes a message on to the user."""
 
     def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
         """Sets the function that measures this process's figures."""

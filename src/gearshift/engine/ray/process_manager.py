@@ -37,7 +37,7 @@ class ProcessManager(Protocol):
         """Notifies the listener from now on, and first of what happened before."""
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """The newest figures of each process, by its name."""
+        """The newest metrics of each process, by its name."""
 
     def step_down(self) -> None:
         """Another coordinator has taken this one's place: this process ends at once, and writes nothing."""

@@ -38,7 +38,7 @@ class ConnectionSettings:
     patience: Seconds = setting(30.0, "A process that is silent for this long is replaced.", above=0)
     sync_transport: Transport = setting(
         "servers",
-        "How sync sums dense gradients: on the servers, among the workers, or what is faster here.",
+        "How sync sums dense gradients: on the servers, among the workers, or whichever is faster.",
     )
     trusted_network: bool = setting(
         False, "Only you reach the network: all-reduce may go between machines, unencrypted."

@@ -80,7 +80,7 @@ class SharedFolder:
             time.sleep(0.2)
 
     def taken_by(self) -> Holder | None:
-        """The owner that has resumed the run meanwhile, if any."""
+        """The owner that has resumed the run in the meantime, if any."""
         owner = ownership.current(self.path)
         return owner if self.token and owner is not None and owner.session not in ("", self.token) else None
 

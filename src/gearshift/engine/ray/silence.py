@@ -21,7 +21,7 @@ class Loss:
 
 
 class Silence:
-    """Measures how long the coordinator has been silent. Its watchdog replaces a frozen coordinator meanwhile."""
+    """Measures how long the coordinator has been silent. Its watchdog replaces a frozen coordinator in the meantime."""
 
     def __init__(
         self, ray: Any, coordinator: Any, watchdog: Any, notify: Callable[[str], None], *, is_local: bool

@@ -1,4 +1,4 @@
-"""Which examples are supplied next: a global batch at a time, when they are wanted."""
+"""Which examples are supplied next: a global batch at a time, on demand."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 With a centre, an exchange carries the dense parameters there and back over the trainer's own link and through the sync
 servers, which serve one after the other; each server has a share of the parameters, so n servers are n times as fast.
 The mean of all is a ring all-reduce over the trainers' links, and begins when the one before it has ended. In the
-background trainers compute meanwhile; in the training loop they wait. Knows no gradient: `ReplicaLearning` is notified
-when weights are copied and when they are merged.
+background trainers continue to compute; in the training loop they wait. Knows no gradient: `ReplicaLearning` is
+notified when weights are copied and when they are merged.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MeanExchanges:
     ) -> None:
         self._choices, self._network, self._time = choices, network, time
         self._members, self._learning = members, learning
-        self._round: tuple[int, ...] | None = None  # the replicas of the one under way
+        self._round: tuple[int, ...] | None = None  # the replicas of the current one
 
     def begin_background(self, replica: int) -> None:
         """This replica is new; it is in the next round."""

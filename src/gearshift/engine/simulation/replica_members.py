@@ -1,4 +1,4 @@
-"""The replicas of a simulated replica strategy: which workers each has, and what its exchanges came to."""
+"""The replicas of a simulated replica strategy: the workers of each, and the totals of its exchanges."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ReplicaMembers:
         self._choices, self._counts = choices, counts
         self.workers: dict[int, set[int]] = {}  # that are there, by replica
         self.steps: dict[int, int] = {}  # of each replica
-        self.in_flight: set[int] = set()  # replicas whose exchange is under way
-        self.over = False  # another strategy has taken over; what is under way comes to nothing
+        self.in_flight: set[int] = set()  # replicas whose exchange is in flight
+        self.over = False  # another strategy has taken over; exchanges in flight have no effect
         self._idle: set[int] = set()
         self._steps_before: dict[int, int] = {}  # the last exchange, by replica
 

@@ -1,7 +1,7 @@
 """A few cores shared in equal parts by all computing workers (processor sharing), in virtual time.
 
 With n jobs on C cores each runs at the speed min(1, C/n). All jobs run equally fast, so one clock of work done
-per job orders them, and a job costs a heap operation whatever comes and goes meanwhile.
+per job orders them, and a job costs a heap operation whatever comes and goes in the meantime.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Simulation:
         examples = self._supply.examples
         left = f"{examples - self._tally.ended:,} of {examples:,} examples are not trained"
         if self._workers.all_gone:
-            return f"every worker has left for good, and {left}; let one come back"
+            return f"every worker has left permanently, and {left}; let at least one return"
         return f"{self._coordinator.strategy.name} lets nobody begin at {self._time.now:g} s, and {left}"
 
     # ---- events ----

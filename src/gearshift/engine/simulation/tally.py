@@ -1,4 +1,4 @@
-"""What a run came to: the figures of an engine, counted from its actions as they are carried out.
+"""The totals of a run on an engine, counted from its actions as they are carried out.
 
 Counts examples, not batches, except where it says so. Staleness and lag are those of all gradients that formed a
 step, also at weight 0. A reason is counted by its first words, before the colon: the rest has numbers in it.
@@ -52,7 +52,7 @@ class Outcome:
     idle_seconds: float  # of workers that are there and have nothing to do
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
     automatic: tuple[Change, ...] = ()  # what auto changed, when and why
-    sync_gap: dict[str, Any] | None = None  # what the exchanges of replicas came to
+    sync_gap: dict[str, Any] | None = None  # the totals of replica exchanges
 
     @property
     def examples(self) -> int:

@@ -3,8 +3,8 @@
     limits               how large a message may be
     frames               the arrays of a message as frames
     message_layout       how a message is written and read, derived from its dataclass: scalar_fields, array_fields
-    codec                message <-> frames, and who may send what
-    keys                 CURVE keys, who has which, and the authentication of peers
+    codec                message <-> frames, and which role may send which message
+    keys                 CURVE keys, their owners, and the authentication of peers
     address              where a process may listen
     shared_memory        large frames through shared memory, inside a host
     refused_connections  connection attempts that were refused, counted by reason

@@ -1,9 +1,9 @@
 """How a field of a message that holds arrays is written and read: which frames it has, and the limits of each.
 
-Ids, rows and gradients are checked here: a store refuses what is out of range or not finite, and a shard must not
-come to that in the middle of a step. Weights and optimizer states travel whole, also where rows and gradients are
-halved: what is lost would not come back. They may be anything, also not finite: a replica that went astray must not
-make others wait for it for ever.
+Ids, rows and gradients are checked here: a store refuses values that are out of range or not finite, and this must not
+happen to a shard in the middle of a step. Weights and optimizer states are sent in full precision even if rows and
+gradients are sent as bfloat16, because the lost precision could not be recovered. They may have any value, even if it
+is not finite: otherwise a diverged replica would make the others wait forever.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class VariancePart:
 
 
 class NotSent:
-    """A field that the reader does not need: it has no frame, and the reader gets `instead`."""
+    """A field that the receiver does not need: it has no frame, and the receiver gets `instead`."""
 
     head = None
 
@@ -181,14 +181,14 @@ def _most_dense(w: FrameWriter) -> int:
 
 
 def _present(is_present: Sequence[bool], known: Sequence[Any]) -> list[Any]:
-    """Those of the known that a message has."""
+    """The indices, among the known ones, of the entries that a message has."""
     if len(is_present) != len(known):
         raise WireError("a number out of range")
     return [one for one, is_there in zip(known, is_present, strict=True) if is_there]
 
 
 class StatisticsByName:
-    """Running statistics of the model, or by how much they changed; those that are there."""
+    """The running statistics of the model that are present, or their changes."""
 
     head = tuple[bool, ...]
 
@@ -212,7 +212,7 @@ class StatisticsByName:
 
 
 class StateByName:
-    """The parts of a dense optimizer's state that are there; if `whole`, all of them or none."""
+    """The parts of a dense optimizer's state that are present; if `whole`, all of them or none."""
 
     head = tuple[bool, ...]
 

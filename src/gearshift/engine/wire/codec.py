@@ -1,8 +1,8 @@
 """Every message of the protocol as frames, and back; a message that its sender may not send is refused.
 
-Kinds follow from the unions `ToCoordinator`, `ToWorker` and `ToShard`: whom a message is for, and its number. Who sends
-it follows from its fields: a `worker`, a `shard`, or neither (the coordinator). Whoever decodes knows who it is and, by
-key or by connection, who speaks: a message for another role, or in another's name, is none.
+The receiver and number of each kind follow from the unions `ToCoordinator`, `ToWorker` and `ToShard`. The sender
+follows from the fields: a `worker`, a `shard`, or neither (the coordinator). The decoder knows its own role and, by key
+or by connection, the sender. It refuses a message for another role, or in the name of another process.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC, Buffer, Fram
 from gearshift.engine.wire.limits import Limits, WireError
 from gearshift.engine.wire.message_layout import MessageLayout
 
-KNOCK = 0  # the kind of what has no content: one that connected is there, and can be spoken to
-FIRST = {"coordinator": 1, "worker": 16, "shard": 32}  # kind, by who reads
+KNOCK = 0  # a message without content: tells the listener that a peer has connected and can be answered
+FIRST = {"coordinator": 1, "worker": 16, "shard": 32}  # kind, by receiver
 ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -62,7 +62,7 @@ def most_frames(limits: Limits) -> int:
 
 
 class Codec:
-    """Of one process: `me` is who reads."""
+    """The codec of one process, `me`."""
 
     def __init__(self, me: To, limits: Limits) -> None:
         self.me, self.limits = me, limits
@@ -90,7 +90,7 @@ class Codec:
         return [HEAD.pack(MAGIC, FORMAT, KNOCK, HALF if half else 0)]
 
     def decode(self, frames: Sequence[Buffer], speaker: To) -> tuple[Message | None, bool]:
-        """The message (None: a knock), and whether its sender wants `half`. Its arrays lie in the frames."""
+        """The message (None: a knock), and whether its sender requests `half`. Its arrays are views of the frames."""
         number, half, head = self._opened(frames)
         if number == KNOCK:
             if head or len(frames) > 1:
@@ -107,7 +107,7 @@ class Codec:
         return message, half
 
     def _opened(self, frames: Sequence[Buffer]) -> tuple[int, bool, bytes]:
-        """The kind, whether `half` is wanted, and the rest of the head. Sizes are checked before anything is copied."""
+        """The kind, whether `half` is requested, and the rest of the header. Checks sizes before copying."""
         if not 0 < len(frames) <= self.most_frames:
             raise WireError("too many frames" if frames else "no frames")
         head = memoryview(frames[0])
@@ -129,7 +129,7 @@ class Codec:
                 message = self._with_arrays(kind, fields, arrays, half)
         except WireError:
             raise
-        except ValueError as error:  # of a message whose fields do not go together
+        except ValueError as error:  # raised by a message with inconsistent fields
             raise WireError(str(error)) from None
         if isinstance(message, Assignment) and message.begin.worker != self.me.number:
             raise WireError("a message for another worker")
@@ -146,7 +146,7 @@ class Codec:
 
 
 def _parsed(kind: MessageKind, head: bytes) -> Any:
-    """MessagePack has several forms of one number; only ours is accepted, so that a message has one form."""
+    """MessagePack can encode a number in several ways; only ours is accepted, so each message has one encoding."""
     try:
         fields = kind.decoder.decode(head)
     except msgspec.ValidationError:
@@ -161,7 +161,7 @@ def _parsed(kind: MessageKind, head: bytes) -> Any:
 
 
 def said_by(message: Message) -> To:
-    """Whose message it is, by what it says."""
+    """The sender of a message, according to its fields."""
     if hasattr(message, "worker"):
         return To("worker", message.worker)
     if hasattr(message, "shard"):

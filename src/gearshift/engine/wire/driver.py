@@ -35,9 +35,9 @@ FAREWELL = 10.0  # maximum seconds that workers have to learn that the run is ov
 
 @dataclass(frozen=True)
 class Computed:
-    parts: Sequence[ShardPush]  # by shard, in memory that stays as it is
+    parts: Sequence[ShardPush]  # by shard, in memory that does not change
     content: BatchMeasures | None = None
-    waited: float = 0.0  # seconds, for others in its all-reduce group: they say nothing of this worker
+    waited: float = 0.0  # seconds spent waiting for others in its all-reduce group
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Driver:
         return messages
 
     def figures(self) -> dict[str, float]:
-        """Figures of this process since its start. May be called from any thread."""
+        """Metrics of this process since its start. May be called from any thread."""
         figures = self._runner.figures() if self._runner is not None else {}
         return {
             **self.endpoint.counts.figures(),
@@ -230,7 +230,7 @@ class ShardRunner(NeverWoken):
 
 
 class CoordinatorRunner(NeverWoken):
-    """When the work is done it stays until no worker asks any more, so that every worker learns it."""
+    """When the work is done it stays until no worker sends requests, so that every worker learns of the end."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
         self.role, self._quiet = role, 2.5 * interval

@@ -1,4 +1,4 @@
-"""What an endpoint has sent, received, refused and dropped since its start, and the sentences about refusals."""
+"""What an endpoint has sent, received, refused and dropped since its start, and the messages about refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EndpointCounts:
         (self.broken if died else self.refused)[FAILURES[event]] += 1
 
     def figures(self) -> dict[str, float]:
-        """Figures since the start. May be called from any thread."""
+        """Metrics since the start. May be called from any thread."""
         return {
             "sent_messages": self.sent.messages,
             "sent_bytes": self.sent.bytes,
@@ -54,7 +54,7 @@ class EndpointCounts:
         }
 
     def news(self) -> list[str]:
-        """Sentences about refusals since the last call; at most one a minute for each reason."""
+        """Messages about refusals since the last call; at most one a minute for each reason."""
         now, fresh = time.monotonic(), Counter[str]()
         for reason, count in (self.refused - self._reported).items():
             if now - self._reported_at.get(reason, -NEWS_SECONDS) >= NEWS_SECONDS:

@@ -25,7 +25,7 @@ HEAD = struct.Struct("<4sBBH")  # magic, format, kind, flags; the fields of the 
 HALF = 1  # flag: rows and gradients are bfloat16, and answers should be
 
 Array = NDArray[Any]
-Buffer = Any  # bytes, or what has bytes in one piece: a bytearray, a memoryview, an array of uint8
+Buffer = Any  # bytes, or another contiguous buffer: a bytearray, a memoryview, an array of uint8
 
 
 class FrameWriter:
@@ -54,7 +54,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Gives out the arrays of a message; `shard` is whose dense values they hold."""
+    """Returns the arrays of a message; `shard` is the shard whose dense values they hold."""
 
     def __init__(self, arrays: Sequence[Buffer], limits: Limits, *, half: bool, shard: int) -> None:
         self.limits, self.shard, self._half = limits, shard, half

@@ -45,7 +45,7 @@ class ContactRegister:
         self._by_key: dict[str, To] = {}
 
     def learn(self, contact: Contact) -> bool:
-        """Takes a contact. Whether it is new."""
+        """Records a contact. Returns True if it is new."""
         known = self._newest.get(contact.who)
         if known is not None and known.boot >= contact.boot:
             return False

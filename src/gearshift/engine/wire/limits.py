@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-HEAD_BYTES = 512  # more than the numbers of any message take
+HEAD_BYTES = 512  # an upper bound for the numbers of any message
 
 
 class WireError(ValueError):
@@ -57,7 +57,7 @@ class Limits:
     text: int = 1000  # bytes of the names and reasons in one message
     statistics: tuple[Statistic, ...] = ()
     state: tuple[StatePart, ...] = ()  # of the dense optimizer
-    spread: bool = False  # the sum of an all-reduce group has the variance of its gradients beside it
+    spread: bool = False  # the sum of an all-reduce group comes with the variance of its gradients
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0
@@ -68,12 +68,12 @@ class Limits:
 
     @property
     def head_bytes(self) -> int:
-        """The most that the head of a message has."""
+        """The largest allowed size of a message header, in bytes."""
         return HEAD_BYTES + self.text + len(self.statistics) + len(self.state)
 
     @property
     def frame_bytes(self) -> int:
-        """The most that any frame has."""
+        """The largest allowed size of any frame, in bytes."""
         rows = self.ids * max((8, *(4 * width for width in self.widths)))
         report = self.batch * max(8, 4 * self.tasks)
         statistics = max((8 * one.size for one in self.statistics), default=0)

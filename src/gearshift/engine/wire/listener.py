@@ -56,7 +56,7 @@ class Listener:
         self.handshakes.saw(event, int(message["value"]))
 
     def speaker(self, name: bytes, body: list[zmq.Frame]) -> tuple[To, int]:
-        """Who sent this under this name, and the boot of that process."""
+        """The sender with this name, and the boot of its process."""
         match = NAME.fullmatch(name)
         if not match or not body:
             raise WireError("a connection without a name")

@@ -7,13 +7,13 @@
     tuple[Ids, ...], tuple[Floats, ...]      arrays, one for each store
     tuple[RowPush, ...]                      arrays, three for each store
     Tensor                                   the dense values of a shard
-    Statistics, DenseGradient, ...           what the mark of the type says (parameters/marked_types.py)
+    Statistics, DenseGradient, ...           according to the annotation of the type (parameters/marked_types.py)
     tuple[tuple[int, float], ...]            an array for each column
     NDArray, as `labels_BT`                  an array; the letters at the end of its name are its dimensions
 
-So a new message is a dataclass in `engine/protocol` and nothing here. A number is at least 0, or at least its default
-where that is lower. The head of a message is an array in MessagePack; msgspec checks it against types that are derived
-here too.
+A new message is a dataclass in `engine/protocol` and needs no change here. A number is at least 0, or at least its
+default if that is lower. The head of a message is an array in MessagePack; msgspec checks it against types that are
+derived here too.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class OneOf:
 
 
 def _is_plain(format_: FieldFormat) -> bool:
-    """Whether it has no array, so that msgspec can do without us."""
+    """Whether it has no array, so that msgspec alone can convert it."""
     match format_:
         case Scalar() | Text():
             return True

@@ -24,8 +24,8 @@ for _failure in FAILURES:
 class HandshakeMonitor:
     """Counts connections that end without a handshake, which libzmq does not report.
 
-    libzmq does not say whose handshake succeeded: the newest connection is assumed, and if it was another one, that one
-    is counted when it leaves.
+    libzmq does not report which handshake succeeded: the newest connection is assumed. If it was another one, that one
+    is counted when it closes.
     """
 
     def __init__(self, refused: Counter[str]) -> None:

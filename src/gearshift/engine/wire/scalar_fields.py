@@ -1,7 +1,7 @@
-"""How one field of a message is written and read, if it is no array: numbers, text, and values of other fields.
+"""How one field of a message is written and read, if it is not an array: numbers, text, and nested values.
 
 A `FieldFormat` puts one value into the head of the message. `head` is the type of that value: msgspec refuses a head
-with anything else in it. Arrays are frames of their own (array_fields.py).
+with anything else in it. Arrays are separate frames (array_fields.py).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # 
 class FieldFormat(Protocol):
     @property
     def head(self) -> Any:
-        """The type of what is in the head."""
+        """The type of the value in the header."""
 
     def write(self, value: Any, w: FrameWriter) -> Any:
-        """What is put into the head; arrays go to `w`."""
+        """The value for the header; arrays go to `w`."""
 
     def read(self, head_value: Any, r: FrameReader) -> Any:
         """The value again, from its part of the head (of the type `head`) and the arrays of `r`."""
 
     def frames(self, limits: Limits) -> int:
-        """The most arrays that it may write."""
+        """The maximum number of arrays that it writes."""
 
 
 class Scalar:
-    """A number or a yes or no; what is not of Python's type (numpy has its own) is made so by `plain`."""
+    """A number or a bool; `plain` converts other types, such as numpy's, to Python's."""
 
     def __init__(self, head: Any, of: type, plain: Callable[[Any], Any]) -> None:
         self.head, self._type, self._plain = head, of, plain
@@ -61,7 +61,7 @@ TRUTH = Scalar(bool, bool, bool)
 
 
 class Text:
-    """A name or a reason in words. What is too long is cut when it is written, and refused when it is read."""
+    """A name or a reason in words. A text that is too long is truncated when written and refused when read."""
 
     head = str
 

@@ -1,9 +1,9 @@
 """Large frames inside a host: the sender copies them into memory that it shares, the receiver copies them out.
 
-Each process has a ring buffer, a file beside the sockets that only its user can open; the message says where in the
-buffer its large frames lie. No process waits for another: a buffer holds the newest bytes, and its first number says
-how far it was written. From it a receiver that was too slow sees that its frames were overwritten; the message then
-counts as lost, as any message may be.
+Each process has a ring buffer, a file beside the sockets that only its user can open; the message contains the
+position of its large frames in the buffer. No process waits for another: a buffer holds the newest bytes, and the
+number at its start is the total number of bytes written. From this number a slow receiver sees that its frames were
+overwritten; the message then counts as lost.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def by_all_reduce(dense_bytes: float, members: int) -> float:
 
 
 def summary(counts: Iterable[Counts], elp: int) -> dict[str, Any] | None:
-    """Figures for reports; `elp` is the number of examples computed at the same time (example-level parallelism)."""
+    """Metrics for reports; `elp` is the number of examples computed at the same time (example-level parallelism)."""
     every = [one for one in counts if one.batches]
     if not every:
         return None

@@ -43,8 +43,8 @@ def test_predict_takes_dicts_without_a_label(result: gs.Result) -> None:
     ("source", "sentence"),
     [
         (EXAMPLES[0], r"pass a list of examples, \[\{...\}\], or pyarrow\.table"),
-        ([EXAMPLES[0], 3], "example 2 of the list is a int; all of them are dicts"),
-        ([{**EXAMPLES[0], "user": 3}, EXAMPLES[1]], r"column `user` .* of different kinds \(int, str\)"),
+        ([EXAMPLES[0], 3], "example 2 of the list is a int; all examples must be dicts"),
+        ([{**EXAMPLES[0], "user": 3}, EXAMPLES[1]], r"column `user` .* of different types \(int, str\)"),
         (3, "cannot read an object of type int"),
     ],
 )

@@ -143,11 +143,11 @@ def test_steps_of_too_few_gradients_are_a_warning_of_python_once(
 ) -> None:
     run, coordinator, _ = launched
     monkeypatch.setattr(launched_run, "result_in", lambda folder, report, model: "the result")
-    sentence = "a step of vr_* was one without it"
+    sentence = "vr_* had no effect in a step"
     coordinator.extra = {"messages": [sentence], "plain_warning": sentence}
     run.status()
     coordinator.start, coordinator.extra = 2, {"plain_warning": None, "over": True}  # it restarted since
-    with pytest.warns(DataWarning, match=r"a step of vr_\* was one without it") as given:
+    with pytest.warns(DataWarning, match=r"vr_\* had no effect in a step") as given:
         run.wait(20)
     assert len(given) == 1 and given[0].filename == __file__ and run.messages == [sentence]
     with warnings.catch_warnings():

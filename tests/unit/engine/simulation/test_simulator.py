@@ -297,9 +297,9 @@ def test_idle_time_is_what_workers_wait() -> None:
 
 
 def test_if_all_have_left_it_says_so() -> None:
-    with pytest.raises(UserError, match=r"every worker has left for good, and .* are not trained"):
+    with pytest.raises(UserError, match=r"every worker has left permanently, and .* are not trained"):
         run(ClusterModel(2, preemptions=(Preemption(3.0),)))
-    with pytest.raises(UserError, match="left for good, and 102,400 of 102,400"):
+    with pytest.raises(UserError, match="left permanently, and 102,400 of 102,400"):
         run(ClusterModel(2, preemptions=(Preemption(0.0),)))
 
 

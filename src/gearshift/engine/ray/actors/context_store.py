@@ -61,5 +61,5 @@ def end_members(plan: ProcessPlacement) -> None:
     for actor in ray.util.list_named_actors(all_namespaces=True):
         name = actor["name"]
         if actor["namespace"] == NAMESPACE and name.startswith(f"{plan.name}/") and name not in spared:
-            with contextlib.suppress(ValueError, RayError):  # it has ended meanwhile
+            with contextlib.suppress(ValueError, RayError):  # it has ended in the meantime
                 ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)

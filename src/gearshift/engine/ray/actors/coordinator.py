@@ -39,11 +39,11 @@ from gearshift.run.handle import RunHandle
 from gearshift.run.retry import retry
 from gearshift.training.training import Training
 
-FAREWELL_SECONDS = 60.0  # that the coordinator stays after the end of the run
+FAREWELL_SECONDS = 60.0  # how long the coordinator stays alive after the end of the run
 
 
 class RunView(RunHandle, Protocol):
-    """The run in the coordinator. Sentences of other processes are added to its messages."""
+    """The run in the coordinator. Messages of other processes are added to its messages."""
 
     @property
     def messages(self) -> list[str]: ...
@@ -65,7 +65,7 @@ class CoordinatorActor:
         self._run: RunView | None = None  # until it has begun
         self._error: tuple[str, bool] | None = None
         self._over = self._stop_requested = False
-        self._early: list[str] = []  # sentences for the user from before the run
+        self._early: list[str] = []  # messages for the user from before the run
         self._sentences: list[str] = []  # for the user, not passed on to the run yet
         self._passing_on = threading.Lock()
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
@@ -188,7 +188,7 @@ class CoordinatorActor:
 
     def notice(self, who: To) -> None:
         """A process was asked to end, for example by the manager of its machine."""
-        reason = f"the process of {who.role} {who.number} was asked to end"
+        reason = f"{who.role} {who.number} was asked to terminate"
         if self._supervisor is not None:
             self._supervisor.listener.leaving([who], reason)
 

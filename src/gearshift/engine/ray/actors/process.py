@@ -69,7 +69,7 @@ class RayMembership:
         self.sentences.append(sentence)
 
     def take_sentences(self) -> list[str]:
-        """Returns each sentence once; other threads may add more meanwhile."""
+        """Returns each message once; other threads may add more in the meantime."""
         taken = self.sentences[:]
         del self.sentences[: len(taken)]
         return taken

@@ -129,7 +129,7 @@ class ProcessTable:
             return place
 
     def figures(self, coordinator: Mapping[To, dict[str, float]]) -> dict[str, dict[str, float]]:
-        """The newest figures of each process, by its name; `coordinator` has those of this one."""
+        """The newest metrics of each process, by its name; `coordinator` has those of this one."""
         with self._lock:
             return {
                 f"{who.role}-{who.number}": {**figures, "restarts": max(0, self._starts[who] - 1)}

@@ -34,7 +34,7 @@ PLACE_SECONDS = 60.0  # in which a first process must have started
 def connect(address: str) -> None:
     """Connects to a running cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray prints a paragraph for every process that dies; the run's own message is one sentence.
+    # Ray prints a paragraph for every process that dies; the run's own message is shorter.
     setattr(ray._private.worker, "listen_error_messages", lambda *_: None)  # noqa: B010
     # Ray reports uncaught errors to its head, and waits for minutes if the head is gone.
     if sys.excepthook is ray._private.worker.custom_excepthook:

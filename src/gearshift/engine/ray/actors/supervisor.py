@@ -86,7 +86,7 @@ class Supervisor:
         return self.table.figures({self.membership.me: self.membership.measure()})
 
     def replace(self, who: To, boot: int, reason: str) -> None:
-        """Replaces the process of this boot (0: it never sent a message), unless another has started meanwhile."""
+        """Replaces the process of this boot (0: it never sent a message), unless another has started since."""
         if place := self.table.take_out(who, boot, STARTING_SECONDS):
             self.membership.notify(f"{reason}; replacing it")
             self.listener.replaced(who, reason)
@@ -121,20 +121,20 @@ class Supervisor:
             )
         if restarts >= DEATHS:
             self.fail(
-                f"{name} was killed {restarts} times without progress in between, and left no error: is there "
-                "memory enough for it (the kernel's log names who was killed)?"
+                f"{name} was killed {restarts} times without progress in between, and left no error. "
+                "Check whether it ran out of memory (the kernel log names killed processes)"
             )
         return registration
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
         """The work of a process is over, or it has failed."""
         if not self.table.is_newest(who, boot):
-            return  # another has started in its place meanwhile
+            return  # another has started in its place in the meantime
         if failure is None:
             self.end(who)
             self.newest_context.records.record_end(who.role, who.number)
             self.table.ended(who)
-            if who.role == "worker":  # it was sent home too early
+            if who.role == "worker":  # it was dismissed too early
                 threading.Timer(MEET_SECONDS, self.start_if_wanted, [who]).start()
             return
         sentence, is_users = failure
