@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from gearshift.run.callbacks import Callback as Callback
     from gearshift.run.checkpoint_policy import CheckpointPolicy as CheckpointPolicy
     from gearshift.run.control import Status as Status
+    from gearshift.run.delta import Delta as Delta
+    from gearshift.run.delta import apply_deltas as apply_deltas
+    from gearshift.run.delta import write_delta as write_delta
     from gearshift.run.local_run import Run as Run
     from gearshift.run.remote_run import RemoteRun as RemoteRun
     from gearshift.run.remote_run import attach as attach
@@ -106,6 +109,7 @@ _HOMES = {
     "gearshift.run.callbacks": "Callback",
     "gearshift.run.local_run": "Run",
     "gearshift.experiments.batch_sweep": "sweep_batch",
+    "gearshift.run.delta": "Delta apply_deltas write_delta",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",
     "gearshift.trainer.settings": "OptimizerSettings TrainingSettings",

@@ -293,6 +293,35 @@ def prepare(
     prepare(config, output, settings or [])
 
 
+@app.command(rich_help_panel=ON_A_RUN)
+def delta(
+    run: Annotated[str, typer.Argument(metavar="[RUN]")] = "last",
+    since: Annotated[
+        int | None, typer.Option(help="The step of the checkpoint that the receiver has.")
+    ] = None,
+    to: Annotated[
+        int | None, typer.Option(help="The step of the newer checkpoint; the last one if not set.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; below the run's if not set.")] = None,
+) -> None:
+    """Write what changed since an earlier checkpoint: changed rows, erased ids, dense weights."""
+    from gearshift.cli.delta import delta
+
+    delta(run, since, to, out)
+
+
+@app.command("apply-delta", rich_help_panel=ON_A_RUN)
+def apply_delta(
+    base: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT")],
+    deltas: Annotated[list[Path], typer.Argument(metavar="DELTA...")],
+    out: Annotated[Path, typer.Option(help="The folder of the full checkpoint to write.")],
+) -> None:
+    """Write the full checkpoint that follows from a base and one or more deltas."""
+    from gearshift.cli.delta import apply_delta
+
+    apply_delta(base, deltas, out)
+
+
 @app.command(rich_help_panel=LAB)
 def inspect(
     what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +34,7 @@ from gearshift.errors import UserError, naming
 
 FORMAT = 1
 FORMAT_WITH_ROW_FILES = 2
+FORMAT_DELTA = 3  # run/delta.py: it has only the rows that changed
 MANIFEST = "manifest.json"
 ROWS_FILE_BYTES = 32 << 20
 ROWS = {
@@ -44,6 +46,8 @@ ROWS = {
     "updates": "updates_U",
 }  # name in a file, and field of `RowBlock`
 DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32"}  # numpy and safetensors names
+
+FULL = (FORMAT, FORMAT_WITH_ROW_FILES)
 
 Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, dict[str, Any]]  # by name: bytes and sha256
@@ -60,14 +64,21 @@ def write(
 
     `check` is called just before the checkpoint appears, and may raise.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
+    with written_beside(path) as beside:
         files: dict[str, dict[str, Any]] = {}
         for name, of_store in rows.items():
             files |= write_rows(beside, name, of_store)
         finish(beside, path, facts, arrays, files, check)
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, which `finish` renames. It is removed if anything fails."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        yield beside
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -120,12 +131,13 @@ def finish(
     arrays: Mapping[str, Arrays],
     files: Files,
     check: Callable[[], None] = lambda: None,
+    version: int | None = None,
 ) -> None:
     """Add arrays and manifest to the rows in `beside`, and rename it to the checkpoint `path`."""
     saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
     fingerprints = {file.name: _fingerprint(file) for file in saved} | dict(files)
     with_row_files = any("stack" in entry for entry in fingerprints.values())
-    version = FORMAT_WITH_ROW_FILES if with_row_files else FORMAT
+    version = version or (FORMAT_WITH_ROW_FILES if with_row_files else FORMAT)
     content = {"format": version, "facts": dict(facts), "files": fingerprints}
     manifest = content | {"sha256": _digest(content)}
     (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
@@ -222,9 +234,11 @@ class Checkpoint:
     files: Files
 
     @staticmethod
-    def open(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
+    def open(
+        path: Path, wanted: Callable[[str], bool] = lambda name: True, formats: tuple[int, ...] = FULL
+    ) -> Checkpoint:
         """Open a checkpoint. Files that are not `wanted` are neither checked nor included."""
-        manifest = _read_manifest(path)
+        manifest = _read_manifest(path, formats)
         files = {name: expected for name, expected in manifest["files"].items() if wanted(name)}
         for name, expected in files.items():
             file = path / name
@@ -245,7 +259,8 @@ class Checkpoint:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
 
     def rows(self, name: str) -> Iterator[RowBlock]:
-        for file in sorted(f for f in self.files if f.startswith(f"{name}-") and f.endswith(".safetensors")):
+        tables = [f for f in self.files if f.startswith(f"{name}-") and f.endswith(".safetensors")]
+        for file in sorted(tables, key=_in_order):
             loaded = self.arrays(file.removesuffix(".safetensors"))
             yield RowBlock(**{field: loaded[name] for name, field in ROWS.items()})
         for stack in self.stacks(name):
@@ -260,7 +275,7 @@ class Checkpoint:
                 ages.setdefault(entry["stack"], {})[entry["age"]] = self.path / file
         return [
             RowStack(stack, tuple(files[age] for age in sorted(files)))
-            for stack, files in sorted(ages.items())
+            for stack, files in sorted(ages.items(), key=lambda each: _in_order(each[0]))
         ]
 
     @contextmanager
@@ -272,12 +287,17 @@ class Checkpoint:
             raise UserError(f"checkpoint {self.path}: {error}; use another checkpoint") from None
 
 
+def _in_order(name: str) -> list[int]:
+    """Sorts names by their numbers: those of shard 10 come after those of shard 9."""
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
 def read_facts(path: Path) -> dict[str, Any]:
     """The facts in the manifest. No other file is read."""
     return dict(_read_manifest(path)["facts"])
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path, formats: tuple[int, ...] = FULL) -> dict[str, Any]:
     try:
         with naming(path / MANIFEST):
             manifest = json.loads((path / MANIFEST).read_text())
@@ -286,8 +306,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}/{MANIFEST} is not a Gearshift manifest; use another checkpoint") from None
-    if version not in (FORMAT, FORMAT_WITH_ROW_FILES):
-        age = "newer" if version > FORMAT_WITH_ROW_FILES else "older"
+    if version == FORMAT_DELTA and version not in formats:
+        raise UserError(f"{path} is a delta: apply it to its base first, with gearshift apply-delta")
+    if version not in formats and version in (*FULL, FORMAT_DELTA):
+        raise UserError(f"{path} is a checkpoint, not a delta")
+    if version not in formats:
+        age = "newer" if version > FORMAT_DELTA else "older"
         raise UserError(
             f"checkpoint {path} has format {version}, {age} than this version of Gearshift reads "
             f"({FORMAT} to {FORMAT_WITH_ROW_FILES}); "

@@ -23,6 +23,8 @@ COMMANDS = [
     "switch",
     "stop",
     "checkpoint",
+    "delta",
+    "apply-delta",
     "simulate",
     "replay",
     "prepare",

@@ -65,7 +65,7 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
         Checkpoint.open(tmp_path / "a")
 
 
-@pytest.mark.parametrize(("version", "word"), [(checkpoint.FORMAT_WITH_ROW_FILES + 1, "newer"), (0, "older")])
+@pytest.mark.parametrize(("version", "word"), [(checkpoint.FORMAT_DELTA + 1, "newer"), (0, "older")])
 def test_another_format_is_told(tmp_path: Path, version: int, word: str) -> None:
     write(tmp_path / "a")
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())

@@ -1,0 +1,164 @@
+"""Deltas: what changed between two checkpoints of a run, so that a copy elsewhere can follow without copying all rows.
+
+    delta/manifest.json             the base it applies to, and digests of the rows before and after
+          rows0-0000.safetensors    the rows of store 0 that are new or changed
+          erased-rows0.safetensors  the ids of those that are gone
+          dense.safetensors, ...    all other arrays, whole
+
+A base and its deltas give the full checkpoint, bit for bit; digests of all rows verify it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gearshift.embedding.store import Ids, RowBlock
+from gearshift.errors import UserError
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.row_changes import Partitions, RowDigest, applied, by_partition, changes
+from gearshift.run import catalog
+
+DELTA, OF_SHARDS = "delta", "row_parts"  # among the facts of a manifest
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A delta that was written."""
+
+    path: Path
+    since: int
+    step: int
+    changed: int  # rows that are new or differ
+    erased: int
+    rows: int  # of the newer checkpoint
+    bytes: int
+
+
+def write_delta(
+    run: str | Path, since: int, *, to: int | None = None, path: str | Path | None = None
+) -> Delta:
+    """Writes what changed between the checkpoints of step `since` and step `to` (the last one if None)."""
+    folder = catalog.find(run)
+    checkpoints = folder / "checkpoints"
+    base, newer = _of_step(checkpoints, since), _of_step(checkpoints, to)
+    step = int(newer.facts["step"])
+    if step <= since:
+        raise UserError(f"the checkpoint of step {step} is not newer than that of step {since}")
+    out = Path(path) if path else folder / "deltas" / f"step-{since}-to-{step}"
+    counts: dict[str, dict[str, Any]] = {}
+    arrays = _arrays(newer)
+    with checkpoint.written_beside(out) as beside:
+        files: dict[str, Any] = {}
+        for name in sorted(_stores(base) | _stores(newer)):
+            before, after, erased = RowDigest(), RowDigest(), list[Ids]()
+            difference = changes(
+                before.reading(by_partition(base.rows(name))), after.reading(by_partition(newer.rows(name)))
+            )
+            changed = [0]
+            files |= checkpoint.write_rows(beside, name, _collected(difference, erased, changed))
+            gone_U = np.concatenate(erased) if erased else np.empty(0, np.int64)
+            arrays[f"erased-{name}"] = {"ids": gone_U}
+            counts[name] = {
+                "base": before.facts,
+                "full": after.facts,
+                "changed": changed[0],
+                "erased": len(gone_U),
+            }
+        facts = {k: v for k, v in newer.facts.items() if k != OF_SHARDS}
+        facts[DELTA] = {"since": since, "stores": counts}
+        checkpoint.finish(beside, out, facts, arrays, files, version=checkpoint.FORMAT_DELTA)
+    return Delta(
+        out,
+        since,
+        step,
+        sum(each["changed"] for each in counts.values()),
+        sum(each["erased"] for each in counts.values()),
+        sum(each["full"]["rows"] for each in counts.values()),
+        sum(file.stat().st_size for file in out.iterdir()),
+    )
+
+
+def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Path) -> Path:
+    """Writes the full checkpoint that follows from a base and deltas, in order, to the folder `path`."""
+    if not deltas:
+        raise UserError("name at least one delta")
+    opened = Checkpoint.open(checkpoint.resolve(Path(base)))
+    chain = [Checkpoint.open(Path(delta), formats=(checkpoint.FORMAT_DELTA,)) for delta in deltas]
+    _check_order(opened, chain)
+    last, out = chain[-1], Path(path)
+    if out.exists():
+        raise UserError(f"{out} exists: name a new folder")
+    with checkpoint.written_beside(out) as beside:
+        files: dict[str, Any] = {}
+        for name in sorted(last.facts[DELTA]["stores"]):
+            before, after = RowDigest(), RowDigest()
+            rows: Partitions = before.reading(by_partition(opened.rows(name)))
+            for delta in chain:
+                erased_U = delta.arrays(f"erased-{name}")["ids"]
+                rows = applied(rows, by_partition(delta.rows(name)), erased_U)
+            files |= checkpoint.write_rows(beside, name, (block for _, block in after.reading(rows)))
+            if before.facts != chain[0].facts[DELTA]["stores"][name]["base"]:
+                raise UserError(f"delta {chain[0].path} was made for other rows than those of {opened.path}")
+            if after.facts != last.facts[DELTA]["stores"][name]["full"]:
+                raise UserError(
+                    f"delta {last.path} does not give the rows that it was made from; make a new one"
+                )
+        facts = {k: v for k, v in last.facts.items() if k != DELTA}
+        checkpoint.finish(beside, out, facts, _arrays(last, without="erased-"), files)
+    return out
+
+
+def _collected(difference: Iterator[Any], erased: list[Ids], changed: list[int]) -> Iterator[RowBlock]:
+    for each in difference:
+        if len(each.erased_U):
+            erased.append(each.erased_U)
+        if each.changed is not None:
+            changed[0] += len(each.changed.ids_U)
+            yield each.changed
+
+
+def _of_step(checkpoints: Path, step: int | None) -> Checkpoint:
+    path = checkpoints / ("last" if step is None else f"step-{step}")
+    if not (path / checkpoint.MANIFEST).is_file():
+        kept = sorted(int(each.name.removeprefix("step-")) for each in checkpoints.glob("step-*"))
+        known = f"there are those of steps {', '.join(map(str, kept))}" if kept else "the run has none yet"
+        raise UserError(
+            f"no checkpoint of step {step} in {checkpoints}: {known} (checkpoint.keep keeps more)"
+        )
+    return Checkpoint.open(path.resolve())
+
+
+def _check_order(base: Checkpoint, chain: Sequence[Checkpoint]) -> None:
+    step, where = int(base.facts["step"]), base.path
+    for delta in chain:
+        since = delta.facts[DELTA]["since"]
+        if since != step:
+            raise UserError(f"delta {delta.path} applies to step {since}, but {where} is of step {step}")
+        step, where = int(delta.facts["step"]), delta.path
+    for earlier, later in pairwise(chain):
+        for name, facts in later.facts[DELTA]["stores"].items():
+            if facts["base"] != earlier.facts[DELTA]["stores"][name]["full"]:
+                raise UserError(f"delta {later.path} was made for other rows than those of {earlier.path}")
+
+
+def _stores(saved: Checkpoint) -> set[str]:
+    return {match[0] for file in saved.files if (match := re.match(r"(baseline-)?rows\d+(?=-)", file))}
+
+
+def _arrays(saved: Checkpoint, without: str = "") -> dict[str, Any]:
+    """All arrays that are not rows."""
+    names = [file.removesuffix(".safetensors") for file in saved.files if file.endswith(".safetensors")]
+    rows = tuple(f"{store}-" for store in _stores(saved))
+    return {
+        name: saved.arrays(name)
+        for name in names
+        if not (rows and name.startswith(rows)) and not (without and name.startswith(without))
+    }

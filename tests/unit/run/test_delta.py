@@ -1,0 +1,143 @@
+"""A base and its deltas give the full checkpoint, bit for bit; anything else is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gearshift as gs
+from gearshift.cli import app as cli
+from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.store import RowBlock
+from gearshift.errors import UserError
+from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.row_changes import RowDigest, applied, by_partition, changes
+from gearshift.training.timing import Every
+
+DATA = gs.read(gs.ClickLog(8000))
+
+
+def run_with_checkpoints(folder: Path, memory: int | None = None) -> gs.Result:
+    trainer = gs.Trainer(
+        global_batch=512,
+        workers=gs.WorkerSettings(memory=memory),
+        checkpoint=gs.CheckpointPolicy(Every(steps=4), keep=20, path=folder),
+    )
+    return trainer.fit(gs.models.DeepFM(DATA.schema, dim=4, hidden=[8]), DATA)
+
+
+def steps(result: gs.Result) -> list[int]:
+    folders = (result.folder / "checkpoints").glob("step-*")
+    return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> gs.Result:
+    return run_with_checkpoints(tmp_path_factory.mktemp("runs"))
+
+
+def assert_same_checkpoint(left: Path, right: Path) -> None:
+    a, b = Checkpoint.open(left), Checkpoint.open(right)
+    assert a.facts["step"] == b.facts["step"]
+    for name in ("dense", "optimizer"):
+        for key, values in a.arrays(name).items():
+            np.testing.assert_array_equal(values, b.arrays(name)[key])
+    for (_, x), (_, y) in zip(by_partition(a.rows("rows0")), by_partition(b.rows("rows0")), strict=True):
+        for field in fields(x):
+            np.testing.assert_array_equal(getattr(x, field.name), getattr(y, field.name))
+
+
+def test_a_base_and_its_deltas_give_the_full_checkpoint(trained: gs.Result, tmp_path: Path) -> None:
+    first, middle, *_, last = steps(trained)
+    one = gs.write_delta(trained.folder, first, to=middle, path=tmp_path / "one")
+    two = gs.write_delta(trained.folder, middle, path=tmp_path / "two")
+    assert (one.since, one.step, two.since, two.step) == (first, middle, middle, last)
+    assert 0 < one.changed < one.rows
+    base = trained.folder / "checkpoints" / f"step-{first}"
+    full = gs.apply_deltas(base, [one.path, two.path], tmp_path / "full")
+    assert_same_checkpoint(full, trained.folder / "checkpoints" / f"step-{last}")
+    newest = gs.load(trained.folder / "checkpoints" / f"step-{last}")
+    np.testing.assert_array_equal(gs.load(full).predict(DATA.head(500)), newest.predict(DATA.head(500)))
+
+
+def test_rows_on_disk_have_deltas_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ColdTier, "share", lambda tier, part: replace(tier, hot_rows=1024))
+    result = run_with_checkpoints(tmp_path, memory=1 << 20)
+    assert result.report["tier"]["cold_rows"] > 0
+    first, *_, last = steps(result)
+    delta = gs.write_delta(result.folder, first)
+    full = gs.apply_deltas(result.folder / "checkpoints" / f"step-{first}", [delta.path], tmp_path / "full")
+    assert_same_checkpoint(full, result.folder / "checkpoints" / f"step-{last}")
+
+
+def test_what_does_not_fit_together_is_refused(trained: gs.Result, tmp_path: Path) -> None:
+    first, middle, *_, last = steps(trained)
+    checkpoints = trained.folder / "checkpoints"
+    delta = gs.write_delta(trained.folder, middle, path=tmp_path / "delta").path
+    with pytest.raises(UserError, match=f"applies to step {middle}, but .* is of step {first}"):
+        gs.apply_deltas(checkpoints / f"step-{first}", [delta], tmp_path / "full")
+    with pytest.raises(UserError, match="is a delta: apply it to its base first"):
+        gs.load(delta)
+    with pytest.raises(UserError, match="is a checkpoint, not a delta"):
+        gs.apply_deltas(checkpoints / f"step-{first}", [checkpoints / f"step-{last}"], tmp_path / "full")
+    with pytest.raises(
+        UserError, match=rf"no checkpoint of step 999999 .*: there are those of steps {first}, "
+    ):
+        gs.write_delta(trained.folder, 999_999)
+    with pytest.raises(UserError, match="is not newer than"):
+        gs.write_delta(trained.folder, last)
+    other = run_with_checkpoints(tmp_path / "other").folder
+    changed = next((other / "checkpoints" / f"step-{middle}").glob("rows0-*.safetensors"))
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    with pytest.raises(UserError, match="is corrupt"):
+        gs.apply_deltas(other / "checkpoints" / f"step-{middle}", [delta], tmp_path / "full")
+    assert not (tmp_path / "full").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_the_command_line(
+    trained: gs.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *_, last = steps(trained)
+    run = str(trained.folder)
+    assert cli.run(["delta", run, "--since", str(first), "--out", "changes"]) == 0
+    assert f"delta   step {first} to {last}: " in capsys.readouterr().out
+    base = str(trained.folder / "checkpoints" / f"step-{first}")
+    assert cli.run(["apply-delta", base, "changes", "--out", "full"]) == 0
+    assert "wrote   full, verified" in capsys.readouterr().out
+    assert_same_checkpoint(tmp_path / "full", trained.folder / "checkpoints" / f"step-{last}")
+    assert cli.run(["apply-delta", base, "changes", "--out", "full"]) != 0
+    assert "full exists: name a new folder" in capsys.readouterr().err
+    assert cli.run(["delta", run]) != 0
+    assert "--since STEP" in capsys.readouterr().err
+
+
+def block(values: dict[int, int]) -> RowBlock:
+    ids_U = np.array(sorted(values), np.int64)
+    weights_UW = np.array([[values[int(i)]] for i in ids_U], np.float32).reshape(-1, 1)
+    zeros_U = np.zeros(len(ids_U), np.uint32)
+    return RowBlock(ids_U, weights_UW, weights_UW[:, :0], zeros_U, zeros_U, zeros_U)
+
+
+tables = st.dictionaries(st.integers(0, 3000), st.integers(0, 2), max_size=200)
+
+
+@given(tables, tables)
+def test_applied_changes_give_the_new_rows(old: dict[int, int], new: dict[int, int]) -> None:
+    found = list(changes(by_partition([block(old)]), by_partition([block(new)])))
+    erased_U = np.concatenate([np.empty(0, np.int64), *(each.erased_U for each in found)])
+    changed = [each.changed for each in found if each.changed is not None]
+    assert set(erased_U.tolist()) == set(old) - set(new)
+    assert sum(len(each.ids_U) for each in changed) == sum(old.get(i) != v for i, v in new.items())
+    result, expected = RowDigest(), RowDigest()
+    rows = applied(by_partition([block(old)]), by_partition(changed), erased_U)
+    assert {int(i) for _, each in result.reading(rows) for i in each.ids_U} == set(new)
+    list(expected.reading(by_partition([block(new)])))
+    assert result.facts == expected.facts
