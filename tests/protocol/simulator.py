@@ -28,7 +28,7 @@ import torch
 
 from gearshift.engine.protocol.all_reduce import AllReduceGroups
 from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
-from gearshift.engine.protocol.messages import COORDINATOR, Give, Message, To
+from gearshift.engine.protocol.messages import COORDINATOR, ComingRange, Give, Message, To
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Meet
 from gearshift.engine.protocol.requests import carry_out_requests
@@ -141,6 +141,7 @@ class Simulation:
         self.slow = rng.choice([0.0, 0.1, 0.3])  # share of messages that take long
         self.faults_until = rng.choice([0.0, 20.0, 60.0])
         self.cut_every = rng.choice([0, 1, 2, 4])
+        self.looks_ahead = self.seed % 2 == 0
         self.layout = layout_of(self.shards)
         self.wired = self.seed % 4 == 3  # messages travel as bytes
         dense = tuple(own.stop - own.start for own in self.layout.dense)
@@ -318,7 +319,9 @@ class Simulation:
             process.role = CoordinatorRole(
                 self.disk,
                 self,
-                CoordinatorSettings(self.shards, self.examples, PATIENCE, self.workers, self.cut_every),
+                CoordinatorSettings(
+                    self.shards, self.examples, PATIENCE, self.workers, self.cut_every, self.looks_ahead
+                ),
                 log=self._log,
                 all_reduce_groups=AllReduceGroups(self.transport, turn=1),
             )
@@ -330,7 +333,9 @@ class Simulation:
             process.dense_copy = DenseCopy(process.server, self.layout)
             exchanger = Exchanger(at.number, process.server, self.layout, lambda: self.now)
             process.alarm = None
-            process.role = WorkerRole(at.number, self.shards, self._boot, self._ids, exchanger)
+            process.role = WorkerRole(
+                at.number, self.shards, self._boot, self._ids, exchanger, self._ids_ahead
+            )
         self._after(at)
 
     def _shard(self, at: To) -> ShardRole:
@@ -343,7 +348,11 @@ class Simulation:
             cut, incarnation = CutUnderWay.of(server), role.incarnation
             self._later(self._delay() * 3, lambda: self._write(at, role, incarnation, name, cut))
 
-        role = ShardRole(at.number, self._boot(), load, take_cut)
+        def read_ahead(server: Server, ids: tuple[np.ndarray, ...]) -> None:
+            self.counts["read ahead"] += 1
+            server.stores[0].prefetch(ids[0])
+
+        role = ShardRole(at.number, self._boot(), load, take_cut, read_ahead)
         return role
 
     def _loaded(self, at: To, role: ShardRole, done: Callable[[Server], None], server: Server) -> None:
@@ -359,6 +368,10 @@ class Simulation:
 
     def _ids(self, begin: Begin, epoch: int = 0) -> list[tuple[np.ndarray, ...]]:
         return split_ids(self.layout.shards, (ids_of(begin.lease.first, begin.lease.count),))
+
+    def _ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> list[tuple[np.ndarray, ...]]:
+        assert coming.count <= self.global_batch and coming.first + coming.count <= self.examples
+        return split_ids(self.layout.shards, (ids_of(coming.first, coming.count),))
 
     def _compute(self, at: To, role: WorkerRole, job: Job) -> None:
         lease, process = job.begin.lease, self.processes[at]

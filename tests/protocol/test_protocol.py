@@ -67,7 +67,16 @@ def test_a_schedule_follows_from_its_seed() -> None:
 def test_schedules_have_every_kind_of_trouble() -> None:
     seen = sum((Simulation(seed).run().counts for seed in range(100)), start=Simulation(0).counts)
     kinds = "lost", "doubled", "switched", "resized", "dismissed", "left", "Saved", "Rejoin"
-    for what in (*kinds, "Offer", "Met", "shown and compared", "sum", "no sum", "stepped beside"):
+    for what in (
+        *kinds,
+        "Offer",
+        "Met",
+        "shown and compared",
+        "sum",
+        "no sum",
+        "stepped beside",
+        "read ahead",
+    ):
         assert seen[what], what
     for role in ("worker", "shard", "coordinator"):
         assert seen[f"{role} killed"] and seen[f"{role} frozen"], role

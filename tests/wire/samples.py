@@ -80,6 +80,7 @@ works = st.builds(
     plans,
     reals,
     st.builds(GroupRank, numbers, numbers, numbers),
+    st.none() | st.builds(m.ComingRange, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
 orders = (
@@ -234,6 +235,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Load, numbers, numbers, names),
         st.builds(m.IsSaved, numbers, names),
         st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
+        st.builds(m.Foretell, numbers, worker, st.tuples(ids, ids)),
         st.builds(
             r.Offer,
             numbers,

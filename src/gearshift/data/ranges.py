@@ -46,6 +46,10 @@ class Ranges:
             self._stream.close()
         return self._pieces.read(first, count)
 
+    def skips(self, shuffle: Shuffle = None) -> bool:
+        """Whether a range may be read without those before it, and these afterwards, at no great cost."""
+        return self._pieces is not None and shuffle is None
+
     def close(self) -> None:
         self._stream.close()
         if self._pieces is not None:

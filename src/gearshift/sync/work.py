@@ -8,6 +8,7 @@ operation except a switch takes constant time, however many workers there are.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gearshift.sync.messages import Lease
@@ -47,6 +48,12 @@ class Supply:
         self.ranges = deque(
             (first, count, batch if count > old else old) for first, count, old in self.ranges
         )
+
+    def upcoming(self) -> Iterator[tuple[int, int]]:
+        """(first, count) of the leases that `take` will give, in order."""
+        yield from ((lease.first, lease.count) for lease in self.returned)
+        for first, count, batch in self.ranges:
+            yield from ((first + at, min(batch, count - at)) for at in range(0, count, batch))
 
     def take(self) -> Lease:
         number, self.next_number = self.next_number, self.next_number + 1

@@ -81,6 +81,7 @@ class Learner:
             buffers=dict(self.model.named_buffers()),
             threads=worker.threads,
         )
+        self.tiers_elsewhere: TierCounts | None = None  # of the shards, where rows are in other processes
         self.layout = ShardLayout.of(shards, len(flat), flat.offsets, together=dense.clip_norm is not None)
 
     def find(self, batch: Batch) -> IndexedBatch:
@@ -123,6 +124,8 @@ class Learner:
     @property
     def tier_counts(self) -> list[TierCounts]:
         """Of the stores that have a cold tier."""
+        if self.tiers_elsewhere is not None:
+            return [self.tiers_elsewhere]
         return [count for store in self.server.stores if (count := store.tier_counts()) is not None]
 
     @property

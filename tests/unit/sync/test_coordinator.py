@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gearshift.errors import UserError
 from gearshift.sync.coordinator import state
@@ -12,6 +14,7 @@ from gearshift.sync.messages import (
     Discard,
     GradientArrived,
     GradientRefused,
+    Lease,
     Part,
     Reissue,
     SwitchRequested,
@@ -20,6 +23,7 @@ from gearshift.sync.messages import (
     WorkRequested,
 )
 from gearshift.sync.strategy import Step
+from gearshift.sync.work import Supply
 from tests.unit.sync.ledger import World
 
 
@@ -335,3 +339,18 @@ def test_what_is_no_event_is_our_mistake():
 def test_leases_of_no_examples_are_our_mistake():
     with pytest.raises(AssertionError, match="never end"):
         world("gba", 1).supply(10, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=5),
+    st.integers(0, 3),
+)
+def test_upcoming_leases_are_those_that_are_taken(ranges, returned):
+    supply = Supply()
+    for count, batch in ranges:
+        supply.add(100 * supply.next_number, count, batch)
+    for n in range(returned):
+        supply.give_back(Lease(n, 1000 + n, n + 1))
+    upcoming = list(supply.upcoming())
+    assert upcoming == [(lease.first, lease.count) for lease in (supply.take() for _ in upcoming)]
+    assert not supply

@@ -11,14 +11,13 @@ one. Knows no socket and no tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.messages import Begin
-from gearshift.sync.work import Supply
 
 if TYPE_CHECKING:
     from gearshift.engine.protocol.messages import LeaseDone
@@ -176,18 +175,10 @@ def fits(workers: int, coordinator: Coordinator) -> bool:
     if any(flight.token != work.step for flight in work.flying.values()):
         return False
     total, leases = work.flying_examples, len(work.flying)
-    upcoming = leases_of(work.supply)
+    upcoming = (count for _, count in work.supply.upcoming())
     while total < strategy.global_batch and leases <= workers and (count := next(upcoming, 0)):
         total, leases = total + count, leases + 1
     return total >= strategy.global_batch and leases == workers
-
-
-def leases_of(supply: Supply) -> Iterator[int]:
-    """The numbers of examples in the next leases."""
-    yield from (lease.count for lease in supply.returned)
-    for _, count, batch in supply.ranges:
-        for at in range(0, count, batch):
-            yield min(batch, count - at)
 
 
 class TransportTrial:

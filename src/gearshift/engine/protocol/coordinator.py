@@ -53,6 +53,7 @@ class CoordinatorSettings:
     patience: float  # seconds for which a worker may be silent
     workers: int = 1 << 30  # workers have numbers below this one; others are dismissed
     cut_every: int = 0  # steps between two snapshots; 0: only requested ones are taken
+    look_ahead: bool = False  # shards have rows on disk: workers tell them the ids of coming leases
 
 
 class CoordinatorRole:
@@ -95,7 +96,9 @@ class CoordinatorRole:
         orders = Orders(number, settings.shards, send)
         cuts = SnapshotCuts(number, settings.shards, self._snapshot_store, orders, send)
         meetings = Meetings(number, ReplicaPlans(strategy, sessions, orders), sessions, send)
-        assignments = Assignments(number, accounts, sessions, groups, meetings, send, clock)
+        assignments = Assignments(
+            number, accounts, sessions, groups, meetings, send, clock, look_ahead=settings.look_ahead
+        )
         epochs = PassEpochs(orders, accounts, meetings, assignments, settings.cut_every, self._log, clock)
         examples = settings.examples
         passes = DataPasses(facts, strategy, examples, epochs, accounts, cuts, meetings, sessions, send)

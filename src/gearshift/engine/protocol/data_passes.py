@@ -5,7 +5,7 @@ Holds the epoch of the current pass and the position in the data. A snapshot rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -80,7 +80,7 @@ class DataPasses:
         self.epoch.stopped = self.over = True
 
     def _open(self, coordinator: Coordinator) -> None:
-        self.epoch, self._watcher = self._epochs.open(coordinator, self.number, self.take_cut)
+        self.epoch, self._watcher = self._epochs.open(coordinator, self.number, self.take_cut, self._upcoming)
 
     def _supply(self) -> None:
         epoch = self.epoch
@@ -92,6 +92,15 @@ class DataPasses:
                 epoch.supply(first, count, strategy.batch)
             else:
                 epoch.exhausted()
+
+    def _upcoming(self) -> Iterator[tuple[int, int]]:
+        """(first, count) of the next leases of this pass, as far as strategy and workers stay as they are."""
+        strategy, at = self.epoch.coordinator.strategy, self.position
+        yield from self.epoch.coordinator.work.supply.upcoming()
+        while at < self._examples:
+            end = min(at + strategy.global_batch, self._examples)
+            yield from ((first, min(strategy.batch, end - first)) for first in range(at, end, strategy.batch))
+            at = end
 
     def _next_pass(self) -> None:
         """Starts the next pass with all present workers. Requests for work that are pending stay pending."""

@@ -151,6 +151,14 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ComingRange:
+    """Examples that will soon be leased, probably to this worker."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     incarnation: int
     boot: int
@@ -160,6 +168,7 @@ class Assignment:
     plan: ExchangePlan = SERVERS_ONLY
     rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
     place: GroupRank = NO_GROUP  # in the all-reduce group that sums dense gradients
+    ahead: ComingRange | None = None  # whose ids the worker tells the shards, if these have rows on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +279,18 @@ class Give:
     push: ShardPush
 
 
+@dataclass(frozen=True, slots=True)
+class Foretell:
+    """These ids will be pulled soon: rows on disk may be read ahead. A lost one costs time and changes no result."""
+
+    incarnation: int
+    worker: int
+    ids: tuple[Ids, ...]
+
+
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
 ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go
-ToShard = Load | Tell | Pull | Give | IsSaved | Peek | Offer
+ToShard = Load | Tell | Pull | Give | IsSaved | Peek | Offer | Foretell
 Message = ToCoordinator | ToWorker | ToShard
 
 

@@ -5,7 +5,7 @@ After a step a snapshot may be due. Where workers keep replicas, snapshots and s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,8 +74,12 @@ class PassEpochs:
     clock: Callable[[], float]
 
     def open(
-        self, coordinator: Coordinator, number: int, take_cut: Callable[[], None]
+        self,
+        coordinator: Coordinator,
+        number: int,
+        take_cut: Callable[[], None],
+        upcoming: Callable[[], Iterator[tuple[int, int]]],
     ) -> tuple[Epoch[Any], StepWatcher]:
         watcher = StepWatcher(self.accounts, self.meetings, self.cut_every, take_cut)
-        begin = partial(self.assignments.assign, coordinator=coordinator, epoch=number)
+        begin = partial(self.assignments.assign, coordinator=coordinator, epoch=number, upcoming=upcoming)
         return Epoch(coordinator, self.orders, watcher, begin, self.log, now=self.clock), watcher

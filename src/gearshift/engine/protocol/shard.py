@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gearshift.data.batch import Ids
+from gearshift.embedding.tier_figures import tier_figures
 from gearshift.engine.protocol.messages import (
     COORDINATOR,
     DenseValues,
     Done,
+    Foretell,
     Give,
     IsSaved,
     Load,
@@ -38,9 +41,21 @@ TakeCut = Callable[
 ]  # sets the server's state aside; `ShardRole.saved` is called when it is written
 
 
+# Reads rows of these ids, by store, from disk into memory: later, in a thread, or not at all.
+ReadAhead = Callable[[Server, tuple[Ids, ...]], None]
+
+
 class ShardRole:
-    def __init__(self, number: int, boot: int, load: LoadPart, take_cut: TakeCut) -> None:
+    def __init__(
+        self,
+        number: int,
+        boot: int,
+        load: LoadPart,
+        take_cut: TakeCut,
+        read_ahead: ReadAhead = lambda server, ids: None,
+    ) -> None:
         self.number, self.boot, self._load, self._take_cut = number, boot, load, take_cut
+        self._read_ahead = read_ahead
         self.incarnation = 0  # of the state that it holds; 0: none
         self.shard: Shard | None = None
         self._replicas: SyncServer | None = None  # exists when `shard` does
@@ -75,6 +90,8 @@ class ShardRole:
                 case IsSaved(_, name):
                     if self._saved is not None and self._saved.name == name:
                         self.out.append((COORDINATOR, self._saved))
+                case Foretell(_, _, ids):
+                    self._read_ahead(self.shard.server, ids)
                 case Offer():
                     self._replicas.take(message)
             self._serve(self.shard)
@@ -93,7 +110,7 @@ class ShardRole:
         if shard is None:
             return {"parked_pulls": 0, "gradients_waiting": 0}
         waits = {"parked_pulls": len(self._parked), "gradients_waiting": len(shard.waiting)}
-        return waits | as_figures(shard.server.statistics())
+        return waits | tier_figures(shard.server.stores) | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
         """The cut of this name has been written, or could not be."""

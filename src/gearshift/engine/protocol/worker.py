@@ -18,6 +18,8 @@ from gearshift.engine.protocol.messages import (
     COORDINATOR,
     Alive,
     Assignment,
+    ComingRange,
+    Foretell,
     Give,
     GroupBroken,
     Hello,
@@ -80,9 +82,14 @@ class WorkerRole:
         new_boot: Callable[[], int],
         ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
         replicas: Exchanger,
+        ids_ahead: Callable[[Begin, int, ComingRange], Sequence[tuple[Ids, ...]]] = lambda *_: (),
     ) -> None:
-        """`new_boot` returns increasing numbers; `ids_of` the ids that a lease needs, by shard and store."""
+        """`new_boot` returns increasing numbers; `ids_of` the ids that a lease needs, by shard and store.
+
+        `ids_ahead` returns the same for a coming range, given the current lease; nothing if reading it costs too much.
+        """
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
+        self._ids_ahead = ids_ahead
         self.replicas = replicas
         self.out: Out = []
         self.job: Job | None = (
@@ -222,6 +229,13 @@ class WorkerRole:
         flat = None if replica is None else replica.flat
         self.state = "computing"
         self.job = Job(self._work.begin, answers, self._work.epoch, flat, self._place)
+        if self._work.ahead is not None:
+            self._foretell(self._work, self._work.ahead)
+
+    def _foretell(self, work: Assignment, ahead: ComingRange) -> None:
+        """While the worker computes: tells the shards which rows they will be asked for."""
+        for shard, ids in enumerate(self._ids_ahead(work.begin, work.epoch, ahead)):
+            self.out.append((To("shard", shard), Foretell(self.incarnation, self.number, ids)))
 
     def _give(self) -> None:
         """Makes the step: the dense part here if there is a replica; the rest is sent to the shards."""

@@ -51,6 +51,7 @@ class CoordinatorSession:
                 examples=training.train.counted(),
                 patience=connection.patience,
                 workers=training.workers,
+                look_ahead=bool(training.learner.tier_counts),
             ),
             log=self.accounts.observe,
             notify=observer.notify,

@@ -10,6 +10,7 @@ from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.ray.background_load import load_in_background
 from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.process_context import Membership, ProcessContext
+from gearshift.engine.ray.row_reader import RowReader
 from gearshift.engine.ray.snapshots import ShardSnapshot, load_part, part_folder
 from gearshift.errors import UserError
 from gearshift.parameters.server import Server
@@ -46,9 +47,10 @@ def serve(member: Membership, context: ProcessContext) -> None:
 
         in_background("gearshift-cut", write)
 
+    read_ahead = RowReader()
     with closing(context.connection.endpoint(member, training, context.shards)) as endpoint:
         driver = context.connection.driver(member, endpoint)
-        role = ShardRole(number, member.boot, load, take_cut)
+        role = ShardRole(number, member.boot, load, take_cut, read_ahead.read)
         try:
             driver.run(role)
         except FloatingPointError as error:  # a restart would fail in the same way

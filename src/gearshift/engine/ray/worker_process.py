@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 
 from gearshift.data.batch import Floats, Ids
-from gearshift.data.ranges import Ranges
+from gearshift.data.ranges import Ranges, Shuffle
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.engine.protocol.all_reduce import GroupRank
-from gearshift.engine.protocol.messages import Rows
+from gearshift.engine.protocol.messages import ComingRange, Rows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.ray.all_reduce import AllReduceError, AllReduceMember
@@ -33,6 +33,9 @@ from gearshift.training.worker import NotFinitePush, compute_lease, stream_of
 
 STARTS = 1 << 20  # the number of role boots that each process has
 LOOPBACK = "127.0.0.1"
+
+PlacedBatch = tuple[IndexedBatch, list[IdPlacement]]  # no placements if there is one shard
+Range = tuple[int, int, int]  # first example, number of examples, pass over the data
 
 
 def work(member: Membership, context: ProcessContext) -> None:
@@ -53,7 +56,9 @@ def work(member: Membership, context: ProcessContext) -> None:
     replicas = Exchanger(member.me.number, training.learner.server, layout, time.monotonic)
     boots = itertools.count(member.boot * STARTS)
     with closing(connection.endpoint(member, training, context.shards)) as endpoint, closing(hands):
-        role = WorkerRole(member.me.number, context.shards, lambda: next(boots), hands.ids, replicas)
+        role = WorkerRole(
+            member.me.number, context.shards, lambda: next(boots), hands.ids, replicas, hands.ids_ahead
+        )
         connection.driver(member, endpoint).run(role, hands.compute)
 
 
@@ -69,7 +74,8 @@ class WorkerComputation:
         self._ranges = Ranges(training.train)
         self._dense_copy, self._group = DenseCopy(self._learner.server, layout), group
         # The batches of the newest leases. A worker that must rejoin may begin a lease while it still computes one.
-        self._read: dict[int, tuple[IndexedBatch, list[IdPlacement]]] = {}
+        self._read: dict[int, PlacedBatch] = {}
+        self._ahead: tuple[Range, PlacedBatch] | None = None  # read for the shards; probably the next lease
 
     def close(self) -> None:
         self._ranges.close()
@@ -77,13 +83,34 @@ class WorkerComputation:
 
     def ids(self, begin: Begin, epoch: int) -> Sequence[tuple[Ids, ...]]:
         """The ids that the lease needs, by shard and store."""
-        plan, lease = self._training.plan, begin.lease
-        batch = self._ranges.read(lease.first, lease.count, (plan.seed, epoch) if self._shuffle else None)
-        indexed = self._learner.find(batch)
+        lease = begin.lease
+        placed = self._placed((lease.first, lease.count, epoch))
+        self._read = {**dict(list(self._read.items())[-1:]), lease.number: placed}
+        return self._by_shard(placed)
+
+    def ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> Sequence[tuple[Ids, ...]]:
+        """The ids of a coming range, or none if reading it now could mean that the data are read from the start."""
+        follows = coming.first == begin.lease.first + begin.lease.count
+        if not follows and not self._ranges.skips(self._order(epoch)):
+            return ()
+        place = coming.first, coming.count, epoch
+        self._ahead = place, self._placed(place)
+        return self._by_shard(self._ahead[1])
+
+    def _order(self, epoch: int) -> Shuffle:
+        return (self._training.plan.seed, epoch) if self._shuffle else None
+
+    def _placed(self, place: Range) -> PlacedBatch:
+        if self._ahead is not None and self._ahead[0] == place:
+            return self._ahead[1]
+        first, count, epoch = place
+        indexed = self._learner.find(self._ranges.read(first, count, self._order(epoch)))
         several = self._layout.shards > 1
-        places = [IdPlacement(ids_U, self._layout.shards) for ids_U in indexed.ids] if several else []
-        self._read = {**dict(list(self._read.items())[-1:]), lease.number: (indexed, places)}
-        if not several:
+        return indexed, [IdPlacement(ids_U, self._layout.shards) for ids_U in indexed.ids] if several else []
+
+    def _by_shard(self, placed: PlacedBatch) -> list[tuple[Ids, ...]]:
+        indexed, places = placed
+        if not places:
             return [indexed.ids]
         return [
             tuple(ids_U[place.groups[s]] for ids_U, place in zip(indexed.ids, places, strict=True))

@@ -1,0 +1,57 @@
+"""Rows that a shard will be asked for are read from disk in a thread, and a request too many is dropped."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.tier_figures import summed_counts, tier_figures
+from gearshift.engine.ray.row_reader import WAITING, RowReader
+from tests.protocol.world import PARTS, whole_server
+
+
+def test_rows_that_were_foretold_are_in_memory_when_they_are_pulled(tmp_path: Path) -> None:
+    server, ids = whole_server(1), np.arange(20_000, dtype=np.int64)
+    store = MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 1 << 20, hot_rows=4096))
+    server.stores = (store,)
+    first = [store.pull(ids[at : at + 1000]) for at in range(0, len(ids), 1000)]
+    store.settle_tier()
+    reader, cold = RowReader(), ids[:1000]
+    misses = store.tier_counts().misses
+    reader.read(server, (cold,))
+    reader.wait()
+    assert store.tier_counts().prefetched > 500
+    assert np.array_equal(store.pull(cold), first[0])
+    assert store.tier_counts().misses - misses < 100, "they were read again"
+
+
+def test_a_request_that_finds_no_room_is_dropped() -> None:
+    class Stuck:
+        def __init__(self) -> None:
+            self.asked, self.go = 0, threading.Event()
+
+        def prefetch(self, ids_U: np.ndarray) -> None:
+            self.go.wait(30)
+            self.asked += 1
+            raise OSError("the disk is gone")
+
+    server, store, reader = whole_server(1), Stuck(), RowReader()
+    server.stores = (store,)
+    for _ in range(3 * WAITING):
+        reader.read(server, (np.arange(3, dtype=np.int64),))
+    store.go.set()
+    reader.wait()
+    assert 1 <= store.asked <= WAITING + 1  # an error ends nothing: the pull will meet it
+
+
+def test_counts_of_several_shards_are_summed(tmp_path: Path) -> None:
+    stores = [MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 2 << 20)) for _ in range(2)]
+    for store in stores:
+        store.pull(np.arange(10, dtype=np.int64))
+    total = summed_counts([tier_figures([store]) for store in stores] + [{"batches": 3.0}])
+    assert total == stores[0].tier_counts() + stores[1].tier_counts() and total.hot_rows == 20
+    assert summed_counts([tier_figures(whole_server(1).stores)]) is None
