@@ -154,7 +154,7 @@ class WireSide:
     def trip(self, push: RowPush) -> None:
         self._trips += 1
         number = self._trips
-        rows = self._ask(Pull(1, 0, 1, number, 0, (push.ids_U,)))
+        rows = self._ask(Pull(1, 0, 1, number, 0, (push.ids_U,), (push.tables_U,)))
         assert rows.pull == number and rows.rows[0].shape == (ROWS, WIDTH)
         whole = Push((push,), torch.ones(DENSE), 1.0, 1.0, NO_PREDICTIONS)
         taken = self._ask(Give(1, 0, number, whole))

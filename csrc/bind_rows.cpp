@@ -2,6 +2,7 @@
 // (.noconvert()), because results written to a temporary copy would be lost. The GIL is released around all work.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -27,6 +28,7 @@ using Column = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = Column<const int64_t>;
+using Tables = Column<const uint16_t>;
 using NoGil = nb::call_guard<nb::gil_scoped_release>;
 
 std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
@@ -41,6 +43,12 @@ template <class Array>
 void check_matrix(const char* name, const Array& array, std::size_t rows, std::size_t columns) {
     must_be((std::string("the number of rows of ") + name).c_str(), array.shape(0), rows);
     must_be((std::string("the number of columns of ") + name).c_str(), array.shape(1), columns);
+}
+
+const uint16_t* tables_of(const std::optional<Tables>& tables, const Ids& ids) {
+    if (!tables) return nullptr;
+    must_be("the length of tables", tables->shape(0), ids.shape(0));
+    return tables->data();
 }
 
 OptimizerKind kind_named(const std::string& name) {
@@ -81,7 +89,7 @@ nb::tuple to_tuple(RowBlockData&& block) {
     return nb::make_tuple(to_numpy(std::move(block.ids), {rows}), to_numpy(std::move(block.weights), {rows, width}),
                           to_numpy(std::move(block.state), {rows, state_width}),
                           to_numpy(std::move(block.touches), {rows}), to_numpy(std::move(block.last_step), {rows}),
-                          to_numpy(std::move(block.updates), {rows}));
+                          to_numpy(std::move(block.updates), {rows}), to_numpy(std::move(block.tables), {rows}));
 }
 
 template <class Read>
@@ -136,20 +144,20 @@ void bind_table(nb::module_& m) {
         .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
         .def("__len__", &RowTable::size)
         .def("memory_bytes", &RowTable::memory_bytes, NoGil())
-        .def("pull", [](RowTable& t, Ids ids, Matrix<float> out, uint32_t threads) {
+        .def("pull", [](RowTable& t, Ids ids, const std::optional<Tables>& tables, Matrix<float> out, uint32_t threads) {
             check_matrix("out", out, ids.shape(0), t.layout().width);
-            t.pull(span_of(ids), out.data(), threads);
-        }, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a, NoGil())
+            t.pull(span_of(ids), tables_of(tables, ids), out.data(), threads);
+        }, "ids"_a.noconvert(), "tables"_a.noconvert().none(), "out"_a.noconvert(), "threads"_a, NoGil())
         .def("peek", [](RowTable& t, Ids ids, Matrix<float> out, uint32_t threads) {
             check_matrix("out", out, ids.shape(0), t.layout().width);
             t.peek(span_of(ids), out.data(), threads);
         }, "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a, NoGil())
-        .def("push", [](RowTable& t, Ids ids, Matrix<const float> sums, Column<const uint32_t> counts, double examples,
-                        uint32_t step, double lr_scale, uint32_t threads) {
+        .def("push", [](RowTable& t, Ids ids, const std::optional<Tables>& tables, Matrix<const float> sums,
+                        Column<const uint32_t> counts, double examples, uint32_t step, double lr_scale, uint32_t threads) {
             check_matrix("sums", sums, ids.shape(0), t.layout().width);
             must_be("the length of counts", counts.shape(0), ids.shape(0));
-            t.push(span_of(ids), sums.data(), counts.data(), examples, step, lr_scale, threads);
-        }, "ids"_a.noconvert(), "sums"_a.noconvert(), "counts"_a.noconvert(), "examples"_a, "step"_a, "lr_scale"_a,
+            t.push(span_of(ids), tables_of(tables, ids), sums.data(), counts.data(), examples, step, lr_scale, threads);
+        }, "ids"_a.noconvert(), "tables"_a.noconvert().none(), "sums"_a.noconvert(), "counts"_a.noconvert(), "examples"_a, "step"_a, "lr_scale"_a,
              "threads"_a, NoGil())
         .def("contains", [](RowTable& t, Ids ids, Column<bool> out) {
             must_be("the length of out", out.shape(0), ids.shape(0));
@@ -157,16 +165,18 @@ void bind_table(nb::module_& m) {
         }, "ids"_a.noconvert(), "out"_a.noconvert(), NoGil())
         .def("erase", [](RowTable& t, Ids ids) { return t.erase(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
         .def("load", [](RowTable& t, Ids ids, Matrix<const float> weights, Matrix<const float> state,
-                        Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates) {
+                        Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates,
+                        Tables tables) {
             const std::size_t rows = ids.shape(0);
             check_matrix("weights", weights, rows, t.layout().width);
             check_matrix("state", state, rows, t.layout().state_width);
             must_be("the length of touches", touches.shape(0), rows);
             must_be("the length of last_step", last_step.shape(0), rows);
             must_be("the length of updates", updates.shape(0), rows);
-            t.load({span_of(ids), weights.data(), state.data(), touches.data(), last_step.data(), updates.data()});
+            must_be("the length of tables", tables.shape(0), rows);
+            t.load({span_of(ids), weights.data(), state.data(), touches.data(), last_step.data(), updates.data(), tables.data()});
         }, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "touches"_a.noconvert(),
-             "last_step"_a.noconvert(), "updates"_a.noconvert(), NoGil())
+             "last_step"_a.noconvert(), "updates"_a.noconvert(), "tables"_a.noconvert(), NoGil())
         .def("read_partition", [](RowTable& t, uint32_t p) {
             return read_block([&] { return t.read_partition(p); });
         }, "partition"_a)
@@ -206,6 +216,9 @@ void bind_occurrences(nb::module_& m) {
         })
         .def_prop_ro("counts_U", [](const Occurrences& o) {
             return nb::ndarray<nb::numpy, const uint32_t, nb::ndim<1>>(o.counts().data(), {o.counts().size()}, nb::find(o));
+        })
+        .def_prop_ro("first_U", [](const Occurrences& o) {
+            return nb::ndarray<nb::numpy, const uint32_t, nb::ndim<1>>(o.first().data(), {o.first().size()}, nb::find(o));
         })
         .def("expand", [columns_of](const Occurrences& o, Matrix<const float> rows, uint32_t begin, uint32_t end,
                                     Matrix<float> out, uint32_t threads) {

@@ -105,6 +105,7 @@ void Occurrences::find_unique(std::span<const int64_t> ids) {
     const int shift = 64 - std::countr_zero(slots);
     at_least(b.unique, ids.size());
     at_least(b.counts, ids.size());
+    at_least(b.first, ids.size());
     at_least(b.inverse, ids.size());
     if (b.table.size() < slots) b.table.resize(slots);
     std::memset(b.table.data(), 0, slots * sizeof(uint32_t));
@@ -124,6 +125,7 @@ void Occurrences::find_unique(std::span<const int64_t> ids) {
         if (table[slot] == 0) {
             unique[found] = id;
             b.counts[found] = 0;
+            b.first[found] = static_cast<uint32_t>(n);
             table[slot] = ++found;
         }
         const uint32_t u = table[slot] - 1;

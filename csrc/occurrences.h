@@ -16,6 +16,7 @@ namespace gearshift {
 struct OccurrenceBuffers {
     std::vector<int64_t> unique;
     std::vector<uint32_t> counts;
+    std::vector<uint32_t> first;    // unique -> its first occurrence
     std::vector<uint32_t> inverse;  // occurrence -> unique
     std::vector<uint32_t> begins;   // unique -> its first position in `order`; one more at the end
     std::vector<uint32_t> order;    // occurrences grouped by unique id, in input order
@@ -31,6 +32,7 @@ public:
 
     std::span<const int64_t> unique() const { return {buffers_->unique.data(), unique_}; }
     std::span<const uint32_t> counts() const { return {buffers_->counts.data(), unique_}; }
+    std::span<const uint32_t> first() const { return {buffers_->first.data(), unique_}; }
     std::size_t size() const { return occurrences_; }
 
     // out_NP = columns [begin, begin + columns) of rows_UW.

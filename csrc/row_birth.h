@@ -33,9 +33,9 @@ __attribute__((noinline)) inline void show_unborn(const RowLayout& layout, uint6
     for (const PartPlan& part : layout.parts) birth_weights(part, row_hash, out + part.column);
 }
 
-inline void birth_row(const RowLayout& layout, uint64_t seed, int64_t id, const RowAt& row) {
+inline void birth_row(const RowLayout& layout, uint64_t seed, int64_t id, uint32_t table, const RowAt& row) {
     const uint64_t row_hash = birth_hash(seed, id);
-    row.meta() = {0, 0, 0};
+    row.meta() = {0, 0, 0, table};
     for (const PartPlan& part : layout.parts) {
         birth_weights(part, row_hash, part.weights.of(row));
         float* state = part.state.of(row);

@@ -15,11 +15,13 @@ RowBlockData::RowBlockData(uint32_t weights_per_row, uint32_t states_per_row, st
       state(rows * states_per_row),
       touches(rows),
       last_step(rows),
-      updates(rows) {}
+      updates(rows),
+      tables(rows) {}
 
 void RowBlockData::copy_row(std::size_t to, const RowBlockData& other, std::size_t from) {
     ids[to] = other.ids[from];
     touches[to] = other.touches[from], last_step[to] = other.last_step[from], updates[to] = other.updates[from];
+    tables[to] = other.tables[from];
     std::copy_n(other.weights.begin() + static_cast<std::ptrdiff_t>(from * width), width,
                 weights.begin() + static_cast<std::ptrdiff_t>(to * width));
     std::copy_n(other.state.begin() + static_cast<std::ptrdiff_t>(from * state_width), state_width,
@@ -27,7 +29,7 @@ void RowBlockData::copy_row(std::size_t to, const RowBlockData& other, std::size
 }
 
 void RowBlockData::to_record(std::size_t row, std::byte* record) const {
-    const RowMeta meta{touches[row], last_step[row], updates[row]};
+    const RowMeta meta{touches[row], last_step[row], updates[row], tables[row]};
     std::memcpy(record, &meta, sizeof meta);
     std::memcpy(record + sizeof meta, weights.data() + row * width, width * sizeof(float));
     if (state_width)
@@ -49,6 +51,7 @@ RowBlockData RecordCollector::sorted() {
         std::memcpy(&meta, record, sizeof meta);
         block.ids[i] = entries_[i].id;
         block.touches[i] = meta.touches, block.last_step[i] = meta.last_step, block.updates[i] = meta.updates;
+        block.tables[i] = static_cast<uint16_t>(meta.table);
         std::memcpy(block.weights.data() + i * block.width, record + sizeof meta, block.width * sizeof(float));
         if (block.state_width)
             std::memcpy(block.state.data() + i * block.state_width, record + sizeof meta + block.width * sizeof(float),

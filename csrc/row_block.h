@@ -16,6 +16,7 @@ struct RowBlockData {
     std::vector<int64_t> ids;
     std::vector<float> weights, state;
     std::vector<uint32_t> touches, last_step, updates;
+    std::vector<uint16_t> tables;
 
     std::size_t rows() const { return ids.size(); }
     void copy_row(std::size_t to, const RowBlockData& other, std::size_t from);

@@ -30,6 +30,7 @@ void RowTable::copy_out(const RowAt& row, RowBlockData& block, std::size_t i) co
     block.touches[i] = meta.touches;
     block.last_step[i] = meta.last_step;
     block.updates[i] = meta.updates;
+    block.tables[i] = static_cast<uint16_t>(meta.table);
 }
 
 void RowTable::copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const {
@@ -39,7 +40,7 @@ void RowTable::copy_in(const RowBlockView& block, std::size_t i, const RowAt& ro
             std::memcpy(part.state.of(row), block.state + i * layout_.state_width + part.state_column,
                         part.state_width * 4);
     }
-    row.meta() = {block.touches[i], block.last_step[i], block.updates[i]};
+    row.meta() = {block.touches[i], block.last_step[i], std::min(block.updates[i], kMostUpdates), block.tables[i]};
 }
 
 RowBlockData RowTable::read_partition(uint32_t number) {

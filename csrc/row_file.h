@@ -3,7 +3,8 @@
 //   block 0 | block 1 | ... | fences | filter | padding to 4 KiB | tail (4 KiB)
 //
 //   block   a multiple of 4 KiB: checksum (8 bytes), rows (4), zero (4), ids (a column), records
-//   record  occurrences, last step, updates (4 bytes each), weights, optimizer state; little-endian floats
+//   record  occurrences, last step, updates (4 bytes each; 10 bits of the last have the table), weights, optimizer state;
+//           little-endian floats
 //   fences  the hashed id of each block's first row, all 64 bits: a lookup reads one block, and there are no ties
 //   filter  a split-block Bloom filter of about 10 bits per row: about 1 in 80 absent ids costs a needless read
 //   tail    format version, layout hash, counts, checksums of all blocks and of the rest, checksum of itself

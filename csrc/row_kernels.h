@@ -23,6 +23,7 @@ struct PullCall {
     const SlabShape& shape;
     uint64_t seed;
     bool create;
+    const uint16_t* tables_U;  // of the ids; null if unknown
     float* out_UW;
 };
 
@@ -33,6 +34,7 @@ struct PushCall {
     std::vector<PartStep> parts;
     const float* sums_UW;
     const uint32_t* counts_U;
+    const uint16_t* tables_U;  // null if unknown
     float scale;  // 1 / examples
     uint32_t step;
 };

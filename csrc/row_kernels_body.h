@@ -63,9 +63,10 @@ GEARSHIFT_INLINE void pipeline(const Partition& partition, const Item* items, ui
 }
 
 template <class Call>
-__attribute__((noinline)) uint64_t birth(const Call& call, Partition& partition, int64_t id, uint32_t home) {
-    const uint64_t place = partition.insert(id, home);
-    birth_row(call.layout, call.seed, id, call.shape.at(place));
+__attribute__((noinline)) uint64_t birth(const Call& call, Partition& partition, const Item& item) {
+    const uint64_t place = partition.insert(item.id, item.home);
+    const uint32_t table = call.tables_U ? call.tables_U[item.position] : 0;
+    birth_row(call.layout, call.seed, item.id, table, call.shape.at(place));
     return place;
 }
 
@@ -118,7 +119,7 @@ void pull_rows(const PullCall& call, Partition& partition, const Item* items, ui
             if (__builtin_expect(place == kNowhere, 0)) {
                 chunks[turn][j] = {};
                 if (!call.create) continue;
-                place = birth(call, partition, id, item[j].home);
+                place = birth(call, partition, item[j]);
             }
             chunks[turn][j] = Rows::locate(call, place);
             float* out = out_UW + std::size_t{item[j].position} * width;
@@ -160,7 +161,9 @@ GEARSHIFT_INLINE uint32_t saturating_add(uint32_t a, uint32_t b) { return a + b 
 GEARSHIFT_INLINE uint32_t count_push(const PushCall& call, const Item& item, RowMeta& meta) {
     meta.touches = saturating_add(meta.touches, call.counts_U[item.position]);
     meta.last_step = call.step;
-    return meta.updates = saturating_add(meta.updates, 1);
+    if (__builtin_expect(meta.table == 0, 0) && call.tables_U) meta.table = call.tables_U[item.position];
+    if (meta.updates < kMostUpdates) ++meta.updates;
+    return meta.updates;
 }
 
 void push(const PushCall& call, Partition& partition, const Item* items, uint32_t count) {
@@ -171,7 +174,7 @@ void push(const PushCall& call, Partition& partition, const Item* items, uint32_
         for (uint32_t j = 0; j < n; ++j) {
             const int64_t id = item[j].id;
             uint64_t place = find_row(partition, id, item[j].home);
-            if (__builtin_expect(place == kNowhere, 0)) place = birth(call, partition, id, item[j].home);
+            if (__builtin_expect(place == kNowhere, 0)) place = birth(call, partition, item[j]);
             const RowAt at = call.shape.at(place);
             prefetch_lines<true>(at.wide, wide_bytes);
             if (wide_bytes % 64) __builtin_prefetch(at.wide + wide_bytes - 4, 1);

@@ -29,9 +29,15 @@ struct PartSpec {
 #undef GEARSHIFT_NUMBER
 };
 
+// What a row knows of its past, and the table of its id: the number of a schema's table within its store, 0 if unknown.
+// These 12 bytes are also in row files. `updates` stays at its largest value; Adam's corrections are 1 long before.
 struct RowMeta {
-    uint32_t touches, last_step, updates;
+    uint32_t touches, last_step;
+    uint32_t updates : 22, table : 10;
 };
+static_assert(sizeof(RowMeta) == 12);
+
+constexpr uint32_t kMostUpdates = (1u << 22) - 1, kMostTable = (1u << 10) - 1;
 
 // The two records of a row. `wide` is null if a layout has no such floats; `side` never is.
 struct RowAt {

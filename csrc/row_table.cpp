@@ -126,8 +126,8 @@ std::size_t RowTable::memory_bytes() const {
     return bytes;
 }
 
-void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, shape_, seed_, true, out_UW};
+void RowTable::pull(std::span<const int64_t> ids, const uint16_t* tables_U, float* out_UW, uint32_t threads) {
+    const PullCall call{layout_, shape_, seed_, true, tables_U, out_UW};
     const std::size_t misses = each_resident_group(ids, threads, kReferenced,
                         [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
     lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
@@ -135,7 +135,7 @@ void RowTable::pull(std::span<const int64_t> ids, float* out_UW, uint32_t thread
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, shape_, seed_, false, out_UW};
+    const PullCall call{layout_, shape_, seed_, false, nullptr, out_UW};
     const auto work = [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); };
     if (!cold_) return each_group(ids, threads, work);
     std::vector<Item> missing;
@@ -150,11 +150,11 @@ void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t thread
     }
 }
 
-void RowTable::push(std::span<const int64_t> ids, const float* sums_UW, const uint32_t* counts_U, double examples,
-                    uint32_t step, double lr_scale, uint32_t threads) {
+void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, const float* sums_UW, const uint32_t* counts_U,
+                    double examples, uint32_t step, double lr_scale, uint32_t threads) {
     if (!(examples > 0) || !std::isfinite(examples)) throw std::invalid_argument("examples must be a positive number");
     if (!(lr_scale >= 0) || !std::isfinite(lr_scale)) throw std::invalid_argument("lr_scale must be 0 or more");
-    PushCall call{layout_, shape_, seed_, {}, sums_UW, counts_U, static_cast<float>(1.0 / examples), step};
+    PushCall call{layout_, shape_, seed_, {}, sums_UW, counts_U, tables_U, static_cast<float>(1.0 / examples), step};
     for (std::size_t p = 0; p < layout_.parts.size(); ++p)
         call.parts.push_back(step_of(layout_.parts[p], lr_scale, corrections_[p].get()));
     const std::size_t floats = ids.size() * layout_.width, bad = first_bad(sums_UW, ids.size(), call.scale, threads);

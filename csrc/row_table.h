@@ -31,6 +31,7 @@ struct RowBlockView {
     std::span<const int64_t> ids;
     const float *weights, *state;
     const uint32_t *touches, *last_step, *updates;
+    const uint16_t* tables;
 };
 
 struct TierCounts {
@@ -77,10 +78,11 @@ public:
     std::size_t size() const;
     std::size_t memory_bytes() const;
 
-    void pull(std::span<const int64_t> ids, float* out_UW, uint32_t threads);
+    // `tables_U`: of each id, kept with its row; null if unknown.
+    void pull(std::span<const int64_t> ids, const uint16_t* tables_U, float* out_UW, uint32_t threads);
     void peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads);
-    void push(std::span<const int64_t> ids, const float* sums_UW, const uint32_t* counts_U, double examples,
-              uint32_t step, double lr_scale, uint32_t threads);
+    void push(std::span<const int64_t> ids, const uint16_t* tables_U, const float* sums_UW, const uint32_t* counts_U,
+              double examples, uint32_t step, double lr_scale, uint32_t threads);
     void contains(std::span<const int64_t> ids, bool* out_U);
     std::size_t erase(std::span<const int64_t> ids);
     void load(const RowBlockView& block);

@@ -28,7 +28,7 @@ import torch
 
 from gearshift.engine.protocol.all_reduce import AllReduceGroups
 from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
-from gearshift.engine.protocol.messages import COORDINATOR, ComingRange, Give, Message, To
+from gearshift.engine.protocol.messages import COORDINATOR, ComingRange, Give, Message, To, WantedRows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.replica_messages import Meet
 from gearshift.engine.protocol.requests import carry_out_requests
@@ -366,10 +366,10 @@ class Simulation:
             role.saved(incarnation, name)
             self._after(at)
 
-    def _ids(self, begin: Begin, epoch: int = 0) -> list[tuple[np.ndarray, ...]]:
+    def _ids(self, begin: Begin, epoch: int = 0) -> list[WantedRows]:
         return split_ids(self.layout.shards, (ids_of(begin.lease.first, begin.lease.count),))
 
-    def _ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> list[tuple[np.ndarray, ...]]:
+    def _ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> list[WantedRows]:
         assert coming.count <= self.global_batch and coming.first + coming.count <= self.examples
         return split_ids(self.layout.shards, (ids_of(coming.first, coming.count),))
 
@@ -381,7 +381,9 @@ class Simulation:
             isinstance(answer.dense, StepOnSum) and answer.dense.group for answer in job.answers
         )
         whole = len({answer.step for answer in job.answers}) == 1  # else it makes no step beside the shards
-        for answer, own, (ids,) in zip(job.answers, self.layout.dense, self._ids(job.begin), strict=True):
+        for answer, own, ((ids,), _) in zip(
+            job.answers, self.layout.dense, self._ids(job.begin), strict=True
+        ):
             assert answer.step >= job.begin.version, "a pull saw too little"
             if answer.incarnation != self.disk.incarnation:
                 continue  # it works for a past that never was
@@ -698,7 +700,7 @@ class Simulation:
                 expected = values[own] if values.dim() else values
                 assert self._same(server.flat, flat[own]), f"dense values of shard {i}"
                 assert self._same(server.optimizer_state[name], expected), f"{name} of shard {i}"
-            mine = split_ids(self.layout.shards, (np.arange(IDS, dtype=np.int64),))[i][0]
+            mine = split_ids(self.layout.shards, (np.arange(IDS, dtype=np.int64),))[i].ids[0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
 
 

@@ -282,7 +282,15 @@ def a_pull_does_not_wait_for_its_version(patch: pytest.MonkeyPatch) -> None:
 
     def handled(self: ShardRole, message: object) -> None:
         if isinstance(message, Pull):
-            message = Pull(message.incarnation, message.worker, message.boot, message.pull, 0, message.ids)
+            message = Pull(
+                message.incarnation,
+                message.worker,
+                message.boot,
+                message.pull,
+                0,
+                message.ids,
+                message.tables,
+            )
         handle(self, message)  # type: ignore[arg-type]
 
     patch.setattr(ShardRole, "handle", handled)

@@ -53,12 +53,12 @@ void train(RowTable& table, uint32_t number, int calls, std::atomic<uint64_t>& t
         const Occurrences index(ids);
         const std::size_t unique = index.unique().size();
         std::vector<float> rows(unique * kWidth), grads(ids.size() * kWidth, 0.5f), sums(unique * kWidth);
-        table.pull(index.unique(), rows.data(), 1 + call % 3);
+        table.pull(index.unique(), nullptr, rows.data(), 1 + call % 3);
         for (float value : rows) require(std::isfinite(value), "a pulled weight is finite");
         std::vector<float> expanded(ids.size() * kWidth);
         index.expand(rows.data(), kWidth, 0, kWidth, expanded.data(), 2);
         index.sum(grads.data(), kWidth, 0, kWidth, sums.data(), 2);
-        table.push(index.unique(), sums.data(), index.counts().data(), 100.0, static_cast<uint32_t>(call), 1.0,
+        table.push(index.unique(), nullptr, sums.data(), index.counts().data(), 100.0, static_cast<uint32_t>(call), 1.0,
                    1 + call % 2);
         touches += ids.size();
         table.peek(index.unique(), rows.data(), 1);
@@ -72,7 +72,7 @@ void churn(RowTable& table, int calls) {
         auto ids = some_ids(random, 2000, 20000);
         for (int64_t& id : ids) id += int64_t{1} << 40;
         std::vector<float> rows(ids.size() * kWidth);
-        table.pull(ids, rows.data(), 1);
+        table.pull(ids, nullptr, rows.data(), 1);
         table.erase(std::span(ids).first(1500));
         table.memory_bytes();
     }
@@ -87,7 +87,7 @@ void scan(RowTable& table, int cuts) {
             const RowBlockData block = table.read_cut_partition(p);
             rows += block.ids.size();
             copy.load({block.ids, block.weights.data(), block.state.data(), block.touches.data(), block.last_step.data(),
-                       block.updates.data()});
+                       block.updates.data(), block.tables.data()});
         }
         require(rows == table.cut_size(), "a cut has as many rows as it said");
         table.end_cut();

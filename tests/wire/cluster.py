@@ -25,7 +25,7 @@ import torch
 
 from gearshift.embedding.store import RowBlock
 from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
-from gearshift.engine.protocol.messages import To
+from gearshift.engine.protocol.messages import To, WantedRows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
@@ -161,7 +161,7 @@ def serve(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
 def work(place: Place, me: To, boot: int, endpoint: Endpoint) -> None:
     layout, boots = layout_of(SHARDS), iter(range(boot * 1_000_000, (boot + 1) * 1_000_000))
 
-    def ids(begin: Begin, epoch: int) -> list[tuple[np.ndarray, ...]]:
+    def ids(begin: Begin, epoch: int) -> list[WantedRows]:
         return split_ids(layout.shards, (ids_of(begin.lease.first, begin.lease.count),))
 
     def compute(job: Job) -> Computed | ComputeFailed:
@@ -340,7 +340,7 @@ class Cluster:
             assert part.step == step
             assert torch.equal(part.flat, flat[own]), f"dense values of shard {i}"
             assert torch.equal(part.optimizer["velocity"], velocity_of_all[own]), f"optimizer of shard {i}"
-            server, mine = restored(part, i, SHARDS), split_ids(layout.shards, (np.arange(IDS),))[i][0]
+            server, mine = restored(part, i, SHARDS), split_ids(layout.shards, (np.arange(IDS),))[i].ids[0]
             assert np.array_equal(server.stores[0].peek(mine), rows[mine]), f"rows of {i}"
             assert self.place.read(f"shard-{i}.json")["waiting"] == 0, "a gradient waits for nothing"
 

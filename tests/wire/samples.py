@@ -93,14 +93,17 @@ orders = (
 )
 tells = st.builds(m.Tell, numbers, st.builds(Order, numbers, orders, numbers))
 held = st.none() | st.builds(HeldDense, st.integers(-1, 2**61), numbers)
+wanted = st.tuples(ids, ids).map(
+    lambda by_store: m.WantedRows(by_store, tuple((own % 1024).astype(np.uint16) for own in by_store))
+)
 pulls = st.builds(
-    m.Pull,
+    lambda *values: m.Pull(*values[:5], *values[5], *values[6:]),
     numbers,
     st.just(WORKER.number),
     numbers,
     numbers,
     numbers,
-    st.tuples(ids, ids),
+    wanted,
     st.booleans(),
     held,
 )
@@ -118,7 +121,12 @@ def measured(draw: st.DrawFn) -> m.BatchMeasures:
 @st.composite
 def row_push(draw: st.DrawFn, width: int) -> RowPush:
     own = draw(ids)
-    return RowPush(own, draw(floats_of(len(own), width)), draw(array(np.uint32, len(own))))
+    return RowPush(
+        own,
+        draw(floats_of(len(own), width)),
+        draw(array(np.uint32, len(own))),
+        tables_U=(own % 1024).astype(np.uint16),
+    )
 
 
 @st.composite

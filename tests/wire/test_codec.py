@@ -73,10 +73,11 @@ def test_arrays_are_not_copied_on_either_side() -> None:
     assert np.shares_memory(found.dense.flat.numpy(), np.frombuffer(received[3], np.uint8))
 
 
-def a_give(sums: np.ndarray | None = None, ids: tuple[int, ...] = (1, 2)) -> m.Give:
+def a_give(sums: np.ndarray | None = None, ids: tuple[int, ...] = (1, 2), table: int = 1) -> m.Give:
     def row_push(width: int) -> RowPush:
         values = np.ones((len(ids), width), np.float32) if sums is None else sums[:, :width]
-        return RowPush(np.array(ids), np.ascontiguousarray(values), np.ones(len(ids), np.uint32))
+        counts_U, tables_U = np.ones(len(ids), np.uint32), np.full(len(ids), table, np.uint16)
+        return RowPush(np.array(ids), np.ascontiguousarray(values), counts_U, tables_U=tables_U)
 
     return m.Give(1, 7, 3, Push((row_push(2), row_push(5)), torch.zeros(3), 2.0, 1.0, NO_PREDICTIONS))
 
@@ -108,6 +109,13 @@ def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
         sums = np.ones((2, 5), np.float32)
         sums[1, 1] = bad
         assert refusal(SHARD, frames_of(a_give(sums)), WORKER) == "a gradient that is not finite"
+    assert refusal(SHARD, frames_of(a_give(table=1024)), WORKER) == "a table out of range"
+
+
+def test_a_pull_with_another_number_of_tables_than_ids_is_refused() -> None:
+    ids = np.arange(3)
+    pull = m.Pull(1, WORKER.number, 1, 1, 0, (ids, ids), (np.ones(3, np.uint16), np.ones(2, np.uint16)))
+    assert refusal(SHARD, frames_of(pull), WORKER) == "an array of another size"
     give = frames_of(a_give())
     assert refusal(To("shard", 0), give, WORKER) == "an array of another size"  # its dense part is larger
     short = [*give[:3], give[3][:-4], *give[4:]]
@@ -133,7 +141,7 @@ def test_the_sum_of_a_group_has_a_variance_where_the_optimizer_wants_it_and_nowh
     ):
         changed = frames_of(replace(summed, push=replace(summed.push, variance=bad)))
         assert refusal(SHARD, changed, WORKER) == reason
-    assert refusal(SHARD, frames[:8] + frames[9:], WORKER) == "less than the message has"
+    assert refusal(SHARD, frames[:10] + frames[11:], WORKER) == "less than the message has"
     with pytest.raises(WireError, match="more than the message has"):
         Codec(SHARD, replace(LIMITS, spread=False)).decode(frames, WORKER)
 

@@ -26,6 +26,7 @@ from gearshift.engine.wire.limits import Limits
 from gearshift.errors import UserError
 from gearshift.parameters.push import NO_PREDICTIONS, Push, RowPush
 from gearshift.parameters.shard import Drop, Order
+from tests.shard_ids import wanted
 
 LIMITS = Limits((4,), (3, 2), ids=20_000, batch=8)
 COORDINATOR, SHARD = To("coordinator"), To("shard", 1)
@@ -109,7 +110,7 @@ def test_workers_and_shards_talk_by_keys(company: Company, half: bool) -> None:
 
 def check_pull_and_push(company: Company, shard: Endpoint, worker: Endpoint, half: bool = False) -> None:
     ids = np.arange(20_000)
-    pull = company.hear(shard, lambda: worker.send(SHARD, m.Pull(1, 3, 1, 1, 0, (ids,))))
+    pull = company.hear(shard, lambda: worker.send(SHARD, m.Pull(1, 3, 1, 1, 0, *wanted((ids,)))))
     assert isinstance(pull, m.Pull) and np.array_equal(pull.ids[0], ids)
     rows = np.random.default_rng(1).random((20_000, 4), np.float32)
     answer = m.Rows(1, 1, 1, 1, 0, (rows,), m.DenseValues(torch.arange(2.0)))
@@ -346,7 +347,7 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
     shard, honest, keys = listener(company, SHARD), a_worker(company), Keys.make()
     shard.learn([Contact(To("worker", 5), 1, key=keys.public)])
     order = [bytes(f) for f in shard.codec.encode(m.Tell(1, Order(1, Drop(0))))]
-    pull = [bytes(f) for f in shard.codec.encode(m.Pull(1, 0, 1, 1, 0, (np.arange(3),)))]
+    pull = [bytes(f) for f in shard.codec.encode(m.Pull(1, 0, 1, 1, 0, *wanted((np.arange(3),))))]
     with insider(company, shard, keys, b"worker/5/1/0123456789abcdef") as liar:
         liar.send_multipart(order)
         liar.send_multipart(pull)
@@ -367,13 +368,13 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
     with insider(company, shard, keys, b"anybody") as liar:
         liar.send_multipart(pull)
         company.until(lambda: shard.counts.refused["a connection without a name"])
-    ask = m.Pull(1, 0, 1, 1, 0, (np.arange(3),))
+    ask = m.Pull(1, 0, 1, 1, 0, *wanted((np.arange(3),)))
     assert isinstance(company.hear(shard, lambda: honest.send(SHARD, ask)), m.Pull)
 
 
 def test_a_queue_that_is_full_drops_and_counts(company: Company) -> None:
     shard, worker = listener(company, SHARD), a_worker(company)
-    pull = m.Pull(1, 0, 1, 1, 0, (np.arange(20_000),))
+    pull = m.Pull(1, 0, 1, 1, 0, *wanted((np.arange(20_000),)))
     company.hear(shard, lambda: worker.send(SHARD, pull))
     for _ in range(2000):
         worker.send(SHARD, pull)

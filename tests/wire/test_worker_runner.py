@@ -21,13 +21,14 @@ from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.engine.wire.driver import Computed, WorkerRunner
 from gearshift.sync.messages import Begin, Lease
 from tests.protocol.world import gradient, ids_of, layout_of, summed, whole_server
+from tests.shard_ids import wanted
 
 
 def test_waiting_for_others_in_a_ring_is_not_counted() -> None:
     """Else all would look as slow as the slowest, and `strategy: auto` would see no straggler."""
     posted = SimpleQueue[Callable[[], None]]()
     replicas = Exchanger(0, whole_server(1), layout_of(1), time.monotonic)
-    role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [(ids_of(0, 2),)], replicas)
+    role = WorkerRole(0, 1, lambda: 1, lambda begin, epoch: [wanted((ids_of(0, 2),))], replicas)
     push = summed(gradient(0, 2), None, 4)
     runner = WorkerRunner(role, lambda job: Computed([push], None, waited=1000.0), posted.put, 300.0)
     runner.handle(Welcome(1, 1))

@@ -20,6 +20,7 @@ from torch import Tensor
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.schema import Bag, Field, Schema, Sequence
+from gearshift.embedding.store import MOST_TABLES, Tables
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 
 
@@ -30,6 +31,9 @@ class FieldGroup:
     dim: int
     singles: tuple[int, ...]  # columns of Batch.ids_BF
     ragged: tuple[int, ...]  # entries of Batch.ragged
+    tables: tuple[str, ...] = ()  # of these fields; rows are marked with the place in it, from 1
+    single_tables: tuple[int, ...] = ()  # the numbers of the tables of `singles`
+    ragged_tables: tuple[int, ...] = ()
 
     def occurrences(self, batch: Batch) -> Ids:
         every = len(self.singles) == batch.ids_BF.shape[1]
@@ -38,6 +42,13 @@ class FieldGroup:
         flat += [batch.ragged[i].ids for i in self.ragged]
         return np.ascontiguousarray(flat[0] if len(flat) == 1 else np.concatenate(flat))
 
+    def occurrence_tables(self, batch: Batch) -> Tables:
+        """The number of the table of each occurrence."""
+        tables = [np.tile(np.array(self.single_tables, np.uint16), len(batch))]
+        for table, i in zip(self.ragged_tables, self.ragged, strict=True):
+            tables.append(np.full(len(batch.ragged[i].ids), table, np.uint16))
+        return tables[0] if len(tables) == 1 else np.concatenate(tables)
+
 
 def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
     """Groups by width, most fields first; `dim` is the width of fields that do not set it."""
@@ -45,12 +56,28 @@ def field_groups(schema: Schema, dim: int) -> tuple[FieldGroup, ...]:
     ragged = [schema.row_width(f, dim) for f in schema.ragged_fields]
     widths = sorted({*singles, *ragged}, key=lambda w: (w != dim, w))
     return tuple(
-        FieldGroup(
+        _group(
+            schema,
             width,
             tuple(i for i, w in enumerate(singles) if w == width),
             tuple(i for i, w in enumerate(ragged) if w == width),
         )
         for width in widths
+    )
+
+
+def _group(schema: Schema, width: int, singles: tuple[int, ...], ragged: tuple[int, ...]) -> FieldGroup:
+    of_singles = [schema.table(schema.single_fields[i]) for i in singles]
+    of_ragged = [schema.table(schema.ragged_fields[i]) for i in ragged]
+    tables = tuple(dict.fromkeys([*of_singles, *of_ragged]))
+    numbers = {table: n if n <= MOST_TABLES else 0 for n, table in enumerate(tables, 1)}
+    return FieldGroup(
+        width,
+        singles,
+        ragged,
+        tables,
+        tuple(numbers[table] for table in of_singles),
+        tuple(numbers[table] for table in of_ragged),
     )
 
 
@@ -60,6 +87,7 @@ class IndexedBatch:
 
     batch: Batch
     indices: tuple[_core.Occurrences, ...]
+    tables: tuple[Tables, ...]  # of each distinct id, by store
 
     @property
     def ids(self) -> tuple[Ids, ...]:
@@ -67,7 +95,11 @@ class IndexedBatch:
 
 
 def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> IndexedBatch:
-    return IndexedBatch(batch, tuple(_core.Occurrences(group.occurrences(batch)) for group in groups))
+    indices = tuple(_core.Occurrences(group.occurrences(batch)) for group in groups)
+    tables = tuple(
+        group.occurrence_tables(batch)[index.first_U] for group, index in zip(groups, indices, strict=True)
+    )
+    return IndexedBatch(batch, indices, tables)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gearshift._core import RowPartSpec, RowTable
 from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, TierFolder, allow_many_files, check_budget
 from gearshift.embedding.row_files import SUFFIX, link_files
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, TierCounts
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
 
 PARTITIONS, GROUPS = 256, 16
 
@@ -43,11 +43,14 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._table)
 
-    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
+    def pull(
+        self, ids_U: Ids, out_UW: Floats | None = None, *, tables_U: Tables | None = None, threads: int = 1
+    ) -> Floats:
         out_UW = self._rows_for(ids_U, out_UW)
+        _check_tables(tables_U, len(ids_U))
         if self._must_open:
             self._open_tier()
-        self._table.pull(ids_U, out_UW, threads)
+        self._table.pull(ids_U, tables_U, out_UW, threads)
         return out_UW
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
@@ -64,16 +67,18 @@ class MemoryStore:
         examples: float,
         step: int,
         lr_scale: float = 1.0,
+        tables_U: Tables | None = None,
         threads: int = 1,
     ) -> None:
         _check("ids", ids_U, np.int64, (None,))
         _check("sums", sums_UW, np.float32, (len(ids_U), self.width))
         _check("counts", counts_U, np.uint32, (len(ids_U),))
+        _check_tables(tables_U, len(ids_U))
         if not 0 <= step < 2**32:
             raise ValueError(f"step must be between 0 and 2**32, not {step}")
         if self._must_open:
             self._open_tier()
-        self._table.push(ids_U, sums_UW, counts_U, examples, step, lr_scale, threads)
+        self._table.push(ids_U, tables_U, sums_UW, counts_U, examples, step, lr_scale, threads)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         _check("ids", ids_U, np.int64, (None,))
@@ -98,6 +103,7 @@ class MemoryStore:
         _check("block.state_US", block.state_US, np.float32, (rows, self.state_width))
         for name in ("touches_U", "last_step_U", "updates_U"):
             _check(f"block.{name}", getattr(block, name), np.uint32, (rows,))
+        _check_tables(block.tables_U, rows)
         if self._must_open:
             self._open_tier()
         self._table.load(
@@ -107,6 +113,7 @@ class MemoryStore:
             block.touches_U,
             block.last_step_U,
             block.updates_U,
+            block.tables_U,
         )
 
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
@@ -241,6 +248,11 @@ def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int |
         raise ValueError(f"{name} must have shape ({wanted}), not {array.shape}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name} must be C-contiguous: use np.ascontiguousarray({name})")
+
+
+def _check_tables(tables_U: Tables | None, rows: int) -> None:
+    if tables_U is not None:
+        _check("tables", tables_U, np.uint16, (rows,))
 
 
 def _spec(part: RowPart) -> RowPartSpec:

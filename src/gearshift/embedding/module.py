@@ -23,7 +23,7 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Leaves, assemble, field_groups, find
 from gearshift.embedding.memory import MemoryStore
-from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart
+from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart, Tables
 from gearshift.models.inputs import Inputs, Needs
 
 
@@ -63,8 +63,11 @@ class Embeddings(nn.Module):
         return self._inputs(batch) if isinstance(batch, Batch) else self._rows(batch)
 
     def _inputs(self, batch: Batch) -> Inputs:
-        indices = find(batch, self.groups).indices
-        rows = [self._leaf(store, index) for store, index in zip(self.stores, indices, strict=True)]
+        found = find(batch, self.groups)
+        rows = [
+            self._leaf(store, index, tables_U)
+            for store, index, tables_U in zip(self.stores, found.indices, found.tables, strict=True)
+        ]
         leaves = tuple(
             Leaves(r[:, : g.dim], r[:, g.dim] if self.needs.linear else None)
             for r, g in zip(rows, self.groups, strict=True)
@@ -77,21 +80,28 @@ class Embeddings(nn.Module):
         index = _core.Occurrences(array.reshape(-1))
         return self._leaf(self.stores[0], index)[:, : self.groups[0].dim].reshape(*array.shape, -1)
 
-    def _leaf(self, store: MemoryStore, index: _core.Occurrences) -> Tensor:
+    def _leaf(self, store: MemoryStore, index: _core.Occurrences, tables_U: Tables | None = None) -> Tensor:
         """The whole row of each occurrence. `backward` passes its gradient to the store."""
-        pull = store.pull if self.training else store.peek
+        ids_U = index.unique_U
+        rows_UW = store.pull(ids_U, tables_U=tables_U) if self.training else store.peek(ids_U)
         rows_NW = torch.empty(len(index), store.width)
-        index.expand(pull(index.unique_U), 0, store.width, rows_NW.numpy(), self.threads)
+        index.expand(rows_UW, 0, store.width, rows_NW.numpy(), self.threads)
         if not (self.training and torch.is_grad_enabled()):
             return rows_NW
-        return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index)  # type: ignore[no-untyped-call,no-any-return]
+        return _PushOnBackward.apply(rows_NW.requires_grad_(), self, store, index, tables_U)  # type: ignore[no-untyped-call,no-any-return]
 
-    def push(self, store: MemoryStore, index: _core.Occurrences, grads_NW: Floats) -> None:
+    def push(
+        self,
+        store: MemoryStore,
+        index: _core.Occurrences,
+        grads_NW: Floats,
+        tables_U: Tables | None = None,
+    ) -> None:
         """Apply the gradient of each occurrence's row. Called by `backward`."""
         sums_UW = np.zeros((len(index.unique_U), store.width), np.float32)
         index.sum(grads_NW, 0, store.width, sums_UW, self.threads)
         self.step += 1
-        store.push(index.unique_U, sums_UW, index.counts_U, examples=1.0, step=self.step)
+        store.push(index.unique_U, sums_UW, index.counts_U, examples=1.0, step=self.step, tables_U=tables_U)
 
     def get_extra_state(self) -> dict[str, Any]:
         """The rows, for `state_dict()`: one array of each kind per store."""
@@ -118,13 +128,18 @@ def _joined(blocks: list[dict[str, Any]]) -> dict[str, Tensor]:
 class _PushOnBackward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows_NW: Tensor, module: Embeddings, store: MemoryStore, index: _core.Occurrences
+        ctx: Any,
+        rows_NW: Tensor,
+        module: Embeddings,
+        store: MemoryStore,
+        index: _core.Occurrences,
+        tables_U: Tables | None,
     ) -> Tensor:
-        ctx.target = (module, store, index)
+        ctx.target = (module, store, index, tables_U)
         return rows_NW.view_as(rows_NW)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None]:
-        module, store, index = ctx.target
-        module.push(store, index, grads[0].contiguous().numpy())
-        return None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, None]:
+        module, store, index, tables_U = ctx.target
+        module.push(store, index, grads[0].contiguous().numpy(), tables_U)
+        return None, None, None, None, None

@@ -6,7 +6,7 @@ Shard s of n holds a contiguous run of the 256 partitions, so a checkpoint loads
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import reduce
 from pathlib import Path
@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import _core
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowStack, RowStore, StoreSnapshot, TierCounts
+from gearshift.embedding.store import (
+    Floats,
+    Ids,
+    RowBlock,
+    RowStack,
+    RowStore,
+    StoreSnapshot,
+    Tables,
+    TierCounts,
+)
 
 
 class IdPlacement:
@@ -38,11 +47,19 @@ class ShardedStore:
     def __len__(self) -> int:
         return sum(len(shard) for shard in self.shards)
 
-    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
-        return self._gather([shard.pull for shard in self.shards], ids_U, out_UW, threads)
+    def pull(
+        self, ids_U: Ids, out_UW: Floats | None = None, *, tables_U: Tables | None = None, threads: int = 1
+    ) -> Floats:
+        out_UW = np.empty((len(ids_U), self.width), np.float32) if out_UW is None else out_UW
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
+            out_UW[at] = shard.pull(ids_U[at], tables_U=_some(tables_U, at), threads=threads)
+        return out_UW
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
-        return self._gather([shard.peek for shard in self.shards], ids_U, out_UW, threads)
+        out_UW = np.empty((len(ids_U), self.width), np.float32) if out_UW is None else out_UW
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
+            out_UW[at] = shard.peek(ids_U[at], threads=threads)
+        return out_UW
 
     def push(
         self,
@@ -53,6 +70,7 @@ class ShardedStore:
         examples: float,
         step: int,
         lr_scale: float = 1.0,
+        tables_U: Tables | None = None,
         threads: int = 1,
     ) -> None:
         """Push shard by shard. If one refuses, earlier shards have already pushed, so push finite values only."""
@@ -64,6 +82,7 @@ class ShardedStore:
                 examples=examples,
                 step=step,
                 lr_scale=lr_scale,
+                tables_U=_some(tables_U, at),
                 threads=threads,
             )
 
@@ -103,14 +122,9 @@ class ShardedStore:
         counts = [count for shard in self.shards if (count := shard.tier_counts()) is not None]
         return reduce(operator.add, counts) if counts else None
 
-    def _gather(
-        self, reads: Sequence[Callable[..., Floats]], ids_U: Ids, out_UW: Floats | None, threads: int
-    ) -> Floats:
-        if out_UW is None:
-            out_UW = np.empty((len(ids_U), self.width), np.float32)
-        for read, at in zip(reads, IdPlacement(ids_U, len(reads)).groups, strict=True):
-            out_UW[at] = read(ids_U[at], threads=threads)
-        return out_UW
+
+def _some(tables_U: Tables | None, at: NDArray[np.uint32]) -> Tables | None:
+    return None if tables_U is None else tables_U[at]
 
 
 class ShardedSnapshot:

@@ -9,7 +9,7 @@ are unique, and calls may come from many threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,8 @@ from gearshift.embedding.row_optimizers import RowwiseAdagrad as RowwiseAdagrad
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+Tables = NDArray[np.uint16]  # numbers of tables within a store, from 1; 0: unknown
+MOST_TABLES = 1023  # that a row can be marked with; further ones count as unknown
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class RowBlock:
     touches_U: NDArray[np.uint32]  # occurrences in the data, over all pushes
     last_step_U: NDArray[np.uint32]  # the step of the last push
     updates_U: NDArray[np.uint32]  # pushes that updated the row (for Adam's bias correction)
+    tables_U: Tables = field(default_factory=lambda: np.zeros(0, np.uint16))  # unknown if empty
+
+    def __post_init__(self) -> None:
+        if not len(self.tables_U):
+            object.__setattr__(self, "tables_U", np.zeros(len(self.ids_U), np.uint16))
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,10 @@ class RowStore(Protocol):
 
     def __len__(self) -> int: ...
 
-    def pull(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
-        """The rows of these ids. Rows that do not exist are created."""
+    def pull(
+        self, ids_U: Ids, out_UW: Floats | None = None, *, tables_U: Tables | None = None, threads: int = 1
+    ) -> Floats:
+        """The rows of these ids. Rows that do not exist are created, and marked with the table of their id."""
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         """Like `pull`, but creates nothing: an unknown id gives the values that its row would start with."""
@@ -145,6 +154,7 @@ class RowStore(Protocol):
         examples: float,
         step: int,
         lr_scale: float = 1.0,
+        tables_U: Tables | None = None,
         threads: int = 1,
     ) -> None:
         """Update each row once with the gradient `sums / examples`; `lr_scale` is the factor of the schedule.

@@ -44,8 +44,9 @@ ROWS = {
     "touches": "touches_U",
     "last_step": "last_step_U",
     "updates": "updates_U",
+    "tables": "tables_U",  # absent in checkpoints of older versions
 }  # name in a file, and field of `RowBlock`
-DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32"}  # numpy and safetensors names
+DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32", "uint16": "U16"}  # numpy and safetensors names
 
 FULL = (FORMAT, FORMAT_WITH_ROW_FILES)
 
@@ -262,7 +263,7 @@ class Checkpoint:
         tables = [f for f in self.files if f.startswith(f"{name}-") and f.endswith(".safetensors")]
         for file in sorted(tables, key=_in_order):
             loaded = self.arrays(file.removesuffix(".safetensors"))
-            yield RowBlock(**{field: loaded[name] for name, field in ROWS.items()})
+            yield RowBlock(**{field: loaded[name] for name, field in ROWS.items() if name in loaded})
         for stack in self.stacks(name):
             with self.naming_damage():
                 yield from row_files.blocks_of(stack)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.store import Tables
 from gearshift.parameters.marked_types import (
     DenseGradient,
     GradientVariance,
@@ -38,9 +39,14 @@ class RowPush:
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
     finite: bool = True  # whether all sums are finite, even when squared
+    tables_U: Tables = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint16))  # unknown if empty
+
+    def __post_init__(self) -> None:
+        if not len(self.tables_U):
+            object.__setattr__(self, "tables_U", np.zeros(len(self.ids_U), np.uint16))
 
     def copied(self) -> RowPush:
-        return RowPush(self.ids_U, self.sums_UW.copy(), self.counts_U)
+        return replace(self, sums_UW=self.sums_UW.copy())
 
 
 @dataclass(frozen=True)

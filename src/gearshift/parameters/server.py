@@ -27,7 +27,7 @@ from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
-from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore
+from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore, Tables
 from gearshift.errors import UserError, unknown_name
 from gearshift.models.inputs import Needs
 from gearshift.optim import row_ratios
@@ -144,8 +144,13 @@ class Server:
     def pull(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
         """The rows of each store, in the caller's buffers. New ids are created."""
         return tuple(
-            store.pull(ids, buffers.floats(f"{i} rows", len(ids), store.width), threads=self.threads)
-            for i, (store, ids) in enumerate(zip(self.stores, batch.ids, strict=True))
+            store.pull(
+                ids,
+                buffers.floats(f"{i} rows", len(ids), store.width),
+                tables_U=tables_U,
+                threads=self.threads,
+            )
+            for i, (store, ids, tables_U) in enumerate(zip(self.stores, batch.ids, batch.tables, strict=True))
         )
 
     def peek(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
@@ -250,6 +255,7 @@ class Server:
                     examples=1.0 if self.row_policy.reduce == "sum" else examples,
                     step=step,
                     lr_scale=lr_scale,
+                    tables_U=rows.tables_U,
                     threads=self.threads,
                 )
             except ValueError as error:
@@ -336,15 +342,15 @@ class MergedRows:
     sums_UW: Floats
     counts_U: NDArray[np.uint32]
     examples_U: Floats  # of the pushes with the id
+    tables_U: Tables
 
 
 def merge_rows(parts: Sequence[tuple[RowPush, float, float]], threads: int) -> MergedRows:
     """Sum (rows, weight, examples) of the pushes, in this order. A single push at weight 1 is returned unchanged."""
     if len(parts) == 1 and parts[0][1] == 1.0:
         only, _, examples = parts[0]
-        return MergedRows(
-            only.ids_U, only.sums_UW, only.counts_U, np.full(len(only.ids_U), examples, np.float32)
-        )
+        examples_U = np.full(len(only.ids_U), examples, np.float32)
+        return MergedRows(only.ids_U, only.sums_UW, only.counts_U, examples_U, only.tables_U)
     index = _core.Occurrences(np.concatenate([rows.ids_U for rows, _, _ in parts]))
     sums_NW = np.concatenate(
         [rows.sums_UW if w == 1.0 else rows.sums_UW * np.float32(w) for rows, w, _ in parts]
@@ -355,7 +361,10 @@ def merge_rows(parts: Sequence[tuple[RowPush, float, float]], threads: int) -> M
     both_U2 = np.empty((len(index.unique_U), 2), np.float32)
     index.sum(sums_NW, 0, width, sums_UW, threads)
     index.sum(both_N2, 0, 2, both_U2, threads)
-    return MergedRows(index.unique_U, sums_UW, both_U2[:, 0].astype(np.uint32), both_U2[:, 1].copy())
+    tables_U = np.concatenate([rows.tables_U for rows, _, _ in parts])[index.first_U]
+    return MergedRows(
+        index.unique_U, sums_UW, both_U2[:, 0].astype(np.uint32), both_U2[:, 1].copy(), tables_U
+    )
 
 
 def _counts_and_examples(rows: RowPush, examples: float) -> Floats:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
-from gearshift.embedding.store import RowStore
+from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
 from gearshift.parameters.push import AnyPush, AppliedPush, Push, RowPush, ShardPush, group_of, part_of
 from gearshift.parameters.server import Server
@@ -100,11 +100,16 @@ class Shard:
         self._ended: set[int] = set()  # ended leases from there on
         self._books = threading.Lock()  # protects `waiting` and the ended leases
 
-    def pull(self, ids: tuple[Ids, ...], *, dense: bool = True) -> Values:
+    def pull(
+        self, ids: tuple[Ids, ...], tables: tuple[Tables, ...] | None = None, *, dense: bool = True
+    ) -> Values:
         """Rows of each store, a copy of the dense part if requested, and running statistics. New ids are created."""
         threads = self.server.threads
         rows = tuple(
-            store.pull(ids_U, threads=threads) for store, ids_U in zip(self.server.stores, ids, strict=True)
+            store.pull(ids_U, tables_U=tables_U, threads=threads)
+            for store, ids_U, tables_U in zip(
+                self.server.stores, ids, tables or [None] * len(ids), strict=True
+            )
         )
         return rows, *self._dense(whole=dense)
 
@@ -223,7 +228,10 @@ class ShardLayout:
 
 def split_rows(rows: RowPush, shards: int) -> list[RowPush]:
     groups = IdPlacement(rows.ids_U, shards).groups
-    return [RowPush(rows.ids_U[at], rows.sums_UW[at], rows.counts_U[at]) for at in groups]
+    return [
+        RowPush(rows.ids_U[at], rows.sums_UW[at], rows.counts_U[at], tables_U=rows.tables_U[at])
+        for at in groups
+    ]
 
 
 def shard_server(whole: Server, layout: ShardLayout, number: int) -> Server:

@@ -16,6 +16,7 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Buffers, IndexedBatch, Leaves, assemble, field_groups
+from gearshift.embedding.store import Tables
 from gearshift.errors import UserError
 from gearshift.models.inputs import Needs
 from gearshift.models.layers import seed_dropout
@@ -91,7 +92,8 @@ class Worker:
         loss.backward()  # type: ignore[no-untyped-call]
         return Push(
             tuple(
-                self._row_push(i, *part) for i, part in enumerate(zip(indexed.indices, leaves, strict=True))
+                self._row_push(i, *part)
+                for i, part in enumerate(zip(indexed.indices, indexed.tables, leaves, strict=True))
             ),
             self.dense.grad,
             float(len(batch) if batch.weights_B is None else batch.weights_B.sum()),
@@ -140,7 +142,7 @@ class Worker:
         index.expand(rows_UW, begin, end, out_NP, self.threads)
         return torch.from_numpy(out_NP)
 
-    def _row_push(self, i: int, index: _core.Occurrences, leaves: Leaves) -> RowPush:
+    def _row_push(self, i: int, index: _core.Occurrences, tables_U: Tables, leaves: Leaves) -> RowPush:
         parts = [leaf for leaf in (leaves.embedding_ND, leaves.linear_N) if leaf is not None]
         widths = [1 if leaf.dim() == 1 else leaf.shape[1] for leaf in parts]
         sums_UW = self.buffers.floats(f"{i} sums", len(index.unique_U), sum(widths))
@@ -152,4 +154,4 @@ class Worker:
                 grads_NP = leaf.grad.reshape(-1, width).contiguous().numpy()
                 finite &= index.sum(grads_NP, begin, begin + width, sums_UW, self.threads)
             begin += width
-        return RowPush(index.unique_U, sums_UW, index.counts_U, finite)
+        return RowPush(index.unique_U, sums_UW, index.counts_U, finite, tables_U)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.store import Tables
 from gearshift.engine.protocol.all_reduce import NO_GROUP, GroupRank
 from gearshift.engine.protocol.replica_messages import (
     SERVERS_ONLY,
@@ -246,6 +247,13 @@ class IsSaved:
     name: str
 
 
+class WantedRows(NamedTuple):
+    """The ids that a lease needs from one shard and their tables, by store."""
+
+    ids: tuple[Ids, ...]
+    tables: tuple[Tables, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Pull:
     """Answered once the shard has applied step `version`."""
@@ -256,6 +264,7 @@ class Pull:
     pull: int
     version: int
     ids: tuple[Ids, ...]
+    tables: tuple[Tables, ...]  # of each id
     dense: bool = True  # whether dense values are wanted too
     held: HeldDense | None = None  # what the worker has of them; None: nothing, and no state is wanted
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from gearshift.data.batch import Ids
 from gearshift.engine.protocol.all_reduce import NO_GROUP, GroupRank
 from gearshift.engine.protocol.messages import (
     COORDINATOR,
@@ -35,6 +34,7 @@ from gearshift.engine.protocol.messages import (
     Taken,
     To,
     ToWorker,
+    WantedRows,
     Welcome,
 )
 from gearshift.engine.protocol.replica_exchange import Exchanger
@@ -80,11 +80,11 @@ class WorkerRole:
         number: int,
         shards: int,
         new_boot: Callable[[], int],
-        ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
+        ids_of: Callable[[Begin, int], Sequence[WantedRows]],
         replicas: Exchanger,
-        ids_ahead: Callable[[Begin, int, ComingRange], Sequence[tuple[Ids, ...]]] = lambda *_: (),
+        ids_ahead: Callable[[Begin, int, ComingRange], Sequence[WantedRows]] = lambda *_: (),
     ) -> None:
-        """`new_boot` returns increasing numbers; `ids_of` the ids that a lease needs, by shard and store.
+        """`new_boot` returns increasing numbers; `ids_of` the rows that a lease needs, by shard.
 
         `ids_ahead` returns the same for a coming range, given the current lease; nothing if reading it costs too much.
         """
@@ -104,7 +104,7 @@ class WorkerRole:
         self.job = None
         self._work: Assignment | None = None
         self._place = NO_GROUP  # the place in the assignment, unless replicas took over
-        self._ids: Sequence[tuple[Ids, ...]] = ()  # by shard and store
+        self._wanted: Sequence[WantedRows] = ()  # by shard
         self._held = HeldDense()
         self._unanswered: dict[int, Pull | Give] = {}  # by shard
         self._answers: dict[int, Rows] = {}  # to the newest pull, by shard
@@ -203,7 +203,7 @@ class WorkerRole:
 
     def _begin_work(self, work: Assignment) -> None:
         self.state, self._work, self._place = "pulling", work, work.place
-        self._ids = self._ids_of(work.begin, work.epoch)
+        self._wanted = self._ids_of(work.begin, work.epoch)
         self.replicas.busy(work.plan)
         self._start_pull()
 
@@ -216,7 +216,9 @@ class WorkerRole:
         self._answers = {}
         head = self.incarnation, self.number, self.boot, self._pull, self._work.begin.version
         held = self._held if self._place.group else None
-        self._unanswered = {s: Pull(*head, self._ids[s], not replicated, held) for s in range(self.shards)}
+        self._unanswered = {
+            s: Pull(*head, *self._wanted[s], not replicated, held) for s in range(self.shards)
+        }
         self._send_first()
 
     def _start_job(self) -> None:
@@ -234,8 +236,8 @@ class WorkerRole:
 
     def _foretell(self, work: Assignment, ahead: ComingRange) -> None:
         """While the worker computes: tells the shards which rows they will be asked for."""
-        for shard, ids in enumerate(self._ids_ahead(work.begin, work.epoch, ahead)):
-            self.out.append((To("shard", shard), Foretell(self.incarnation, self.number, ids)))
+        for shard, wanted in enumerate(self._ids_ahead(work.begin, work.epoch, ahead)):
+            self.out.append((To("shard", shard), Foretell(self.incarnation, self.number, wanted.ids)))
 
     def _give(self) -> None:
         """Makes the step: the dense part here if there is a replica; the rest is sent to the shards."""

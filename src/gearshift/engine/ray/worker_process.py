@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import torch
 
-from gearshift.data.batch import Floats, Ids
+from gearshift.data.batch import Floats
 from gearshift.data.ranges import Ranges, Shuffle
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.engine.protocol.all_reduce import GroupRank
-from gearshift.engine.protocol.messages import ComingRange, Rows
+from gearshift.engine.protocol.messages import ComingRange, Rows, WantedRows
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.ray.all_reduce import AllReduceError, AllReduceMember
@@ -81,15 +81,15 @@ class WorkerComputation:
         self._ranges.close()
         self._group.close()
 
-    def ids(self, begin: Begin, epoch: int) -> Sequence[tuple[Ids, ...]]:
-        """The ids that the lease needs, by shard and store."""
+    def ids(self, begin: Begin, epoch: int) -> Sequence[WantedRows]:
+        """The rows that the lease needs, by shard."""
         lease = begin.lease
         placed = self._placed((lease.first, lease.count, epoch))
         self._read = {**dict(list(self._read.items())[-1:]), lease.number: placed}
         return self._by_shard(placed)
 
-    def ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> Sequence[tuple[Ids, ...]]:
-        """The ids of a coming range, or none if reading it now could mean that the data are read from the start."""
+    def ids_ahead(self, begin: Begin, epoch: int, coming: ComingRange) -> Sequence[WantedRows]:
+        """The rows of a coming range, or none if reading it now could mean that the data are read from the start."""
         follows = coming.first == begin.lease.first + begin.lease.count
         if not follows and not self._ranges.skips(self._order(epoch)):
             return ()
@@ -108,12 +108,17 @@ class WorkerComputation:
         several = self._layout.shards > 1
         return indexed, [IdPlacement(ids_U, self._layout.shards) for ids_U in indexed.ids] if several else []
 
-    def _by_shard(self, placed: PlacedBatch) -> list[tuple[Ids, ...]]:
+    def _by_shard(self, placed: PlacedBatch) -> list[WantedRows]:
         indexed, places = placed
         if not places:
-            return [indexed.ids]
+            return [WantedRows(indexed.ids, indexed.tables)]
         return [
-            tuple(ids_U[place.groups[s]] for ids_U, place in zip(indexed.ids, places, strict=True))
+            WantedRows(
+                tuple(ids_U[place.groups[s]] for ids_U, place in zip(indexed.ids, places, strict=True)),
+                tuple(
+                    tables_U[place.groups[s]] for tables_U, place in zip(indexed.tables, places, strict=True)
+                ),
+            )
             for s in range(self._layout.shards)
         ]
 

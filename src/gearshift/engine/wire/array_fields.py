@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.store import MOST_TABLES, Tables
 from gearshift.engine.wire.frames import Array, FrameReader, FrameWriter
 from gearshift.engine.wire.limits import Limits, WireError
 from gearshift.engine.wire.scalar_fields import Count
@@ -49,7 +50,32 @@ class IdsByStore:
             w.array(ids, np.int64, most=w.limits.ids)
 
     def read(self, head_value: None, r: FrameReader) -> tuple[Ids, ...]:
-        return tuple(read_ids(r) for _ in r.limits.widths)
+        ids = tuple(read_ids(r) for _ in r.limits.widths)
+        r.dimensions |= {f"ids {store}": len(of_store) for store, of_store in enumerate(ids)}
+        return ids
+
+    def frames(self, limits: Limits) -> int:
+        return len(limits.widths)
+
+
+def read_tables(r: FrameReader, ids: int) -> Tables:
+    tables = r.array(np.uint16, most=ids, exact=ids)
+    if len(tables) and tables.max() > MOST_TABLES:
+        raise WireError("a table out of range")
+    return tables
+
+
+class TablesByStore:
+    """`tuple[Tables, ...]`: the table of each id, for each store. In a message it comes after the ids."""
+
+    head = None
+
+    def write(self, value: tuple[Tables, ...], w: FrameWriter) -> None:
+        for tables, _ in zip(value, w.limits.widths, strict=True):
+            w.array(tables, np.uint16, most=w.limits.ids)
+
+    def read(self, head_value: None, r: FrameReader) -> tuple[Tables, ...]:
+        return tuple(read_tables(r, r.dimensions[f"ids {store}"]) for store in range(len(r.limits.widths)))
 
     def frames(self, limits: Limits) -> int:
         return len(limits.widths)
@@ -72,7 +98,7 @@ class RowsByStore:
 
 
 class RowGradients:
-    """`tuple[RowPush, ...]`: the sums and counts of gradients of rows, for each store."""
+    """`tuple[RowPush, ...]`: the sums and counts of gradients of rows and their tables, for each store."""
 
     head = None
 
@@ -81,17 +107,19 @@ class RowGradients:
             w.array(rows.ids_U, np.int64, most=w.limits.ids)
             w.floats(rows.sums_UW, most=w.limits.ids, row=(width,))
             w.array(rows.counts_U, np.uint32, most=w.limits.ids)
+            w.array(rows.tables_U, np.uint16, most=w.limits.ids)
 
     def read(self, head_value: None, r: FrameReader) -> tuple[RowPush, ...]:
         return tuple(self._of_store(r, width) for width in r.limits.widths)
 
     def frames(self, limits: Limits) -> int:
-        return 3 * len(limits.widths)
+        return 4 * len(limits.widths)
 
     def _of_store(self, r: FrameReader, width: int) -> RowPush:
         ids_U = read_ids(r)
         sums_UW = finite(r.floats(most=len(ids_U), row=(width,), exact=len(ids_U)))
-        return RowPush(ids_U, sums_UW, r.array(np.uint32, most=len(ids_U), exact=len(ids_U)))
+        counts_U = r.array(np.uint32, most=len(ids_U), exact=len(ids_U))
+        return RowPush(ids_U, sums_UW, counts_U, tables_U=read_tables(r, len(ids_U)))
 
 
 class DensePart:

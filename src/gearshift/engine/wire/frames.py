@@ -20,7 +20,7 @@ from gearshift.engine.wire.limits import Limits, WireError
 
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
 
-MAGIC, FORMAT = b"GSFT", 2
+MAGIC, FORMAT = b"GSFT", 3
 HEAD = struct.Struct("<4sBBH")  # magic, format, kind, flags; the fields of the message follow
 HALF = 1  # flag: rows and gradients are bfloat16, and answers should be
 

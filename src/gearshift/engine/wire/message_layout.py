@@ -4,8 +4,8 @@
     X | None                                 the same, or None
     a dataclass                              its fields, in the head, and its arrays
     a union of dataclasses                   the same, after the place of the dataclass in the union
-    tuple[Ids, ...], tuple[Floats, ...]      arrays, one for each store
-    tuple[RowPush, ...]                      arrays, three for each store
+    tuple[Ids, ...], tuple[Floats, ...], ... arrays, one for each store
+    tuple[RowPush, ...]                      arrays, four for each store
     Tensor                                   the dense values of a shard
     Statistics, DenseGradient, ...           according to the annotation of the type (parameters/marked_types.py)
     tuple[tuple[int, float], ...]            an array for each column
@@ -40,6 +40,7 @@ from gearshift.engine.wire.array_fields import (
     RowsByStore,
     StateByName,
     StatisticsByName,
+    TablesByStore,
     VariancePart,
 )
 from gearshift.engine.wire.frames import FrameReader, FrameWriter
@@ -74,7 +75,11 @@ BY_MARK: dict[str, FieldFormat] = {
     PREDICTIONS: NotSent(NO_PREDICTIONS),
     GROUP_NUMBER: integer(1),
 }
-BY_STORE: dict[Any, FieldFormat] = {np.int64: IdsByStore(), np.float32: RowsByStore()}
+BY_STORE: dict[Any, FieldFormat] = {
+    np.int64: IdsByStore(),
+    np.float32: RowsByStore(),
+    np.uint16: TablesByStore(),
+}
 
 
 class MessageLayout:

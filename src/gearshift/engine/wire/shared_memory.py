@@ -28,7 +28,7 @@ MESSAGES = 6  # that a ring buffer has room for
 
 
 def ring_size(limits: Limits) -> int:
-    rows = sum(limits.ids * (8 + 4 * width + 4) for width in limits.widths)
+    rows = sum(limits.ids * (8 + 4 * width + 4 + 2) for width in limits.widths)
     dense = 4 * max(limits.dense) * (2 if limits.spread else 1)
     return MESSAGES * max(rows + dense, limits.frame_bytes)
 

@@ -120,7 +120,7 @@ class Cluster:
         answers = []
         for shard, own in zip(self.shards, ids, strict=True):
             shard.out.clear()
-            shard.handle(Pull(1, 0, 1, self._pulls, 0, own, held=held))
+            shard.handle(Pull(1, 0, 1, self._pulls, 0, *own, held=held))
             answers += [message for _, message in shard.out if isinstance(message, Rows)]
         return answers
 
