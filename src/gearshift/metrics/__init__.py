@@ -1,7 +1,7 @@
 """Quality of predictions: AUC, grouped AUC, log loss, normalized entropy, calibration, standard errors.
 
     exact.py      functions on whole arrays
-    streaming.py  `Measures` takes one batch after another, in constant memory
+    measures.py   `Measures` takes one batch after another, in constant memory
     slices.py     the same, separately for each country or day
     collected.py  keeps the predictions of an evaluation, for exact metrics and the grouped AUC
     all_predictions.py  exact metrics from a single sort
@@ -27,7 +27,7 @@ from gearshift.metrics.exact import grouped as grouped
 from gearshift.metrics.exact import grouped_auc as grouped_auc
 from gearshift.metrics.exact import logloss as logloss
 from gearshift.metrics.exact import paired_auc_difference as paired_auc_difference
+from gearshift.metrics.measures import AucHistogram as AucHistogram
+from gearshift.metrics.measures import Measures as Measures
 from gearshift.metrics.slices import Slices as Slices
 from gearshift.metrics.slices import day_name as day_name
-from gearshift.metrics.streaming import AucHistogram as AucHistogram
-from gearshift.metrics.streaming import Measures as Measures

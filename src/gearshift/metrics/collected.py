@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gearshift.metrics.exact import Grouped, grouped
+from gearshift.metrics.measures import Measures
 from gearshift.metrics.slices import Slices
-from gearshift.metrics.streaming import Measures
 
 EXACT_EXAMPLES = 5_000_000
 SPARSEST_SAMPLE = 2**16  # one group in so many; a group that is still too large cannot be kept

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gearshift.metrics.arithmetic import columns
-from gearshift.metrics.streaming import Measures
+from gearshift.metrics.measures import Measures
 
 
 class Slices:

@@ -12,7 +12,7 @@ import numpy as np
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.dataset import Dataset
 from gearshift.metrics import CalibrationTable, Collected, Grouped, Measured, Measures
-from gearshift.metrics.scores import Scores
+from gearshift.metrics.score_tables import Scores
 from gearshift.training.learner import Learner
 from gearshift.training.unseen_ids import UnseenIds
 
