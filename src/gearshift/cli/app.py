@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TextIO
 
 import typer
 
-from gearshift.cli.help_sections import Sections
+from gearshift.cli.help_format import Sections
 from gearshift.errors import DataWarning, UserError, nearest_name
 from gearshift.run import startup_interrupts
 
