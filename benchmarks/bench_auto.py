@@ -38,7 +38,7 @@ from gearshift.experiments.paired_runs import interval
 from gearshift.parameters import checkpoint
 from gearshift.parameters.server import RowSettings
 from gearshift.sync.automatic import Auto, Automatic, Change
-from gearshift.sync.messages import Action, Apply, Begin, Event
+from gearshift.sync.events import Action, Apply, Begin, Event
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner, describe
 from gearshift.training.worker import Worker

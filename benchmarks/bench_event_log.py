@@ -37,7 +37,7 @@ import gearshift as gs
 from gearshift.experiments.paired_runs import interval
 from gearshift.run.event_log import EventLog, Head, files, line
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

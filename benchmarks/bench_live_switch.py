@@ -25,7 +25,7 @@ import torch
 import gearshift as gs
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow
 from gearshift.run.event_log import Decision, files, read
-from gearshift.sync.messages import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
+from gearshift.sync.events import Apply, Begin, GradientArrived, SwitchRequested, WorkRequested
 
 WORKERS, BATCH, FACTOR = 8, 128, 5.0
 GLOBAL = WORKERS * BATCH

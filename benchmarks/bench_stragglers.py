@@ -37,7 +37,7 @@ from gearshift.cluster_model.closed_forms import possible_rate, sync_rate
 from gearshift.cluster_model.cluster import Bursts, ClusterModel, Compute, Lognormal, Network, Slow
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.run.event_log import Decision, files, read
-from gearshift.sync.messages import Action, Apply, Begin, Event, GradientArrived
+from gearshift.sync.events import Action, Apply, Begin, Event, GradientArrived
 from gearshift.sync.registry import resolve
 
 WORKERS, BATCH = 8, 128

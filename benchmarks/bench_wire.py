@@ -61,7 +61,7 @@ from gearshift.optim.first_order import SGD
 from gearshift.parameters.push import NO_PREDICTIONS, Push, RowPush
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ApplyStep, Order
-from gearshift.sync.messages import Begin, Lease
+from gearshift.sync.events import Begin, Lease
 
 ROWS, WIDTH, TABLE, DENSE, SETS = 40_000, 16, 1_000_000, 16, 8
 LIMITS = Limits((WIDTH,), (DENSE,), ids=ROWS, batch=1)

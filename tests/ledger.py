@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gearshift.run.event_log import Decision, Head, files, read
-from gearshift.sync.messages import Apply, Begin, Discard, Lease, Reissue, Supplied
+from gearshift.sync.events import Apply, Begin, Discard, Lease, Reissue, Supplied
 
 
 @dataclass(frozen=True)

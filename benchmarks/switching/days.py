@@ -19,7 +19,7 @@ from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.simulation.learning import train_in_virtual_time
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.switch_plan import SimulatedSwitch
-from gearshift.sync.messages import Action, Begin, Event
+from gearshift.sync.events import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.training.learner import Learner
 from switching.base import BACK, BASE, DAYS, STRAGGLER, SYNC, Arm, Base, Score, scored, strategy_of, to_itself

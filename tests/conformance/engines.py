@@ -22,7 +22,7 @@ from gearshift.run import folder as run_folder
 from gearshift.run.saver import Saver
 from gearshift.run.saving import Saving
 from gearshift.run.wall_time import WallTime
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.sync.registry import resolve
 from gearshift.training.learner import Learner
 from gearshift.training.plan import Plan, StrategyPlan

@@ -13,7 +13,7 @@ from examples import PLAIN
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow
 from gearshift.parameters.server import Server
 from gearshift.run.event_log import Decision, files, read
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
+from gearshift.sync.events import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training.request_queue import RequestQueue
 

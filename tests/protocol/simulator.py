@@ -43,7 +43,7 @@ from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.group import mean_state
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Drop, StepOnSum
-from gearshift.sync.messages import Action, Apply, Begin, Event, Lease, WorkerLost
+from gearshift.sync.events import Action, Apply, Begin, Event, Lease, WorkerLost
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy

@@ -14,7 +14,7 @@ from gearshift.engine.protocol.messages import (
     To,
 )
 from gearshift.parameters.shard import ApplyStep, Drop
-from gearshift.sync.messages import Action, Apply
+from gearshift.sync.events import Action, Apply
 from gearshift.training.engine import Log
 from tests.protocol.world import Account, Disk
 

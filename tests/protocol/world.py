@@ -31,7 +31,7 @@ from gearshift.parameters.push import (
 from gearshift.parameters.replicas.figures import Counts
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ShardLayout, shard_server
-from gearshift.sync.messages import Lease
+from gearshift.sync.events import Lease
 from gearshift.training.ended import Ended
 
 TENSORS = (0, 4, 7)  # where they begin

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

@@ -35,7 +35,7 @@ from gearshift.engine.wire.endpoint import Endpoint
 from gearshift.engine.wire.keys import Contact, Keys
 from gearshift.engine.wire.limits import Limits
 from gearshift.parameters.server import Server
-from gearshift.sync.messages import Action, Apply, Begin, Event, Lease
+from gearshift.sync.events import Action, Apply, Begin, Event, Lease
 from gearshift.training.ended import BatchMeasures, Ended
 from tests.protocol.world import (
     IDS,

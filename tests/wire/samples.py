@@ -33,7 +33,7 @@ from gearshift.parameters.shard import (
     StepOnSum,
     TakeCut,
 )
-from gearshift.sync.messages import Begin, Lease
+from gearshift.sync.events import Begin, Lease
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
 STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))

@@ -19,7 +19,7 @@ from gearshift.engine.protocol.messages import (
 from gearshift.engine.protocol.replica_exchange import Exchanger
 from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.engine.wire.driver import Computed, WorkerRunner
-from gearshift.sync.messages import Begin, Lease
+from gearshift.sync.events import Begin, Lease
 from tests.protocol.world import gradient, ids_of, layout_of, summed, whole_server
 from tests.shard_ids import wanted
 

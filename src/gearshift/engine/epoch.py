@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from gearshift.engine.strategy_failures import decide
 from gearshift.parameters.shard import ApplyStep, Drop
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Apply,
     Begin,
     DataExhausted,

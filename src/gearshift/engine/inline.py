@@ -11,7 +11,7 @@ from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
 from gearshift.engine.strategy_failures import stuck
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 
 Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
 

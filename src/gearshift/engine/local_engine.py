@@ -23,7 +23,7 @@ from gearshift.engine.threads import Compute, ThreadsLoop
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Action, Begin, Event
+from gearshift.sync.events import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import Ended, measured_of

@@ -15,8 +15,8 @@ from gearshift.engine.live_replicas import LiveReplicas
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
+from gearshift.sync.events import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
 from gearshift.sync.exchange import Choices
-from gearshift.sync.messages import Action, Begin, Event, Reissue, WorkerJoined, WorkerLost, WorkRequested
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Work

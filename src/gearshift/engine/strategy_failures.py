@@ -6,7 +6,7 @@ import traceback
 
 from gearshift.errors import UserError
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Action, Event, SwitchRequested
+from gearshift.sync.events import Action, Event, SwitchRequested
 
 
 def decide(coordinator: Coordinator, event: Event) -> list[Action]:

@@ -22,7 +22,7 @@ from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
 from gearshift.engine.strategy_failures import stuck
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 
 Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
 Employ = Callable[[int], Compute]  # creates a worker's state, in the worker's thread

@@ -28,7 +28,7 @@ from gearshift.errors import UserError
 from gearshift.experiments.largest_batch import TUNING_SEED, Score, Search, Sweep, SweepRow, Trial, sweep
 from gearshift.optim.batch_scaling import Rates, scaled
 from gearshift.optim.variance_reduced import VarianceReduced
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.sync.registry import gradients_per_step, resolve
 from gearshift.trainer.trainer import Trainer
 from gearshift.training.engine import NotFinite

@@ -26,8 +26,8 @@ from typing import Any
 import msgspec
 
 from gearshift.errors import UserError
-from gearshift.sync import messages
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Exchange, Lease, Part, Reissue
+from gearshift.sync import events
+from gearshift.sync.events import Action, Apply, Begin, Discard, Event, Exchange, Lease, Part, Reissue
 
 FORMAT = 1
 FILE_BYTES = 64 << 20
@@ -76,28 +76,28 @@ class LogPosition:
 # both would write other bytes (docs/adr/0020) ----
 
 _KINDS: dict[str, Callable[..., Event]] = {
-    "join": messages.WorkerJoined,
-    "ask": messages.WorkRequested,
-    "push": messages.GradientArrived,
-    "refuse": messages.GradientRefused,
-    "lost": messages.WorkerLost,
-    "supply": messages.Supplied,
-    "exhausted": messages.DataExhausted,
-    "switch": messages.SwitchRequested,
-    "exchanged": messages.ExchangeDone,
+    "join": events.WorkerJoined,
+    "ask": events.WorkRequested,
+    "push": events.GradientArrived,
+    "refuse": events.GradientRefused,
+    "lost": events.WorkerLost,
+    "supply": events.Supplied,
+    "exhausted": events.DataExhausted,
+    "switch": events.SwitchRequested,
+    "exchanged": events.ExchangeDone,
 }
 _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
-    messages.WorkerJoined: lambda e: f'"join":[{e.worker}]',
-    messages.WorkRequested: lambda e: f'"ask":[{e.worker}]',
-    messages.GradientArrived: lambda e: (
+    events.WorkerJoined: lambda e: f'"join":[{e.worker}]',
+    events.WorkRequested: lambda e: f'"ask":[{e.worker}]',
+    events.GradientArrived: lambda e: (
         f'"push":[{e.worker},{e.lease},{e.version}]' if e.version else f'"push":[{e.worker},{e.lease}]'
     ),
-    messages.GradientRefused: lambda e: f'"refuse":[{e.worker},{e.lease},{quoted(e.reason)}]',
-    messages.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
-    messages.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
-    messages.DataExhausted: lambda e: '"exhausted":[]',
-    messages.ExchangeDone: lambda e: f'"exchanged":[{e.number}]',
-    messages.SwitchRequested: lambda e: (
+    events.GradientRefused: lambda e: f'"refuse":[{e.worker},{e.lease},{quoted(e.reason)}]',
+    events.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
+    events.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
+    events.DataExhausted: lambda e: '"exhausted":[]',
+    events.ExchangeDone: lambda e: f'"exchanged":[{e.number}]',
+    events.SwitchRequested: lambda e: (
         f'"switch":[{quoted(e.strategy)},{json.dumps(_finite(e.settings))},{quoted(e.reason)}]'
     ),
 }
@@ -165,7 +165,7 @@ def _event(record: dict[str, Any]) -> Event:
     fields = record[word]
     if word == "push":
         worker, lease, *version = fields
-        return messages.GradientArrived(worker, lease, record["at"], version=version[0] if version else 0)
+        return events.GradientArrived(worker, lease, record["at"], version=version[0] if version else 0)
     if word == "switch":
         strategy, settings, reason = fields
         fields = strategy, _infinite(settings), reason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gearshift import __version__
 from gearshift.run.callbacks import Callback
 from gearshift.run.event_log import Head
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.requests import Switch
 from gearshift.training.timing import Moment

@@ -14,7 +14,7 @@ from gearshift.errors import UserError
 from gearshift.run import catalog, event_log
 from gearshift.run.event_log import Decision, Head, LogPosition, TornLine, action_text
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

@@ -1,6 +1,6 @@
 """Synchronisation strategies: pure state machines, events in, actions out.
 
-    messages      events and actions, plain values
+    events        events and actions, plain values
     work          the shared record: parked workers, leases in flight, gradients waiting, examples to lease
     strategy      the three questions that a strategy answers
     coordinator   takes an event, updates the record, queries the strategy, returns actions

@@ -24,7 +24,7 @@ from typing import Any
 from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Number
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

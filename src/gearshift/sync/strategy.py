@@ -14,7 +14,7 @@ from dataclasses import Field, dataclass
 from itertools import islice
 from typing import Any, ClassVar, Protocol
 
-from gearshift.sync.messages import Part
+from gearshift.sync.events import Part
 from gearshift.sync.work import Flight, Work
 
 

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gearshift.sync.messages import Lease
+from gearshift.sync.events import Lease
 
 
 @dataclass(frozen=True, slots=True)

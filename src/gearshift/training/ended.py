@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gearshift.data.batch import Batch, Floats
 from gearshift.parameters.push import LocalPush
-from gearshift.sync.messages import Lease, Part
+from gearshift.sync.events import Lease, Part
 
 R = TypeVar("R")
 

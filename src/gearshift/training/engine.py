@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gearshift.errors import UserError
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.requests import Switch
 from gearshift.training.timing import Moment

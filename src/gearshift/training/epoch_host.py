@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gearshift.cluster_model.injected_delay import Pacer
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Automatic
-from gearshift.sync.messages import Action, Event
+from gearshift.sync.events import Action, Event
 from gearshift.training.active_strategy import ActiveStrategy
 from gearshift.training.plan import PlannedSwitch, check_whole
 from gearshift.training.progress import Progress

@@ -13,7 +13,7 @@ import pytest
 from gearshift.errors import UserError
 from gearshift.run import event_log
 from gearshift.run.event_log import Decision, EventLog, Head, TornLine
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

@@ -25,7 +25,7 @@ from gearshift.run.event_log import EventLog, Head
 from gearshift.run.health import Health
 from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
-from gearshift.sync.messages import Apply, GradientArrived, Part
+from gearshift.sync.events import Apply, GradientArrived, Part
 from tests.unit.run.test_control import Fake
 
 CONFIG = """\

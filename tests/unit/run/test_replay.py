@@ -16,7 +16,7 @@ from gearshift.run import event_log
 from gearshift.run.event_log import EventLog, Head
 from gearshift.run.replay import replay, story
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Begin,
     DataExhausted,
     Event,

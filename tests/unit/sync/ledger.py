@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from gearshift.sync.coordinator import Coordinator, state
-from gearshift.sync.exchange import EverySeconds
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,
@@ -34,6 +33,7 @@ from gearshift.sync.messages import (
     WorkerLost,
     WorkRequested,
 )
+from gearshift.sync.exchange import EverySeconds
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from gearshift.cluster_model.cluster import ClusterModel, Failures, Lognormal, Slow
 from gearshift.engine.simulation.simulator import simulate
-from gearshift.sync.messages import Action, Apply, Event
+from gearshift.sync.events import Action, Apply, Event
 from gearshift.sync.registry import make_strategy
 from tests.unit.sync.schedules import NAMES, schedule_of
 

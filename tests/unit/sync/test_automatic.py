@@ -9,7 +9,7 @@ from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.errors import UserError
 from gearshift.sync.automatic import Auto, Automatic, Proposal
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Apply,
     Begin,
     Discard,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gearshift.errors import UserError
 from gearshift.sync.coordinator import state
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Apply,
     Begin,
     Discard,

@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from gearshift.sync.messages import Apply, Begin, WorkerJoined
+from gearshift.sync.events import Apply, Begin, WorkerJoined
 from gearshift.sync.registry import local_batch, make_strategy
 from tests.unit.sync.ledger import World
 

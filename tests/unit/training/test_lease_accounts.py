@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from examples import PLAIN, make_batch
-from gearshift.sync.messages import Lease, Part
+from gearshift.sync.events import Lease, Part
 from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import NotFinite
 from gearshift.training.lease_accounts import LeaseAccounts

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 
 if TYPE_CHECKING:
     from gearshift.engine.protocol.messages import LeaseDone

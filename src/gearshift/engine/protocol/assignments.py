@@ -15,7 +15,7 @@ from gearshift.engine.protocol.messages import Assignment, ComingRange, To
 from gearshift.engine.protocol.replica_meetings import Meetings
 from gearshift.engine.protocol.worker_sessions import WorkerSessions
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 
 
 class Assignments:

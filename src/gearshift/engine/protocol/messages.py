@@ -29,7 +29,7 @@ from gearshift.engine.protocol.replica_messages import (
 from gearshift.parameters.marked_types import Statistics, WholeOptimizerState
 from gearshift.parameters.push import ShardPush
 from gearshift.parameters.shard import HeldDense, Order, StepOnSum
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 from gearshift.training.ended import BatchMeasures
 
 # ---- to the coordinator ----

@@ -42,7 +42,7 @@ from gearshift.engine.protocol.replica_messages import Go, Meet, Target
 from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.parameters.push import ShardPush, group_of
 from gearshift.parameters.shard import HeldDense
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 from gearshift.training.ended import BatchMeasures
 
 State = Literal["joining", "asking", "pulling", "computing", "held", "giving", "over"]

@@ -25,7 +25,7 @@ from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.wire.driver import AllReduceFailed, Computed, ComputeFailed, ComputeResult
 from gearshift.parameters.push import NO_PREDICTIONS, GroupRowsPush, GroupSumPush, Push, ShardPush
 from gearshift.parameters.shard import ShardLayout
-from gearshift.sync.messages import Begin
+from gearshift.sync.events import Begin
 from gearshift.training.ended import measured_of
 from gearshift.training.lease_accounts import NOT_FINITE
 from gearshift.training.training import Training

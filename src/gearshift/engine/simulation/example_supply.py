@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gearshift.sync.messages import DataExhausted, Supplied
+from gearshift.sync.events import DataExhausted, Supplied
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.work import Work
 

@@ -27,7 +27,7 @@ from gearshift.metrics import Measures, Slices
 from gearshift.parameters.push import LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.events import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
 from gearshift.training.learner import Learner

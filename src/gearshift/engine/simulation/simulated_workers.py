@@ -15,7 +15,7 @@ from gearshift.engine.simulation.dense_traffic import DenseTraffic
 from gearshift.engine.simulation.shared_cores import SharedCores
 from gearshift.engine.simulation.virtual_time import VirtualTime
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Begin,
     Event,
     GradientArrived,

@@ -29,7 +29,7 @@ from gearshift.errors import UserError
 from gearshift.parameters.replicas.figures import summary
 from gearshift.sync.automatic import Automatic
 from gearshift.sync.coordinator import Coordinator
-from gearshift.sync.messages import (
+from gearshift.sync.events import (
     Action,
     Apply,
     Begin,

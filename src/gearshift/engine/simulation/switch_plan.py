@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gearshift.sync.automatic import Automatic, Change, Proposal
-from gearshift.sync.messages import Action, Event, SwitchRequested
+from gearshift.sync.events import Action, Event, SwitchRequested
 from gearshift.sync.strategy import Strategy
 
 

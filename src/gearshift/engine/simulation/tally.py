@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gearshift.sync.automatic import Change
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Reissue
+from gearshift.sync.events import Action, Apply, Begin, Discard, Reissue
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
-from gearshift.sync.messages import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested
+from gearshift.sync.events import Action, Apply, Begin, Discard, Event, Reissue, SwitchRequested
 from gearshift.sync.registry import STRATEGIES, make_strategy
 from gearshift.sync.strategy import Strategy
 

@@ -1,4 +1,4 @@
-"""The messages between an engine and a strategy: events in, actions out, all plain values.
+"""What passes between an engine and a strategy: events in, actions out, all plain values.
 
 An event describes what happened, with `at` in the engine's seconds. An action describes what to do; actions are
 carried out in the given order. A gradient is identified by its lease: the servers keep it, and nothing here sees it.
