@@ -10,7 +10,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.errors import UserError
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 METHODS = ("status", "last_status", "history", "switch", "resize", "checkpoint", "stop", "wait")
 PROPERTIES = ("folder", "header", "messages", "finished")

@@ -10,7 +10,7 @@ import pytest
 import gearshift as gs
 from examples import PLAIN
 from gearshift.engine.ray.launched_run import LaunchedRun
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 from .engines import data
 from .run_handles import check_run, check_signatures

@@ -10,8 +10,8 @@ from gearshift.cli import terminal
 from gearshift.errors import UserError
 from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
-from gearshift.run.handle import RunHandle
 from gearshift.run.remote_run import RemoteRun
+from gearshift.run.run_handle import RunHandle
 
 STOP_SECONDS = 120.0  # time to write a checkpoint
 

@@ -12,8 +12,8 @@ from gearshift.cli.status import look
 from gearshift.errors import UserError
 from gearshift.run import control, prometheus
 from gearshift.run import folder as run_folder
+from gearshift.run.polling import seen
 from gearshift.run.state import Watcher
-from gearshift.run.watch import seen
 
 HOST = "127.0.0.1"
 TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,7 +12,7 @@ from gearshift.cli import terminal
 from gearshift.errors import UserError
 from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
-from gearshift.run.watch import seen
+from gearshift.run.polling import seen
 
 _AUCS = ("auc", "valid_auc", "auc_so_far")  # the best known AUC
 _HEADS = ("RUN", "STATE", "STRATEGY", "STEP", "EX/S", "AUC", "STARTED", "")

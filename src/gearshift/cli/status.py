@@ -23,9 +23,9 @@ from gearshift.run import control, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.control import Status
+from gearshift.run.polling import seen
 from gearshift.run.remote_run import RemoteRun
 from gearshift.run.state import Watcher
-from gearshift.run.watch import seen
 
 Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
 EXIT_CODES: dict[Health, int] = {

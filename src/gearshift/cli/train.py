@@ -22,7 +22,7 @@ from gearshift.config import Config, check_files, load_config
 from gearshift.errors import UserError
 from gearshift.run import catalog, interrupts
 from gearshift.run import folder as run_folder
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 if TYPE_CHECKING:
     from gearshift.run.result import Result

@@ -14,8 +14,8 @@ from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
 from gearshift.run.folder import RunRecord
+from gearshift.run.polling import POLL_SECONDS
 from gearshift.run.remote_run import RemoteRun
-from gearshift.run.watch import POLL_SECONDS
 
 
 def watch(run: str) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from gearshift.errors import UserError
 from gearshift.run import control, ownership, temporary_folders
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 
 class Controlled(RunHandle, Protocol):

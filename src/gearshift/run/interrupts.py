@@ -28,7 +28,7 @@ from typing import Any, NoReturn, Protocol
 
 from gearshift.run import folder as run_folder
 from gearshift.run import startup_interrupts
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 POLL_SECONDS = 0.2
 QUIT = 130  # as a shell reports a process that Ctrl-C ended

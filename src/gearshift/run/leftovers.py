@@ -29,8 +29,8 @@ from gearshift.errors import UserError
 from gearshift.run import control, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
 from gearshift.run.ownership_files import FOLDER
+from gearshift.run.polling import seen
 from gearshift.run.temporary_folders import OwnerMark
-from gearshift.run.watch import seen
 
 PREFIXES = (temporary_folders.SOCKETS, temporary_folders.CONTROL)
 YOUNG_SECONDS = 60.0  # a younger folder without a mark may still be under construction

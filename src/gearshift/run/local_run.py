@@ -17,12 +17,12 @@ from gearshift.run.callbacks import Callback
 from gearshift.run.control import Status
 from gearshift.run.control_server import ControlChannel
 from gearshift.run.display import History, status_row, status_text
-from gearshift.run.handle import REQUEST_SECONDS
 from gearshift.run.interrupts import ExitStop
 from gearshift.run.metrics_log import Processes
 from gearshift.run.observer import RunObserver
 from gearshift.run.parts import RunParts
 from gearshift.run.result import Result
+from gearshift.run.run_handle import REQUEST_SECONDS
 from gearshift.run.run_thread import RunThread
 from gearshift.tables import html_table
 from gearshift.training.engine import Engine

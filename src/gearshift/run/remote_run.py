@@ -12,8 +12,8 @@ from gearshift.run import catalog, control
 from gearshift.run import folder as run_folder
 from gearshift.run.control import ANSWER_MARGIN, Status
 from gearshift.run.display import History
-from gearshift.run.handle import REQUEST_SECONDS
-from gearshift.run.watch import POLL_SECONDS, Watched
+from gearshift.run.polling import POLL_SECONDS, Watched
+from gearshift.run.run_handle import REQUEST_SECONDS
 from gearshift.training.requests import Switch
 
 if TYPE_CHECKING:

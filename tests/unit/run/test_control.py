@@ -32,8 +32,8 @@ from gearshift.errors import UserError
 from gearshift.run import control, control_server
 from gearshift.run import folder as run_folder
 from gearshift.run.control import Status
+from gearshift.run.polling import Watched
 from gearshift.run.remote_run import RemoteRun, attach
-from gearshift.run.watch import Watched
 from gearshift.training.requests import Switch
 
 

@@ -371,9 +371,9 @@ def test_runs_and_status_show_a_run_of_another_machine_as_it_is(
     folder: Path, started: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gearshift.cli import app as cli
-    from gearshift.run import watch
+    from gearshift.run import polling
 
-    monkeypatch.setattr(watch, "WATCH_SECONDS", 3.0)
+    monkeypatch.setattr(polling, "WATCH_SECONDS", 3.0)
     process = started(folder, **{process_identity.MACHINE: "elsewhere"})
     owns(process)
     assert cli.run(["status", str(folder), "--exit-code"]) == 0
@@ -423,7 +423,7 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     """Nobody can look at the processes of such a cluster: their heartbeats tell, or that there are none."""
     from gearshift.cli import app as cli
     from gearshift.cli.metrics import page_or_state, probe
-    from gearshift.run import watch
+    from gearshift.run import polling
 
     process = started(folder)
     owns(process)
@@ -436,15 +436,15 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     assert record.state == "recovering" and record.needs_heartbeats
     shard = ownership.LeaseKeeper(folder, owner.session, "shard-0", {})
     shard_heart = ownership.HeartbeatThread(shard.path)
-    (seen,) = watch.seen([record], 30.0)
+    (seen,) = polling.seen([record], 30.0)
     assert seen.state == "recovering" and not seen.needs_heartbeats
     shard_heart.stop()
-    (seen,) = watch.seen([record], 0.3)
+    (seen,) = polling.seen([record], 0.3)
     assert (seen.state, seen.needs_heartbeats) == ("unknown", True)
     assert seen.reason == (
         "its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one"
     )
-    monkeypatch.setattr(watch, "WATCH_SECONDS", 0.3)
+    monkeypatch.setattr(polling, "WATCH_SECONDS", 0.3)
     assert cli.run(["status", str(folder), "--exit-code"]) == 7
     assert "(its owner is gone; no heartbeat for 0 s; it counts as failed after 1 s without one)" in (
         capsys.readouterr().out
@@ -463,7 +463,7 @@ def test_a_dead_run_on_a_cluster_of_others_does_not_recover_for_ever(
     revived.stop()
     assert cli.run(["status", str(folder), "--exit-code", "--wait"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
-    monkeypatch.setattr(watch, "WATCH_SECONDS", 3.0)
+    monkeypatch.setattr(polling, "WATCH_SECONDS", 3.0)
     assert cli.run(["status", str(folder), "--exit-code"]) == 5
     assert "there was no heartbeat for" in capsys.readouterr().out
     assert 'state="failed"} 1' in page_or_state(folder)

@@ -35,8 +35,8 @@ from gearshift.engine.ray.actors.watch import LOOK_SECONDS, MachineWatch, Proces
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief, warn_through
-from gearshift.run.handle import RunHandle
 from gearshift.run.retry import retry
+from gearshift.run.run_handle import RunHandle
 from gearshift.training.training import Training
 
 FAREWELL_SECONDS = 60.0  # how long the coordinator stays alive after the end of the run

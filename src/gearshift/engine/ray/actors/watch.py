@@ -14,7 +14,7 @@ from gearshift.engine.ray.actors.placement import ProcessPlacement
 from gearshift.engine.ray.actors.process import late_sentence
 from gearshift.engine.ray.actors.supervisor import NoListener, Supervisor
 from gearshift.engine.ray.process_manager import ProcessListener
-from gearshift.run.handle import RunHandle
+from gearshift.run.run_handle import RunHandle
 
 LOOK_SECONDS = (
     5.0  # between two looks of the coordinator at what is not a member: the context store, the machines

@@ -1,4 +1,4 @@
-"""A run of another process, watched through its control socket: its status and messages.
+"""A run of another process, polled through its control socket: its status and messages.
 
 A run on a cluster may be without a coordinator for a while: Ray starts another, whose list of messages starts empty.
 Knows no torch.
