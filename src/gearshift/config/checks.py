@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gearshift.config.section import keys_of
+from gearshift.data.readers.formats import SELF_DESCRIBING
 from gearshift.engine.ray.settings import ConnectionSettings
 from gearshift.errors import UserError, nearest_name
 from gearshift.settings.declaration import declarations
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from gearshift.config.choices import ChoiceSection
     from gearshift.config.features import FeatureEntry, FieldEntry, NumericFeature
     from gearshift.config.tree import Config
-
-# Formats that define the meaning of their columns.
-SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def test_only_the_first_process_of_a_cluster_looks_for_copies(
     config = with_a_copy(tmp_path)
     first = build(config, rows_elsewhere=True)
     assert any("seems to hold the same examples as" in line for line in first.messages)
-    monkeypatch.setattr("gearshift.data.readers.sources.copy_remarks", lambda files: pytest.fail("again"))
+    monkeypatch.setattr("gearshift.data.readers.open_source.copy_remarks", lambda files: pytest.fail("again"))
     other = build(config, schema=first.training.learner.schema, rows_elsewhere=True)
     assert other.messages == []
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 FileFormat = Literal["auto", "csv", "criteo", "avazu", "libfm", "jsonl", "parquet", "prepared"]
 FORMATS: tuple[str, ...] = get_args(FileFormat)
+SELF_DESCRIBING = frozenset({"criteo", "avazu", "libfm", "prepared"})  # their columns need no description
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 PARQUET_ENDINGS = (".parquet", ".pq")

@@ -1,4 +1,4 @@
-"""A run on a cluster, as the process that started it holds it (`run.handle.RunHandle`)."""
+"""A run on a cluster, as the process that started it holds it (`run.run_handle.RunHandle`)."""
 
 from __future__ import annotations
 
