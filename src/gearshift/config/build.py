@@ -42,7 +42,7 @@ from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
 from gearshift.training.plan import EvaluationSettings, ImprovementSettings, PlannedSwitch, RunLength
-from gearshift.training.step_settings import StepSettings
+from gearshift.training.train_settings import StepSettings
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launched_run import LaunchedRun

@@ -35,8 +35,8 @@ from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
 from gearshift.trainer.worker_settings import WorkerCounts
 from gearshift.training.plan import ImprovementSettings, RunLength
-from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, MaybeEvery
+from gearshift.training.train_settings import StepSettings
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by config/reference.py
 

@@ -14,7 +14,7 @@ from gearshift.optim.variance_reduced import VarianceReduced, with_lr
 from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.server import RowSettings
 from gearshift.training.plan import EvaluationSettings
-from gearshift.training.step_settings import StepSettings
+from gearshift.training.train_settings import StepSettings
 
 
 @dataclass(frozen=True)

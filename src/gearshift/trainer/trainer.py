@@ -48,7 +48,7 @@ from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.learner import Learner, is_of_rows
 from gearshift.training.plan import Plan, StrategyPlan
-from gearshift.training.step_settings import StepSettings
+from gearshift.training.train_settings import StepSettings
 from gearshift.training.training import Training
 from gearshift.training.worker import Worker
 

@@ -10,8 +10,8 @@ from gearshift.errors import UserError
 from gearshift.optim.schedule import Schedule
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Share
-from gearshift.training.step_settings import StepSettings
 from gearshift.training.timing import Every, When
+from gearshift.training.train_settings import StepSettings
 
 
 @dataclass(frozen=True)
