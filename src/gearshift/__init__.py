@@ -75,9 +75,9 @@ if TYPE_CHECKING:
     from gearshift.run.result import Result as Result
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
-    from gearshift.trainer.settings import OptimizerSettings as OptimizerSettings
-    from gearshift.trainer.settings import TrainingSettings as TrainingSettings
     from gearshift.trainer.trainer import Trainer as Trainer
+    from gearshift.trainer.trainer_arguments import OptimizerSettings as OptimizerSettings
+    from gearshift.trainer.trainer_arguments import TrainingSettings as TrainingSettings
     from gearshift.trainer.worker_settings import WorkerSettings as WorkerSettings
     from gearshift.training.evaluation import Evaluation as Evaluation
     from gearshift.training.plan import EarlyStopping as EarlyStopping
@@ -112,7 +112,7 @@ _HOMES = {
     "gearshift.run.delta": "Delta apply_deltas write_delta",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",
-    "gearshift.trainer.settings": "OptimizerSettings TrainingSettings",
+    "gearshift.trainer.trainer_arguments": "OptimizerSettings TrainingSettings",
     "gearshift.trainer.worker_settings": "WorkerSettings",
     "gearshift.trainer.trainer": "Trainer",
     "gearshift.training.plan": "EarlyStopping EvaluationSettings Plateau",

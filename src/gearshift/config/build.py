@@ -36,8 +36,8 @@ from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import gradients_per_step
-from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
 from gearshift.trainer.trainer import Trainer
+from gearshift.trainer.trainer_arguments import OptimizerSettings, TrainingSettings
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe

@@ -44,7 +44,7 @@ from gearshift.sync.registry import not_a_name
 from gearshift.trainer.earlier_run import last_checkpoint, remarks_on
 from gearshift.trainer.object_recipe import ObjectRecipe
 from gearshift.trainer.removed_keywords import refuse
-from gearshift.trainer.settings import OptimizerSettings, TrainingSettings
+from gearshift.trainer.trainer_arguments import OptimizerSettings, TrainingSettings
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.learner import Learner, is_of_rows
 from gearshift.training.plan import Plan, StrategyPlan
