@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gearshift.data.synthetic import ClickLog as ClickLog
     from gearshift.embedding.module import Embeddings as Embeddings
     from gearshift.embedding.row_optimizers import *  # noqa: F403
-    from gearshift.engine.ray.settings import ClusterSettings as ClusterSettings
+    from gearshift.engine.ray.cluster_settings import ClusterSettings as ClusterSettings
     from gearshift.errors import DataWarning as DataWarning
     from gearshift.errors import UserError as UserError
     from gearshift.experiments.batch_sweep import sweep_batch as sweep_batch
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
     "gearshift.training.timing": "Every",
-    "gearshift.engine.ray.settings": "ClusterSettings",
+    "gearshift.engine.ray.cluster_settings": "ClusterSettings",
     "gearshift.run.checkpoint_policy": "CheckpointPolicy",
     "gearshift.run.control": "Status",
     "gearshift.data.batch": "Batch",

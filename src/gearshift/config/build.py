@@ -23,8 +23,8 @@ from gearshift.data.synthetic import ClickLog
 from gearshift.data.value_forms import marked
 from gearshift.embedding.row_optimizers import ROW_OPTIMIZERS, CowClip, RowOptimizer
 from gearshift.engine.local_engine import LocalEngine
+from gearshift.engine.ray.cluster_settings import ClusterSettings, ConnectionSettings
 from gearshift.engine.ray.end_session import end_session
-from gearshift.engine.ray.settings import ClusterSettings, ConnectionSettings
 from gearshift.errors import warn
 from gearshift.models.losses import LOSSES
 from gearshift.optim.batch_scaling import BatchScaling, Rates, scaled

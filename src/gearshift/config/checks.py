@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gearshift.config.section import keys_of
 from gearshift.data.readers.formats import SELF_DESCRIBING
-from gearshift.engine.ray.settings import ConnectionSettings
+from gearshift.engine.ray.cluster_settings import ConnectionSettings
 from gearshift.errors import UserError, nearest_name
 from gearshift.settings.declaration import declarations
 from gearshift.sync.registry import resolve, shared_replicas_need_threads

@@ -28,7 +28,7 @@ from gearshift.config.strategies import StrategySection
 from gearshift.data import schema as columns
 from gearshift.data.readers.public_logs import KNOWN_LOGS
 from gearshift.embedding.cold_tier import StorageSettings
-from gearshift.engine.ray.settings import ConnectionSettings, Resources
+from gearshift.engine.ray.cluster_settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting

@@ -24,8 +24,8 @@ from gearshift.data.value_forms import observed_forms
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.store import RowAdagrad
 from gearshift.engine.local_engine import LocalEngine
+from gearshift.engine.ray.cluster_settings import ClusterSettings
 from gearshift.engine.ray.end_session import end_session
-from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError, warn
 from gearshift.models import first_weights
 from gearshift.models.losses import prepared as prepared_loss

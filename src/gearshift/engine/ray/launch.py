@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from gearshift.engine.ray.cluster_settings import ClusterSettings
 from gearshift.engine.ray.connection import Connection
 from gearshift.engine.ray.coordinator_process import coordinate
 from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.engine.ray.local_cluster import LocalRay
 from gearshift.engine.ray.outcome import LaunchedProcesses
 from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironment, Recipe
-from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.shared_folder import FOLDER_SECONDS, SharedFolder, read_state, write_state
 from gearshift.engine.ray.silence import LOST_SECONDS

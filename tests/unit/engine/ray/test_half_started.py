@@ -13,9 +13,9 @@ import pytest
 
 from gearshift.engine.ray import launch
 from gearshift.engine.ray import local_cluster as local_ray
+from gearshift.engine.ray.cluster_settings import ClusterSettings
 from gearshift.engine.ray.end_session import processes_of
 from gearshift.engine.ray.local_cluster import LocalRay
-from gearshift.engine.ray.settings import ClusterSettings
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import temporary_folders
