@@ -30,7 +30,7 @@ from gearshift.run import folder as run_folder
 if TYPE_CHECKING:
     from gearshift.data.batch import Batch
     from gearshift.data.missing_columns import MissingColumnsMode
-    from gearshift.metrics import Collected, Measured, Measures
+    from gearshift.metrics import Collected, Measured, Measures, Metric
 
 READING = ("csv", "bad_lines", "format", "label")  # settings that define how the data is read
 SHOWN_SLICES = 30
@@ -186,30 +186,31 @@ def _figures(measured: Measured) -> dict[str, Any]:
 
 
 def _print_slices(by: str, rows: Sequence[tuple[str, Measured]]) -> None:
-    heads = [by, "examples", "CTR", "AUC", "logloss", "NE", "calibration"]
-    written = [[name, *_cells(measured.measures)] for name, measured in rows]
-    if any(measured.grouped for _, measured in rows):
+    from gearshift.metrics.measures import SHOWN
+
+    heads = [by, "examples", "CTR", *(shown.heading for shown in SHOWN)]
+    right = "lrr" + "".join("l" if shown.error else "r" for shown in SHOWN)
+    written = [[name, *_cells(measured.measures, SHOWN)] for name, measured in rows]
+    if any(measured.grouped for _, measured in rows):  # after the AUC
         heads.insert(4, "gAUC")
+        right = right[:4] + "r" + right[4:]
         for line, (_, measured) in zip(written, rows, strict=True):
             line.insert(4, terminal.figure(measured.grouped.auc if measured.grouped else None))
-    terminal.say(terminal.table(heads, written, right="lrrlrrrr"[: len(heads)]))
+    terminal.say(terminal.table(heads, written, right=right))
 
 
-def _cells(measures: Measures) -> tuple[str, ...]:
+def _cells(measures: Measures, shown: Sequence[Metric]) -> tuple[str, ...]:
     f = measures.as_dict()
     return (
         terminal.count(measures.examples),
         terminal.percent(measures.mean_label),
-        _with_error(f["auc"], f["auc_se"]),
-        terminal.figure(f["logloss"]),
-        terminal.figure(f["normalized_entropy"], 3),
-        terminal.figure(f["calibration"], 3),
+        *(_with_error(f[one.name], f.get(one.error), one.digits) for one in shown),
     )
 
 
-def _with_error(value: float | None, error: float | None) -> str:
+def _with_error(value: float | None, error: float | None, digits: int = 4) -> str:
     interval = f" +- {terminal.figure(1.96 * error)}" if error is not None and math.isfinite(error) else ""
-    return terminal.figure(value) + interval
+    return terminal.figure(value, digits) + interval
 
 
 def compare(

@@ -1,17 +1,19 @@
 """Quality of predictions: AUC, grouped AUC, log loss, normalized entropy, calibration, standard errors.
 
     exact.py      functions on whole arrays
-    measures.py   `Measures` takes one batch after another, in constant memory
+    measures.py   `Measures` takes one batch after another, in constant memory; declares the metrics
+    metric.py     how a metric is declared
     slices.py     the same, separately for each country or day
     collected.py  keeps the predictions of an evaluation, for exact metrics and the grouped AUC
     all_predictions.py  exact metrics from a single sort
     calibration.py  predicted and observed rate for each tenth of the examples
+    score_tables.py  the metrics of an evaluation as attributes, text and tables
+    warning_rules.py  warnings about suspicious values
 
 It uses numpy, and pyarrow for tables of scores: no torch, no model, no run.
 
-A label is 1 for a click and 0 otherwise; a label in between counts as
-both, in proportion. A metric that is undefined (no examples, only one class, all weights zero, a score that is not a
-number) is nan.
+A label is 1 for a click and 0 otherwise; a label in between counts as both, in proportion. A metric that
+is undefined (no examples, only one class, all weights zero, a score that is not a number) is nan.
 """
 
 from gearshift.metrics.calibration import CalibrationRow as CalibrationRow
@@ -29,5 +31,6 @@ from gearshift.metrics.exact import logloss as logloss
 from gearshift.metrics.exact import paired_auc_difference as paired_auc_difference
 from gearshift.metrics.measures import AucHistogram as AucHistogram
 from gearshift.metrics.measures import Measures as Measures
+from gearshift.metrics.metric import Metric as Metric
 from gearshift.metrics.slices import Slices as Slices
 from gearshift.metrics.slices import day_name as day_name

@@ -1,7 +1,7 @@
 """Streaming measures in constant memory; two of them can be merged.
 
 The AUC comes from a histogram over the logit of the prediction, with an error bound. A caller that has all predictions
-can replace it by the exact AUC (`take_exact`).
+can replace it by the exact AUC (`take_exact`). `METRICS` are the metrics declared here, in the order of reports.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gearshift.metrics.all_predictions import Exact, exact
 from gearshift.metrics.arithmetic import Doubles, auc_of_bins, auc_se_of_bins, columns, is_hard, logs, ratio
 from gearshift.metrics.calibration import CalibrationTable, table_of_bins
 from gearshift.metrics.exact import entropy
+from gearshift.metrics.metric import metric, metrics_of
 
 
 class AucHistogram:
@@ -139,40 +140,40 @@ class Measures:
     def mean_label(self) -> float:
         return ratio(self._sums[2], self._sums[1])
 
-    @property
+    @metric("AUC", error="auc_se")
     def auc(self) -> float:
         if self._exact is not None:
             return self._exact.auc
         return math.nan if math.isnan(self.logloss) else self._histogram.auc()
 
-    @property
+    @metric()
     def auc_se(self) -> float:
         if self._exact is not None:
             return self._exact.auc_se
         return math.nan if math.isnan(self.logloss) else self._histogram.se()
 
-    @property
+    @metric()
     def auc_bound(self) -> float:
         """The maximum distance of `auc` from the exact AUC; 0 if it is exact."""
         return 0.0 if self._exact is not None else self._histogram.bound()
 
-    @property
+    @metric("logloss")
     def logloss(self) -> float:
         return ratio(self._sums[4], self._sums[1])
 
-    @property
+    @metric()
     def logloss_se(self) -> float:
         squares, square_losses, square_losses2 = self._sums[5:]
         mean = self.logloss
         variance = square_losses2 - 2 * mean * square_losses + mean * mean * squares
         return ratio(math.sqrt(max(variance, 0.0)), self._sums[1])
 
-    @property
+    @metric("NE", digits=3)
     def normalized_entropy(self) -> float:
         """Log loss divided by that of the constant rate: below 1 is better than predicting the rate."""
         return ratio(self.logloss, entropy(self.mean_label))
 
-    @property
+    @metric("calibration", digits=3, ratio=True)
     def calibration(self) -> float:
         """Mean prediction divided by mean label."""
         return ratio(self._sums[3], self._sums[2])
@@ -186,18 +187,8 @@ class Measures:
 
     def as_dict(self) -> dict[str, float | int | None]:
         """All metrics by name; None if undefined, because JSON has no nan."""
-        names = (
-            "auc",
-            "auc_se",
-            "auc_bound",
-            "logloss",
-            "logloss_se",
-            "normalized_entropy",
-            "calibration",
-            "examples",
-            "positives",
-        )
-        values = {name: getattr(self, name) for name in names}
+        values = {declared.name: getattr(self, declared.name) for declared in METRICS}
+        values |= {"examples": self.examples, "positives": self.positives}
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def state(self) -> dict[str, NDArray[np.float64]]:
@@ -217,3 +208,10 @@ class Measures:
         if "squares" in state:
             histogram.squares = state["squares"].copy()
         return measures
+
+
+METRICS = metrics_of(Measures)
+SHOWN = tuple(declared for declared in METRICS if declared.heading)  # in tables and sentences
+SHOWN_NAMES = tuple(
+    name for shown in SHOWN for name in (shown.name, shown.error) if name
+)  # with their errors

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gearshift.metrics import Grouped, Measures
+from gearshift.metrics.measures import SHOWN
 from gearshift.tables import html_table, number, to_arrow, to_pandas
 
 if TYPE_CHECKING:
@@ -69,13 +70,8 @@ class Scores:
         return to_pandas(self.rows())
 
     def __repr__(self) -> str:
-        figures = {
-            "auc": self.auc,
-            "logloss": self.logloss,
-            "normalized_entropy": self.normalized_entropy,
-            "calibration": self.calibration,
-            "examples": self.examples,
-        }
+        figures = {shown.name: getattr(self.measures, shown.name) for shown in SHOWN}
+        figures["examples"] = self.examples
         text = ", ".join(f"{name}={number(value)}" for name, value in figures.items())
         return f"Evaluation({text}{f', tasks={list(self.names)}' if len(self.tasks) > 1 else ''})"
 

@@ -16,7 +16,8 @@ from typing import Any
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
 from gearshift.embedding.store import TierCounts
-from gearshift.metrics import day_name
+from gearshift.metrics import Metric, day_name
+from gearshift.metrics.measures import SHOWN
 from gearshift.metrics.warning_rules import Scored, one_label, too_good, warnings_of
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.training import Training
@@ -236,12 +237,20 @@ def _losses(f: dict[str, Any]) -> list[str]:
 
 
 def _score_text(f: dict[str, Any]) -> str:
-    parts = [f"AUC {short(f['auc'])}"]
-    parts += [f"+- {short(1.96 * f['auc_se'])}"] if f.get("auc_se") else []
-    parts += [f" gAUC {short(f['grouped_auc'])} (weighted by examples)"] if f.get("grouped_auc") else []
-    parts += [f" logloss {short(f['logloss'])}", f" NE {short(f['normalized_entropy'], 3)}"]
-    parts += [f" calibration {f['calibration']:.3f}" if f["calibration"] is not None else ""]
-    return " ".join(parts)
+    """Every metric that is shown, the grouped AUC after the AUC."""
+    auc, *others = (_metric_text(shown, f) for shown in SHOWN)
+    grouped = f"gAUC {short(f['grouped_auc'])} (weighted by examples)" if f.get("grouped_auc") else ""
+    return "  ".join(filter(None, (auc, grouped, *others)))
+
+
+def _metric_text(shown: Metric, f: dict[str, Any]) -> str:
+    """`AUC .7712 +- .0041`; nothing if the report is older than the metric."""
+    value = f.get(shown.name)
+    if shown.name not in f or (shown.ratio and value is None):
+        return ""
+    text = f"{value:.{shown.digits}f}" if shown.ratio else short(value, shown.digits)
+    error = f" +- {short(1.96 * f[shown.error])}" if f.get(shown.error) else ""
+    return f"{shown.heading} {text}{error}"
 
 
 def _baseline_text(baselines: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from gearshift.metrics.measures import SHOWN_NAMES
 from gearshift.parameters import checkpoint
 from gearshift.run.display import History
 from gearshift.run.report import closing_lines
@@ -83,9 +84,9 @@ class Result(TrainedModel, History):
             parts["training data, so far"] = self.report["progressive"]
         if self.report["test"]:
             parts["test"] = self.report["test"]
-        names = ("auc", "auc_se", "logloss", "normalized_entropy", "calibration")
         return [
-            {"on": part, **{name: figures.get(name) for name in names}} for part, figures in parts.items()
+            {"on": part, **{name: figures.get(name) for name in SHOWN_NAMES}}
+            for part, figures in parts.items()
         ]
 
 
