@@ -156,11 +156,12 @@ def _feature_misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
-    bucketized = not isinstance(entry.transform, str)
-    if entry.dim is not None and not bucketized:
+    stated = entry.stated()
+    bucketized = not isinstance(stated.transform, str)
+    if stated.dim is not None and not bucketized:
         problem = f"features[{i}].dim: a plain number has no embedding; remove dim, or bucketize it"
         yield Misfit(("features", i, "dim"), problem)
-    if entry.missing is not None and bucketized:
+    if stated.missing is not None and bucketized:
         problem = (
             f"features[{i}].missing: bucketize gives missing values a bucket of their own; remove `missing`"
         )

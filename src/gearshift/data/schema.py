@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gearshift.data.label_rule import Missing, Rule, parse_positive
+from gearshift.data.numeric_units import Bucketize, FilledMissing, Transform
 from gearshift.errors import UserError, unknown_name
 from gearshift.settings.declaration import REQUIRED, Meaning, setting
 from gearshift.settings.units import Count, Share, Text, Texts
@@ -52,6 +53,34 @@ class Bucketized:
     name: str
     buckets: int | tuple[float, ...] = 20
     dim: int | None = None
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A numeric feature as a config states it: a `Numeric`, or a `Bucketized` if it is divided into buckets."""
+
+    name: Text = setting(REQUIRED, _COLUMN)
+    transform: Transform = setting(
+        "none", "none, log1p, standardize (mean 0, deviation 1), or {bucketize: 20}: a category."
+    )
+    missing: FilledMissing | None = setting(
+        None, "What a missing value becomes: mean, zero or a number; zero if not set."
+    )
+    dim: Count | None = setting(None, "Width of a bucket's embedding; the model's if not set.", at_least=1)
+
+    def feature(self) -> Numeric | Bucketized:
+        if isinstance(self.transform, Bucketize):
+            return Bucketized(self.name, self.transform.buckets, self.dim)
+        missing = "zero" if self.missing is None else self.missing
+        return Numeric(self.name, self.transform, missing)  # type: ignore[arg-type]
+
+    @staticmethod
+    def of(feature: Numeric | Bucketized) -> NumericColumn:
+        if isinstance(feature, Bucketized):
+            return NumericColumn(feature.name, Bucketize(feature.buckets), dim=feature.dim)
+        return NumericColumn(
+            feature.name, feature.transform, None if feature.missing == "zero" else feature.missing
+        )
 
 
 @dataclass(frozen=True)
