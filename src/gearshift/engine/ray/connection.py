@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gearshift.data.schema import Bag, Sequence
 from gearshift.engine.protocol.all_reduce import Transport
+from gearshift.engine.ray.cluster_settings import ConnectionSettings
 from gearshift.engine.ray.dense_copy import state_of, wants_spread
 from gearshift.engine.wire.address import ipc_address
 from gearshift.engine.wire.driver import Driver
@@ -30,9 +31,8 @@ class Connection:
 
     wire: Literal["ipc", "curve"]
     sockets: str  # the folder for ipc
-    half: bool = False  # rows and gradients travel as bfloat16
+    settings: ConnectionSettings = field(default_factory=ConnectionSettings)  # what the user chose
     tick: float = 0.25  # seconds between two ticks, after which messages are resent
-    patience: float = 30.0  # seconds that a worker may be silent
     transport: Transport = "servers"  # of dense gradients in sync
 
     def meeting_place(self, folder: Path) -> Path:
@@ -47,7 +47,7 @@ class Connection:
             host = f"[{member.host}]" if ":" in member.host else member.host
             bind = f"tcp://{host}:*" if keys else ipc_address(Path(self.sockets), member.me, member.boot)
         limits = limits_of(training, shards)
-        endpoint = Endpoint(member.me, member.boot, limits, bind=bind, keys=keys, half=self.half)
+        endpoint = Endpoint(member.me, member.boot, limits, bind=bind, keys=keys, half=self.settings.half)
         member.announce(endpoint.contact)
         return endpoint
 

@@ -72,7 +72,7 @@ def start(
             recipe,
             SharedFolder(folder.resolve(), session, FOLDER_SECONDS),
             ProcessEnvironment(str(Path.cwd()), settings.threads, private),
-            Connection(wire, sockets, settings.half, patience=settings.patience, transport=transport),
+            Connection(wire, sockets, settings, transport=transport),
             shards,
             local=local,
         )

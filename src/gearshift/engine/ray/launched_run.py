@@ -39,7 +39,9 @@ class LaunchedRun(History):
         context, ray = processes.context, processes.ray
         self.folder, self._processes, self._model = processes.folder, processes, model
         self.messages: list[str] = []
-        watchdog = ray.CoordinatorWatchdog(processes.coordinator, context.connection.patience, self.notify)
+        watchdog = ray.CoordinatorWatchdog(
+            processes.coordinator, context.connection.settings.patience, self.notify
+        )
         silence = Silence(
             ray, processes.coordinator, watchdog, self.notify, is_local=context.local is not None
         )

@@ -49,7 +49,7 @@ class CoordinatorSession:
             CoordinatorSettings(
                 shards=context.shards,
                 examples=training.train.counted(),
-                patience=connection.patience,
+                patience=connection.settings.patience,
                 workers=training.workers,
                 look_ahead=bool(training.learner.tier_counts),
             ),
@@ -59,7 +59,9 @@ class CoordinatorSession:
                 _transport(training.learner, connection.transport), observer.notify
             ),
         )
-        self.shards = ShardQuestions(self.role, driver, process_manager, context.shards, connection.patience)
+        self.shards = ShardQuestions(
+            self.role, driver, process_manager, context.shards, connection.settings.patience
+        )
         self.parameters = RemoteParameters(training.learner, self.layout, self.shards)
 
     def leaving(self, members: Sequence[To], reason: str) -> None:
@@ -80,7 +82,7 @@ class CoordinatorSession:
 
     def replace_worker(self, worker: int, boot: int) -> None:
         """`boot` is that of the worker's role; each process has `STARTS` of them."""
-        reason = f"worker {worker} was silent for {self.context.connection.patience:g} s"
+        reason = f"worker {worker} was silent for {self.context.connection.settings.patience:g} s"
         self.process_manager.replace(To("worker", worker), boot // STARTS, reason)
 
 

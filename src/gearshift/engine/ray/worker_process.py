@@ -48,7 +48,7 @@ def work(member: Membership, context: ProcessContext) -> None:
         connection.meeting_place(context.folder.path),
         member.host if connection.wire == "curve" else LOOPBACK,
         layout.dense[-1].stop,
-        connection.patience,
+        connection.settings.patience,
         spread=wants_spread(training.learner.server),
     )
     assert context.fitted is not None, "workers start after the coordinator has read the data"

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from gearshift.engine.ray.cluster_settings import ConnectionSettings
 from gearshift.engine.ray.connection import Connection
 from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.engine.ray.outcome import LaunchedProcesses
@@ -24,7 +25,7 @@ def test_a_head_that_does_not_answer_is_in_the_log(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, "a")
     mine = ownership.held(folder)
     assert mine is not None
-    connection = Connection("ipc", "", patience=1.0)
+    connection = Connection("ipc", "", ConnectionSettings(patience=1.0))
     found = SimpleNamespace(folder=SharedFolder(folder, mine.session), connection=connection, local=None)
     context = cast(ProcessContext, found)
     ray: Any = SimpleNamespace(CoordinatorWatchdog=lambda *_: None, answers=lambda: False)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from gearshift.engine.ray import coordinator_watch, launched_run
+from gearshift.engine.ray.cluster_settings import ConnectionSettings
 from gearshift.engine.ray.connection import Connection
 from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.engine.ray.outcome import LaunchedProcesses
@@ -67,7 +68,9 @@ def launched(
     )
     token = run_folder.hand_over(folder)
     context: Any = SimpleNamespace(
-        folder=SharedFolder(folder, token), connection=Connection("ipc", "", patience=30.0), local=local
+        folder=SharedFolder(folder, token),
+        connection=Connection("ipc", "", ConnectionSettings(patience=30.0)),
+        local=local,
     )
     run = LaunchedRun(LaunchedProcesses(context, ray, coordinator, None), None, warns=True)
     yield run, coordinator, local

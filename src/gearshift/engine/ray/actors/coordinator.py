@@ -107,7 +107,7 @@ class CoordinatorActor:
             self._early.append,
             lambda: self._stop_requested,
         )
-        table = ProcessTable(context.connection.patience, start * STARTS, context.records.starts())
+        table = ProcessTable(context.connection.settings.patience, start * STARTS, context.records.starts())
         membership = RayMembership(
             COORDINATOR, start * STARTS, this_host(), place, restarted, table.contacts, self._sentences
         )

@@ -125,7 +125,7 @@ class ProcessActor:
 
     def _keep_in_touch(self, coordinator: Any, membership: RayMembership) -> None:
         watchdog = CoordinatorWatchdog(
-            coordinator, self._context.connection.patience, from_afar=membership.me == To("shard", 0)
+            coordinator, self._context.connection.settings.patience, from_afar=membership.me == To("shard", 0)
         )
         while True:
             with contextlib.suppress(Exception):  # retried in the next round
