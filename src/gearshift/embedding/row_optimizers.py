@@ -15,8 +15,21 @@ from gearshift.settings.declaration import setting
 from gearshift.settings.units import Number
 
 
+class RowRule:
+    """What every row optimizer declares: `lr` and `l2`, which the rules for larger batches scale, and two traits."""
+
+    weights_from_state: ClassVar[bool] = False  # if so, rows cannot start from the weights of another model
+    zeroed_by: ClassVar[str] = ""  # the number that, above 0, may move a trained weight back to exactly 0
+    lr: Number
+    l2: Number
+
+    def __init_subclass__(cls) -> None:
+        if missing := {"lr", "l2"} - set(cls.__annotations__):
+            raise TypeError(f"{cls.__name__} must declare {' and '.join(sorted(missing))} with setting(...)")
+
+
 @dataclass(frozen=True)
-class RowSGD:
+class RowSGD(RowRule):
     """Plain gradient descent on the rows of a batch."""
 
     name: ClassVar[str] = "sgd"
@@ -25,7 +38,7 @@ class RowSGD:
 
 
 @dataclass(frozen=True)
-class RowMomentum:
+class RowMomentum(RowRule):
     """Gradient descent with momentum; a row's velocity moves only when the row is in a batch."""
 
     name: ClassVar[str] = "momentum"
@@ -35,7 +48,7 @@ class RowMomentum:
 
 
 @dataclass(frozen=True)
-class RowAdagrad:
+class RowAdagrad(RowRule):
     """Adagrad with an accumulator for each weight: the default for rows."""
 
     name: ClassVar[str] = "adagrad"
@@ -46,7 +59,7 @@ class RowAdagrad:
 
 
 @dataclass(frozen=True)
-class RowwiseAdagrad:
+class RowwiseAdagrad(RowRule):
     """One accumulator per row: the mean of its squared gradient."""
 
     name: ClassVar[str] = "rowwise_adagrad"
@@ -57,7 +70,7 @@ class RowwiseAdagrad:
 
 
 @dataclass(frozen=True)
-class RowAdam:
+class RowAdam(RowRule):
     """Lazy: a row's moments move only when it is touched, and its bias correction counts its own updates."""
 
     name: ClassVar[str] = "adam"
@@ -69,7 +82,7 @@ class RowAdam:
 
 
 @dataclass(frozen=True)
-class RowFTRL:
+class RowFTRL(RowRule):
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
 
     Its rate falls by itself with the gradients seen. A schedule's factor does not apply to it, but for 0, at
@@ -77,6 +90,8 @@ class RowFTRL:
     """
 
     name: ClassVar[str] = "ftrl"
+    weights_from_state: ClassVar[bool] = True
+    zeroed_by: ClassVar[str] = "l1"
     lr: Number = setting(0.05, LEARNING_RATE)
     beta: Number = setting(1.0, "Added to the root of the squared sum.", at_least=0)
     l1: Number = setting(0.0, "Makes small weights exactly zero.", at_least=0)
@@ -84,6 +99,12 @@ class RowFTRL:
 
 
 RowOptimizer = RowSGD | RowMomentum | RowAdagrad | RowwiseAdagrad | RowAdam | RowFTRL
+
+
+def may_zero_weights(rule: RowOptimizer) -> bool:
+    """Whether a trained weight may be 0, as if it had never been trained."""
+    return bool(rule.zeroed_by) and getattr(rule, rule.zeroed_by) > 0
+
 
 ROW_OPTIMIZERS: dict[str, type[RowOptimizer]] = {rule.name: rule for rule in get_args(RowOptimizer)}
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gearshift.data.batch import Batch, Floats
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import IndexedBatch, find
-from gearshift.embedding.store import RowBlock, RowFTRL, RowPart, RowStore, StoreSnapshot, TierCounts
+from gearshift.embedding.store import RowBlock, RowPart, RowStore, StoreSnapshot, TierCounts
 from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
@@ -211,9 +211,10 @@ class Learner:
 
     def warm_start(self, checkpoint: Checkpoint) -> int:
         """Loads the rows of another model: each part whose name and width match. All else keeps its first values."""
-        if any(isinstance(part.optimizer, RowFTRL) for store in self.server.stores for part in store.parts):
+        rules = [part.optimizer for store in self.server.stores for part in store.parts]
+        if name := next((rule.name for rule in rules if rule.weights_from_state), None):
             raise UserError(
-                "rows moved by ftrl follow from its state and cannot start from other rows; use adagrad"
+                f"rows moved by {name} follow from its state and cannot start from other rows; use adagrad"
             )
         taken = 0
         for i, theirs in enumerate(checkpoint.facts["parts"]):

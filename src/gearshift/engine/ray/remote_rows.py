@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.row_optimizers import may_zero_weights
 from gearshift.embedding.sharded import IdPlacement
-from gearshift.embedding.store import RowFTRL, RowStore
+from gearshift.embedding.store import RowStore
 from gearshift.engine.protocol.messages import Seen
 from gearshift.engine.ray.shard_questions import ShardQuestions
 from gearshift.engine.ray.snapshots import Size
@@ -86,10 +87,10 @@ class RemoteRows:
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         """Whether rows were trained: they differ from their first values.
 
-        Columns under L1 are ignored: a trained weight may stay at zero, its first value.
+        Columns whose trained weights may be zero, their first value, are ignored.
         """
-        without_l1 = [not (isinstance(part.optimizer, RowFTRL) and part.optimizer.l1) for part in self.parts]
-        columns = np.repeat(without_l1, [part.width for part in self.parts])
+        telling = [not may_zero_weights(part.optimizer) for part in self.parts]
+        columns = np.repeat(telling, [part.width for part in self.parts])
         if not columns.any():
             return np.ones(len(ids_U), np.bool_)
         moved_U = (self.peek(ids_U) != self._unmoved.peek(ids_U))[:, columns].any(1)
