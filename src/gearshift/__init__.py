@@ -75,16 +75,16 @@ if TYPE_CHECKING:
     from gearshift.run.result import Result as Result
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
+    from gearshift.trainer.optimizer_settings import OptimizerSettings as OptimizerSettings
     from gearshift.trainer.trainer import Trainer as Trainer
-    from gearshift.trainer.trainer_arguments import OptimizerSettings as OptimizerSettings
-    from gearshift.trainer.trainer_arguments import TrainingSettings as TrainingSettings
     from gearshift.trainer.worker_settings import WorkerSettings as WorkerSettings
     from gearshift.training.evaluation import Evaluation as Evaluation
-    from gearshift.training.plan import EarlyStopping as EarlyStopping
-    from gearshift.training.plan import EvaluationSettings as EvaluationSettings
-    from gearshift.training.plan import Plateau as Plateau
     from gearshift.training.requests import Switch as Switch
     from gearshift.training.timing import Every as Every
+    from gearshift.training.train_settings import EarlyStopping as EarlyStopping
+    from gearshift.training.train_settings import EvaluationSettings as EvaluationSettings
+    from gearshift.training.train_settings import Plateau as Plateau
+    from gearshift.training.train_settings import TrainingSettings as TrainingSettings
 
 # Names are fetched when first used, so that `gearshift --help` need not import torch.
 _HOMES = {
@@ -112,10 +112,10 @@ _HOMES = {
     "gearshift.run.delta": "Delta apply_deltas write_delta",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",
-    "gearshift.trainer.trainer_arguments": "OptimizerSettings TrainingSettings",
+    "gearshift.trainer.optimizer_settings": "OptimizerSettings",
     "gearshift.trainer.worker_settings": "WorkerSettings",
     "gearshift.trainer.trainer": "Trainer",
-    "gearshift.training.plan": "EarlyStopping EvaluationSettings Plateau",
+    "gearshift.training.train_settings": "EarlyStopping EvaluationSettings Plateau TrainingSettings",
     "gearshift.training.requests": "Switch",
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -26,7 +26,6 @@ from gearshift.engine.local_engine import LocalEngine
 from gearshift.engine.ray.cluster_settings import ClusterSettings, ConnectionSettings
 from gearshift.engine.ray.end_session import end_session
 from gearshift.errors import warn
-from gearshift.models.losses import LOSSES
 from gearshift.optim.batch_scaling import BatchScaling, Rates, scaled
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.server import RowSettings
@@ -36,13 +35,13 @@ from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import gradients_per_step
+from gearshift.trainer.optimizer_settings import OptimizerSettings
 from gearshift.trainer.trainer import Trainer
-from gearshift.trainer.trainer_arguments import OptimizerSettings, TrainingSettings
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.estimate import estimate, refuse_too_large
 from gearshift.training.learner import describe
-from gearshift.training.plan import EvaluationSettings, ImprovementSettings, PlannedSwitch, RunLength
-from gearshift.training.train_settings import StepSettings
+from gearshift.training.plan import PlannedSwitch
+from gearshift.training.train_settings import RunLength
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launched_run import LaunchedRun
@@ -247,7 +246,7 @@ def make_trainer(config: Config) -> Trainer:
             **config.strategy.settings(),
         },
         optimizer=_optimizer_settings(config),
-        training=_training_settings(config),
+        training=config.train.training(config.checkpoint.best),
         checkpoint=config.checkpoint,
     )
 
@@ -275,22 +274,6 @@ def _optimizer_settings(config: Config) -> OptimizerSettings:
         schedule=Schedule(**vars(rates.schedule)),
         scaling=BatchScaling(**vars(rates.scaling)),
         **vars(rates.dense_policy),
-    )
-
-
-def _training_settings(config: Config) -> TrainingSettings:
-    train = config.train
-    return TrainingSettings(
-        **values_of(train, StepSettings),
-        shuffle=None if train.shuffle == "auto" else train.shuffle,
-        loss=LOSSES[train.loss],
-        bad_batches=train.bad_batches.skip,
-        baseline=train.baseline,
-        evaluation=EvaluationSettings(
-            train.eval_every,
-            config.checkpoint.best,
-            **values_of(train, ImprovementSettings),
-        ),
     )
 
 

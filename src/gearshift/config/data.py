@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gearshift.config.section import FlatSection, Named, Section
 from gearshift.data.click_log_settings import ClickLogSettings
@@ -14,7 +13,8 @@ from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.formats import FileFormat
 from gearshift.data.schema import Label, Schema
 from gearshift.settings.declaration import declarations, values_of
-from gearshift.settings.units import Count, Cut, Paths, Text
+from gearshift.settings.tolerated import Tolerated
+from gearshift.settings.units import Cut, Paths, Text
 
 
 class LabelColumn(Named, FlatSection, of=(Label,)):
@@ -32,24 +32,6 @@ def _labels(value: Any) -> Any:
 
 
 _LABEL_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]})
-
-
-class Tolerated(Named):
-    """How many bad lines or batches are skipped: `fail` (none), or `{skip: n}`."""
-
-    main_key: ClassVar[str] = "skip"
-    skip: Count = Field(default=0, ge=0, description="Skip at most this many, counted and listed.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_main_key(cls, value: Any) -> Any:
-        if isinstance(value, str) and value != "fail":
-            raise ValueError("expected fail or {skip: 1000}")
-        return {"skip": 0} if value == "fail" else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"const": "fail"}, handler.resolve_ref_schema(handler(core))]}
 
 
 class SplitSection(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     Field,
@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from gearshift.cluster_model import cluster as cluster_model
 from gearshift.config import checks, disturbances, document
 from gearshift.config.choices import ChoiceSection, rules_of
-from gearshift.config.data import DataSection, Tolerated
+from gearshift.config.data import DataSection
 from gearshift.config.features import FeatureEntry
 from gearshift.config.optimizers import OptimizerSection
 from gearshift.config.section import FlatSection, Section, is_section, keys_of
@@ -32,11 +32,9 @@ from gearshift.engine.ray.cluster_settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Seconds, Size, Text, Texts, Unit
+from gearshift.settings.units import Count, Seconds, Size, Text, Texts
 from gearshift.trainer.worker_settings import WorkerCounts
-from gearshift.training.plan import ImprovementSettings, RunLength
-from gearshift.training.timing import Every, MaybeEvery
-from gearshift.training.train_settings import StepSettings
+from gearshift.training.train_settings import TrainSection
 
 SCHEMA_FILE = Path(__file__).parents[1] / "gearshift.schema.json"  # for editors; made by config/reference.py
 
@@ -46,36 +44,6 @@ class ModelSection(ChoiceSection, rules=rules_of(MODEL_SETTINGS)):
 
     def settings(self) -> dict[str, Any]:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in super().settings().items()}
-
-
-def _shuffle(value: Any) -> Any:
-    known = {"auto": "auto", True: True, False: False, "yes": True, "no": False, "on": True, "off": False}
-    if not isinstance(value, str | bool) or value not in known:
-        raise ValueError("expected auto, true or false")
-    return known[value]
-
-
-Shuffle = Annotated[Literal["auto"] | bool, Unit(_shuffle, {"enum": ["auto", True, False]})]
-
-
-@dataclass(frozen=True)
-class TrainSection(ImprovementSettings, StepSettings, RunLength):
-    """Steps, the order of the data, and when the model is evaluated."""
-
-    eval_every: MaybeEvery = setting(
-        Every(share=0.1),
-        "Validate after this share of the run (10%), a number of steps (500), or none: at the end.",
-    )
-    shuffle: Shuffle = setting(
-        "auto", "auto: file order if the log has a time column and is read once, otherwise shuffled."
-    )
-    bad_batches: Tolerated = setting(
-        Tolerated(), "If a loss or gradient is not finite: fail, or {skip: 10}, reported and counted."
-    )
-    baseline: bool = setting(
-        True, "Also train a logistic regression on the same data, as a baseline (a few percent of the time)."
-    )
-    loss: Literal["bce"] = setting("bce", "Binary cross-entropy; custom losses are available in Python.")
 
 
 @dataclass(frozen=True)

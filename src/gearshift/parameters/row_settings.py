@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gearshift.settings.declaration import setting
+from gearshift.settings.declaration import ComparedOnResume, setting
 from gearshift.settings.units import Number
 
 EmbeddingReduce = Literal["mean", "touched", "sum"]
@@ -13,7 +13,7 @@ RowTrust = Literal["dense_only", "touched", "row_wise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowPolicy:
+class RowPolicy(ComparedOnResume):
     """How rows are initialised, and how a row's summed gradient is divided and scaled."""
 
     init: Number = setting(

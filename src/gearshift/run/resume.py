@@ -11,9 +11,19 @@ from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
 from gearshift.optim.schedule import Schedule
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
-from gearshift.settings.declaration import kept_values
+from gearshift.parameters.dense_settings import DensePolicy
+from gearshift.parameters.row_settings import RowPolicy
+from gearshift.settings.declaration import ComparedOnResume, kept_values
 from gearshift.training.progress import Progress
+from gearshift.training.train_settings import ImprovementSettings, RunLength, StepSettings
 from gearshift.training.training import Training
+
+# `plan_facts` compares a value of each class that may have `kept` settings.
+_COMPARED = {RunLength, StepSettings, ImprovementSettings, DensePolicy, RowPolicy}
+_missing = {
+    kind for kind in ComparedOnResume.__subclasses__() if kind.__module__.startswith("gearshift.")
+} - _COMPARED
+assert not _missing, f"add the values of {_missing} to plan_facts"
 
 
 def plan_facts(training: Training) -> dict[str, str]:
@@ -22,6 +32,8 @@ def plan_facts(training: Training) -> dict[str, str]:
     parts = [part for store in server.stores for part in store.parts]
     return {
         **kept_values("train", plan),
+        **kept_values("train", plan.strategy.steps),
+        **kept_values("train", plan.evaluation),
         "train.shuffle": str(plan.shuffle),
         "optimizer.schedule": str(plan.schedule),
         **kept_values("optimizer", server.dense_policy),

@@ -13,6 +13,23 @@ REQUIRED = MISSING
 _KEY, _KEPT = "gearshift_key", "gearshift_kept"
 
 
+class ComparedOnResume:
+    """Base of the dataclasses whose `kept` settings a resumed run must share with the stopped one (run/resume.py)."""
+
+
+class _Kept(Field[Any]):
+    """Refuses `kept=True` in a class that a resume does not compare, when the class is defined."""
+
+    __slots__ = ()
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not issubclass(owner, ComparedOnResume):
+            raise TypeError(
+                f"{owner.__name__}.{name}: kept=True has no effect here; derive the class from ComparedOnResume and "
+                "add its value to run/resume.py"
+            )
+
+
 class Meaning:
     """The description and the bounds of a setting that several dataclasses share, each with its own default."""
 
@@ -39,11 +56,16 @@ def setting(
 
     `REQUIRED` as default: the user must give it. `key` is the name in a config, if it differs from the field's name: a
     section may have the settings of several dataclasses beside each other. `kept`: a resumed run must have the same
-    value.
+    value; the dataclass must be derived from `ComparedOnResume`.
     """
     known = Meaning(meaning, **bounds) if isinstance(meaning, str) else meaning
     about = {} if key is None else {_KEY: key}
-    return field(default=default, metadata={**known.metadata, **about, **({_KEPT: True} if kept else {})})
+    declared: Any = field(
+        default=default, metadata={**known.metadata, **about, **({_KEPT: True} if kept else {})}
+    )
+    if kept:
+        declared.__class__ = _Kept
+    return declared
 
 
 @dataclass(frozen=True)

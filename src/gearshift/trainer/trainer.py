@@ -43,12 +43,12 @@ from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import not_a_name
 from gearshift.trainer.earlier_run import last_checkpoint, remarks_on
 from gearshift.trainer.object_recipe import ObjectRecipe
+from gearshift.trainer.optimizer_settings import OptimizerSettings
 from gearshift.trainer.removed_keywords import refuse
-from gearshift.trainer.trainer_arguments import OptimizerSettings, TrainingSettings
 from gearshift.trainer.worker_settings import WorkerSettings
 from gearshift.training.learner import Learner, is_of_rows
 from gearshift.training.plan import Plan, StrategyPlan
-from gearshift.training.train_settings import StepSettings
+from gearshift.training.train_settings import StepSettings, TrainingSettings
 from gearshift.training.training import Training
 from gearshift.training.worker import Worker
 

@@ -4,58 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 from gearshift.errors import UserError
 from gearshift.optim.schedule import Schedule
-from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Share
-from gearshift.training.timing import Every, When
-from gearshift.training.train_settings import StepSettings
-
-
-@dataclass(frozen=True)
-class EarlyStopping:
-    """Stops when the validation metric (`EvaluationSettings.best`) has not improved for `patience` evaluations.
-
-    The run ends with the parameters of its best evaluation. It needs `valid`.
-    """
-
-    patience: Count = setting(2, "Validations without improvement before the run ends.", at_least=1)
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """Multiplies all learning rates by `factor` after every `patience` evaluations without improvement."""
-
-    factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
-    patience: Count = setting(1, "Validations without improvement before that.", at_least=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImprovementSettings:
-    """What a run does when evaluations improve no more."""
-
-    early_stopping: EarlyStopping | None = setting(
-        None, "End when checkpoint.best stops improving on the validation data."
-    )
-    plateau: Plateau | None = setting(None, "Lower the rates when checkpoint.best stops improving.")
-
-
-@dataclass(frozen=True)
-class EvaluationSettings(ImprovementSettings):
-    """When the model is evaluated on the validation data, and what follows from it.
-
-    `every` is in addition to the end of each epoch: `gs.Every(share=0.1)`, `gs.Every(steps=500)`. `best` is the metric
-    by which evaluations are compared; with None, evaluations select nothing.
-    """
-
-    every: Every | None = None
-    best: Literal["auc", "logloss"] | None = "auc"
-
-    def __post_init__(self) -> None:
-        if self.best not in ("auc", "logloss", None):
-            raise UserError(f"best={self.best!r}: evaluations are compared by auc or logloss")
+from gearshift.training.timing import When
+from gearshift.training.train_settings import EvaluationSettings, RunLength, StepSettings
 
 
 @dataclass(frozen=True)
@@ -84,15 +38,6 @@ class StrategyPlan:
             raise UserError(
                 "batch and micro_batches both set the size of a worker's batches; give only one of them"
             )
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """How large a step is, and how many there are."""
-
-    global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1, kept=True)
-    epochs: Count = setting(1, "Passes over the training data.", at_least=1)
-    seed: Count = setting(1, "The same seed gives the same run, bit for bit.", at_least=0, kept=True)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from gearshift.data.dataset import Dataset
 from gearshift.training.engine import Observer
 from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
-from gearshift.training.plan import EvaluationSettings
 from gearshift.training.progress import Progress
+from gearshift.training.train_settings import EvaluationSettings
 
 
 class Validation:

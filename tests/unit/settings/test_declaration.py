@@ -9,7 +9,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gearshift.config.choices import ChoiceSection, rules_of
 from gearshift.config.section import Section, is_section, keys_of, section_of
 from gearshift.config.tree import Config
-from gearshift.settings.declaration import REQUIRED, Meaning, declarations, kept_values, setting, values_of
+from gearshift.settings.declaration import (
+    REQUIRED,
+    ComparedOnResume,
+    Meaning,
+    declarations,
+    kept_values,
+    setting,
+    values_of,
+)
 from gearshift.settings.units import Count, Number, Seconds
 
 RATE = Meaning("Learning rate.", above=0)
@@ -106,8 +114,19 @@ def test_every_field_of_a_section_of_the_config_is_declared() -> None:
 
 def test_what_a_resumed_run_must_keep_is_declared_with_the_setting() -> None:
     @dataclass(frozen=True)
-    class Steps:
+    class Steps(ComparedOnResume):
         size: Count = setting(4, "Examples of a step.", key="step_size", kept=True)
         pause: Seconds = setting(2.0, "Between two steps.")
 
     assert kept_values("train", Steps(8)) == {"train.step_size": "8"}
+
+
+def test_a_kept_setting_that_no_resume_would_compare_is_refused_when_its_class_is_defined() -> None:
+    with pytest.raises((TypeError, RuntimeError)) as raised:  # Python 3.11 wraps it
+
+        @dataclass(frozen=True)
+        class Elsewhere:
+            size: Count = setting(4, "Examples of a step.", kept=True)
+
+    reason = raised.value.__cause__ or raised.value
+    assert "Elsewhere.size: kept=True has no effect here" in str(reason)

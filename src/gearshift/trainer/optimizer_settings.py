@@ -1,4 +1,4 @@
-"""The settings of a `Trainer`, grouped by concern; checked when they are created."""
+"""`OptimizerSettings`, the optimizers that `Trainer` takes from Python; checked when they are created."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
-from gearshift.models.losses import Loss, binary_cross_entropy
 from gearshift.optim.batch_scaling import BatchScaling, Rates
 from gearshift.optim.first_order import Adam, DenseOptimizer
 from gearshift.optim.schedule import Schedule
 from gearshift.optim.variance_reduced import VarianceReduced, with_lr
 from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.server import RowSettings
-from gearshift.training.plan import EvaluationSettings
-from gearshift.training.train_settings import StepSettings
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,6 @@ class OptimizerSettings(DensePolicy):
             schedule=replace(self.schedule, warmup=max(self.schedule.warmup, factors.warmup)),
             scaling=BatchScaling(),
         )
-
-
-@dataclass(frozen=True)
-class TrainingSettings(StepSettings):
-    """What a step is made of, in which order the data are read, and when the model is evaluated.
-
-    `shuffle=None` reads a log with a time column once in its order, and shuffles anything else.
-    """
-
-    shuffle: bool | None = None
-    loss: Loss = binary_cross_entropy  # see `gs.losses`
-    bad_batches: int = 0  # how many batches may be skipped because their loss or gradient is not finite
-    baseline: bool = False  # also trains a logistic regression, for comparison
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
 def check_optimizer(optimizer: object) -> None:
