@@ -19,6 +19,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "fuxictr": ((TORCH,), ("fuxictr==2.3.10",)),
     "deepctr_torch": ((TORCH,), ("deepctr-torch==0.3.0", "requests")),
+    "row_stores": (("numpy", "rocksdict==0.3.29", "lmdb==3.0.0"),),
 }
 
 
