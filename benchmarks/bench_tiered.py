@@ -28,12 +28,12 @@ from networks import SCHEMA, network
 from protocol import BATCH, DENSE_LR, ROW_INIT, ROW_LR, zipf_task
 
 from gearshift.data.batch import Batch
-from gearshift.data.prefetch import prefetched
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.store import RowAdagrad, TierCounts
 from gearshift.optim.first_order import Adam
 from gearshift.parameters.server import RowSettings
 from gearshift.training.learner import Learner
+from gearshift.training.look_ahead import read_ahead
 from gearshift.training.worker import Worker
 
 
@@ -50,7 +50,7 @@ def make_learner(sizes: tuple[int, ...], tier: ColdTier | None = None) -> Learne
 
 def seconds_of(learner: Learner, turn: list[Batch]) -> float:
     began = time.perf_counter()
-    for found in prefetched(map(learner.find_ahead, turn), depth=2):
+    for found in read_ahead((batch for batch in turn), [learner], workers=1):
         learner.step(found)
     return time.perf_counter() - began
 

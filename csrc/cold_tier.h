@@ -89,6 +89,7 @@ private:
         uint64_t stored = 0, stale = 0;
     };
     struct Wanted;  // an id on its way through the files of its group
+    class Fetch;
 
     void seal(uint32_t group);  // the caller holds the group's lock
     void write_in_background();

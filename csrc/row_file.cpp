@@ -93,16 +93,19 @@ MembershipFilter::MembershipFilter(uint64_t rows) {
     words_.resize(blocks * kLanes);
 }
 
+// The key's top bits are the same in a file of few partitions.
+uint64_t MembershipFilter::hash_of(uint64_t key) { return mix(key ^ 0x5851f42d4c957f2dULL); }
+
 void MembershipFilter::add(uint64_t key) {
-    const uint64_t hash = mix(key ^ 0x5851f42d4c957f2dULL);  // the key's top bits are the same in a file of few partitions
-    uint32_t* block = words_.data() + (hash >> 32) * (words_.size() / kLanes) / (uint64_t{1} << 32) * kLanes;
+    const uint64_t hash = hash_of(key);
+    uint32_t* block = words_.data() + first_word(hash);
     for (uint32_t lane = 0; lane < kLanes; ++lane)
         block[lane] |= uint32_t{1} << (static_cast<uint32_t>(hash) * kSalts[lane] >> 27);
 }
 
 bool MembershipFilter::may_contain(uint64_t key) const {
-    const uint64_t hash = mix(key ^ 0x5851f42d4c957f2dULL);
-    const uint32_t* block = words_.data() + (hash >> 32) * (words_.size() / kLanes) / (uint64_t{1} << 32) * kLanes;
+    const uint64_t hash = hash_of(key);
+    const uint32_t* block = words_.data() + first_word(hash);
     bool all = true;
     for (uint32_t lane = 0; lane < kLanes; ++lane)
         all &= block[lane] >> (static_cast<uint32_t>(hash) * kSalts[lane] >> 27) & 1;
@@ -167,7 +170,15 @@ std::size_t RowFile::memory_bytes() const {
 }
 
 int64_t RowFile::block_of(uint64_t key) const {
-    return std::upper_bound(fences_.begin(), fences_.end(), key) - fences_.begin() - 1;
+    if (fences_.empty() || key < fences_.front()) return -1;
+    // Keys are evenly distributed, so the block is near its share of the range; then ever larger steps from there.
+    const double range = static_cast<double>(fences_.back() - fences_.front()) + 1;
+    const auto last = static_cast<int64_t>(fences_.size()) - 1;
+    const double guess = static_cast<double>(key - fences_.front()) / range * static_cast<double>(last);
+    int64_t low = std::min(static_cast<int64_t>(guess), last), high = low;
+    for (int64_t step = 8; low > 0 && fences_[static_cast<std::size_t>(low)] > key; step *= 4) high = low, low = std::max<int64_t>(0, low - step);
+    for (int64_t step = 8; high <= last && fences_[static_cast<std::size_t>(high)] <= key; step *= 4) low = high, high = std::min(last + 1, high + step);
+    return std::upper_bound(fences_.begin() + low, fences_.begin() + high, key) - fences_.begin() - 1;
 }
 
 uint64_t RowFile::verify(const std::byte* bytes, uint32_t block) const {
@@ -191,6 +202,17 @@ StoredRow RowFile::row(const std::byte* block, uint32_t i) const {
     std::memcpy(&marked, block + kBlockHead + i * sizeof marked, sizeof marked);
     const std::byte* record = block + kBlockHead + shape_.rows_per_block * sizeof marked + std::size_t{i} * shape_.record_bytes;
     return {static_cast<int64_t>(marked & ~kTombstone), marked & kTombstone ? nullptr : record};
+}
+
+int64_t RowFile::find(const std::byte* block, int64_t id) const {
+    const uint32_t rows = rows_in(block);
+    const std::byte* ids = block + kBlockHead;
+    for (uint32_t i = 0; i < rows; ++i) {
+        uint64_t marked;
+        std::memcpy(&marked, ids + i * sizeof marked, sizeof marked);
+        if (static_cast<int64_t>(marked & ~kTombstone) == id) return i;
+    }
+    return -1;
 }
 
 // ---- writing ----

@@ -59,10 +59,15 @@ public:
 
     void add(uint64_t key);
     bool may_contain(uint64_t key) const;
+    void prefetch(uint64_t key) const { __builtin_prefetch(words_.data() + first_word(hash_of(key))); }
     const std::vector<uint32_t>& words() const { return words_; }
 
 private:
     static constexpr uint32_t kLanes = 8;  // words of a block, one bit is set in each
+    static uint64_t hash_of(uint64_t key);
+    std::size_t first_word(uint64_t hash) const {
+        return (hash >> 32) * (words_.size() / kLanes) / (uint64_t{1} << 32) * kLanes;
+    }
     std::vector<uint32_t> words_;
 };
 
@@ -88,6 +93,7 @@ public:
     void remove_when_unused() { remove_ = true; }
 
     bool may_contain(uint64_t key) const { return filter_.may_contain(key); }
+    void prefetch(uint64_t key) const { filter_.prefetch(key); }  // what `may_contain` reads
     int64_t block_of(uint64_t key) const;  // the block that holds this hashed id if the file does; -1: none
     uint64_t offset_of(uint32_t block) const { return uint64_t{block} * shape_.block_bytes; }
 
@@ -95,6 +101,7 @@ public:
     uint64_t verify(const std::byte* bytes, uint32_t block) const;  // returns its checksum
     uint32_t rows_in(const std::byte* block) const;
     StoredRow row(const std::byte* block, uint32_t i) const;
+    int64_t find(const std::byte* block, int64_t id) const;  // the number of the row with this id; -1: none
 
 private:
     void read_tail(const RowFileShape* expected);

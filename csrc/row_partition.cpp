@@ -11,7 +11,7 @@ namespace {
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
 // Small, to fit into the holes that outgrown indexes leave. Smaller still if rows have little memory.
 constexpr std::size_t kSlabBytes = 16 << 10, kSmallSlabBytes = 4 << 10;
-constexpr uint32_t kMostSlabRows = 4096, kFewestSlabRows = 16;  // the index of a row in its slab has 12 bits
+constexpr uint32_t kMostSlabRows = 2048, kFewestSlabRows = 16;  // the index of a row in its slab has 11 bits
 
 uint32_t buckets_at(double level) { return static_cast<uint32_t>(kFirstBuckets * std::pow(kGrowth, level)); }
 
@@ -97,16 +97,26 @@ bool Partition::erase(int64_t id, uint32_t home) {
     for (uint32_t b = home_bucket(home);; b = b + 1 == count ? 0 : b + 1) {
         const bool last = has_empty(all[b]);
         for (int s = 0; s < 4; ++s)
-            if (all[b].id[s] == id) {
-                save_before_write(id, all[b].place[s]);
-                free_rows_.push_back(all[b].place[s] & ~kRowFlags);
-                all[b].id[s] = last ? kEmpty : kErased;  // no search continued past a bucket that was never full
-                erased_ += !last;
-                live.fetch_sub(1, std::memory_order_relaxed);
-                return true;
-            }
+            if (all[b].id[s] == id) return erase_in(all[b], s, last), true;
         if (last) return false;
     }
+}
+
+void Partition::erase_slot(uint32_t slot) {
+    Bucket& bucket = buckets.load(std::memory_order_relaxed)[slot / 4];
+    erase_in(bucket, static_cast<int>(slot % 4), has_empty(bucket));
+}
+
+void Partition::erase_in(Bucket& bucket, int slot, bool last) {
+    save_before_write(bucket.id[slot], bucket.place[slot]);
+    free_rows_.push_back(bucket.place[slot] & ~kRowFlags);
+    bucket.id[slot] = last ? kEmpty : kErased;  // no search continued past a bucket that was never full
+    erased_ += !last;
+    live.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Partition::note_departure(int64_t id) {
+    if (fetches) departed.push_back(id);
 }
 
 void Partition::save_before_write(int64_t id, uint64_t place) {
@@ -138,7 +148,7 @@ std::unique_ptr<PartitionCut> Partition::end_cut() {
 }
 
 std::size_t Partition::overhead_bytes() const {
-    std::size_t bytes = slabs_.capacity() * sizeof(std::byte*) + free_rows_.capacity() * sizeof(uint64_t);
+    std::size_t bytes = slabs_.capacity() * sizeof(std::byte*) + (free_rows_.capacity() + departed.capacity()) * sizeof(uint64_t);
     if (cut) bytes += cut->saved.capacity() * 8 + cut->saved_ids.capacity() * 8 + cut->saved_rows.capacity();
     return bytes;
 }

@@ -26,8 +26,16 @@ constexpr int64_t kErased = -2;  // a search continues past it
 // Flags of a row in a table with a cold tier, in the top bits of its place.
 constexpr uint64_t kDirty = uint64_t{1} << 63;       // changed since it was written to the cold tier, or never written
 constexpr uint64_t kStored = uint64_t{1} << 62;      // the cold tier has a record of it, maybe an old one
-constexpr uint64_t kReferenced = uint64_t{1} << 61;  // used since the last eviction in its partition
-constexpr uint64_t kRowFlags = kDirty | kStored | kReferenced;
+constexpr uint64_t kReferenced = uint64_t{1} << 61;  // pulled or fetched, and not pushed since
+constexpr uint64_t kInChunk[2] = {uint64_t{1} << 60, uint64_t{1} << 59};  // needed by an even, by an odd chunk in sight
+constexpr uint64_t kInChunks = kInChunk[0] | kInChunk[1];
+constexpr uint64_t kRowFlags = kDirty | kStored | kReferenced | kInChunks;
+
+// What a call does to the flags of the rows that it works on.
+struct Marks {
+    uint64_t set = 0, clear = 0;
+    uint64_t on(uint64_t place) const { return (place & ~clear) | set; }
+};
 
 // A bijection (MurmurHash3's finalizer), because ids may be hashes or small numbers. The partition is its top 8 bits. This
 // must never change: shard placement and checkpoint files depend on it.
@@ -48,7 +56,7 @@ struct alignas(64) Bucket {
 };
 
 // Rows are in slabs of one size, which never move: a short head, the wide records, the side records. The place of a row is
-// the address of its slab with the row's index in the 12 bits above, so a lookup needs no table between slot and row.
+// the address of its slab with the row's index in the 11 bits above, so a lookup needs no table between slot and row.
 struct SlabShape {
     SlabShape(const RowLayout& layout, bool small);
     RowAt at(uint64_t place) const {
@@ -59,7 +67,7 @@ struct SlabShape {
     uint32_t number(uint64_t place) const {  // of a row, in its partition
         return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + index(place);
     }
-    static uint32_t index(uint64_t place) { return static_cast<uint32_t>(place >> 48) & 0xfff; }
+    static uint32_t index(uint64_t place) { return static_cast<uint32_t>(place >> 48) & 0x7ff; }
     static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
     static constexpr uint32_t kHead = 64;  // holds the slab's number, and aligns the wide records to cache lines
 
@@ -90,6 +98,8 @@ public:
     uint64_t* find_place(int64_t id, uint32_t home);  // in the index, valid until the next insert; null if it does not exist
     uint64_t insert(int64_t id, uint32_t home);      // for an id that does not exist; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
+    void erase_slot(uint32_t slot);                  // of the index: 4 * bucket + position
+    void note_departure(int64_t id);                 // the cold tier has the newest record of this id now
     void save_before_write(int64_t id, uint64_t place);  // for the cut, if it needs this row
     uint32_t begin_cut();                                // returns the number of rows in the cut
     std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
@@ -97,8 +107,22 @@ public:
     void release_slabs(uint32_t rows);                   // those not needed for so many rows, or for the live ones
 
     template <class Visit>
+    void each_slot(Visit visit) {  // (slot, id, place); the place may be changed
+        constexpr uint32_t kAhead = 4;
+        Bucket* all = buckets.load(std::memory_order_relaxed);
+        const uint32_t count = bucket_count.load(std::memory_order_relaxed);
+        for (uint32_t b = 0; b < count; ++b) {
+            if (b + kAhead < count)
+                for (int s = 0; s < 4; ++s)
+                    if (all[b + kAhead].id[s] >= 0) __builtin_prefetch(shape_->at(all[b + kAhead].place[s]).side);
+            for (uint32_t s = 0; s < 4; ++s)
+                if (all[b].id[s] >= 0) visit(4 * b + s, all[b].id[s], all[b].place[s]);
+        }
+    }
+
+    template <class Visit>
     void each(Visit visit) const {  // (id, place)
-        const Bucket* bucket = buckets.load(std::memory_order_relaxed);
+        Bucket* bucket = buckets.load(std::memory_order_relaxed);
         const Bucket* end = bucket + bucket_count.load(std::memory_order_relaxed);
         for (; bucket != end; ++bucket)
             for (int s = 0; s < 4; ++s)
@@ -113,10 +137,12 @@ public:
     std::unique_ptr<PartitionCut> cut;
     std::atomic<uint32_t> cold_only{0};  // rows that only the cold tier has
     uint64_t birth_flags = 0;            // of rows that are inserted
-    uint64_t departures = 0;             // changes that made a record in the cold tier the newest one
+    uint32_t fetches = 0;                // calls that are fetching rows of this partition
+    std::vector<int64_t> departed;       // ids that have left meanwhile; empty if there is no such call
 
 private:
     uint64_t new_row();
+    void erase_in(Bucket& bucket, int slot, bool last);
     void grow();
     void rebuild_index(int level, uint32_t buckets);
 

@@ -122,14 +122,14 @@ std::size_t RowTable::memory_bytes() const {
         std::lock_guard held(partition.lock);
         bytes += partition.overhead_bytes();
     }
-    if (cold_) bytes += cold_->memory_bytes();
+    if (cold_) bytes += cold_->memory_bytes() + expected_ids_ * sizeof(int64_t);
     return bytes;
 }
 
 void RowTable::pull(std::span<const int64_t> ids, const uint16_t* tables_U, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, true, tables_U, out_UW};
-    const std::size_t misses = each_resident_group(ids, threads, kReferenced,
-                        [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+    const std::size_t misses = each_resident_group(
+        ids, threads, {kReferenced, 0}, [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
     lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
     misses_.fetch_add(misses, std::memory_order_relaxed);
 }
@@ -139,7 +139,7 @@ void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t thread
     const auto work = [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); };
     if (!cold_) return each_group(ids, threads, work);
     std::vector<Item> missing;
-    each_split_group(ids, threads, 0, missing, work);
+    each_split_group(ids, threads, {}, missing, work);
     const FetchedRows fetched = fetch(missing);
     for (std::size_t i = 0; i < missing.size(); ++i) {
         float* out = out_UW + std::size_t{missing[i].position} * layout_.width;
@@ -163,7 +163,7 @@ void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, cons
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
     WriterInside inside(gate_);
-    each_resident_group(ids, threads, kReferenced | kDirty,
+    each_resident_group(ids, threads, {kDirty, kReferenced},
                         [&](Partition& p, Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
 }
 
@@ -185,7 +185,7 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
                 out_U[item.position] = partition.find(item.id, item.home) != kNowhere;
         });
     std::vector<Item> missing;
-    each_split_group(ids, 1, 0, missing, [&](Partition&, Item* items, uint32_t n) {
+    each_split_group(ids, 1, {}, missing, [&](Partition&, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) out_U[item.position] = true;
     });
     const FetchedRows fetched = fetch(missing);
@@ -195,12 +195,12 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
 std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
     WriterInside inside(gate_);
-    each_resident_group(ids, 1, 0, [&](Partition& partition, Item* items, uint32_t n) {
+    each_resident_group(ids, 1, {}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             const uint64_t place = partition.find(item.id, item.home);
             if (place & kStored) {
                 cold_->put(item.id, nullptr, true);
-                ++partition.departures;
+                partition.note_departure(item.id);
             }
             erased += partition.erase(item.id, item.home);
         }
@@ -210,7 +210,7 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
 
 void RowTable::load(const RowBlockView& block) {
     WriterInside inside(gate_);
-    each_resident_group(block.ids, 1, kDirty, [&](Partition& partition, Item* items, uint32_t n) {
+    each_resident_group(block.ids, 1, {kDirty, 0}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             uint64_t place = partition.find(item.id, item.home);
             if (place == kNowhere) place = partition.insert(item.id, item.home);

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,10 @@ struct FetchedRows {  // of the cold tier
     std::vector<uint8_t> found;
 
     const std::byte* record(std::size_t i) const { return records.data() + i * record_bytes; }
+    void move(std::size_t from, std::size_t to) {
+        std::memcpy(records.data() + to * record_bytes, record(from), record_bytes);
+        found[to] = found[from];
+    }
 };
 
 // Many writers at a time, or one cut. A waiting cut blocks new writers, so it never starves.
@@ -88,7 +93,11 @@ public:
     void load(const RowBlockView& block);
     RowBlockData read_partition(uint32_t number);  // current values
 
-    void prefetch(std::span<const int64_t> ids);  // brings rows of the cold tier into memory; creates none
+    // Look-ahead (row_lookahead.cpp): brings rows of the cold tier into memory, creates none and changes none.
+    void prefetch(std::span<const int64_t> ids);
+    void begin_chunk();
+    double expect(std::span<const int64_t> ids);  // the share of the memory for a chunk that its rows will take
+    bool load_expected();                         // loads a part of them; false: there are no more
     TierCounts tier_counts() const;
     void settle_cold_tier() { cold_->settle(); }
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
@@ -114,13 +123,18 @@ private:
 
     // The cold tier (row_tier.cpp)
     // Returns the number of ids that were not in memory.
-    std::size_t each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work);
-    void each_split_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, std::vector<Item>& missing,
+    struct Missing;  // the missing rows of one partition
+    std::size_t each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work);
+    void each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, std::vector<Item>& missing,
                           const GroupWork& work);
-    std::vector<Item> bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work);
+    std::vector<Item> bring_in(std::vector<Item>& missing, Marks marks, const GroupWork& work);
+    void bring_in_locked(std::vector<Item>& missing, Marks marks, const GroupWork& work);
+    void bring_in_ahead(std::span<const int64_t> ids, uint64_t flag);
+    std::vector<Missing> missing_by_partition(std::vector<Item>& missing);
+    void work_on_fetched(Partition& partition, std::span<Item> items, const std::byte* records, const uint8_t* found,
+                         Marks marks, const GroupWork& work);
     FetchedRows fetch(std::span<const Item> items);
-    void insert_fetched(Partition& partition, std::span<const Item> items, const FetchedRows& fetched, std::size_t first,
-                        uint64_t flags);
+    std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
     uint32_t quota() const;  // rows of a partition in memory
     void pack(const RowAt& row, std::byte* record) const;
@@ -148,6 +162,10 @@ private:
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
+    std::mutex chunk_lock_;           // guards the three below
+    uint32_t chunk_ = 0;              // the one that is expected has an even or an odd number
+    std::array<std::vector<int64_t>, kColdGroups> expected_;  // ids that are not in memory
+    std::atomic<std::size_t> expected_ids_{0};
     std::atomic<uint64_t> lookups_{0}, misses_{0}, prefetched_{0}, evicted_{0}, written_back_{0}, retries_{0};
 };
 

@@ -6,13 +6,14 @@
 // row has become resident meanwhile, and the work is done in the same critical section. So no row needs to be pinned.
 //
 // Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the row
-// was resident, was changed and left again, its departure was counted (`Partition::departures`); the caller recorded the
-// count before it fetched, sees that it changed, and fetches again. After a few such retries it holds the lock.
+// was resident, was changed and left again, the partition noted its departure (`Partition::departed`), which it does while
+// anyone fetches; the caller finds the id there, and fetches its row again. After a few such retries it holds the lock.
 //
 // A row in memory wins over its record on disk. A row that left unchanged since it was fetched is not written again.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "feature_hash.h"
 #include "row_table.h"
@@ -56,34 +57,37 @@ uint64_t RowTable::layout_hash() const {
 uint32_t RowTable::quota() const {
     if (fixed_quota_) return fixed_quota_;
     const std::size_t row = shape_.wide_stride + shape_.side_stride + kIndexBytesPerRow;
-    const std::size_t taken = cold_->index_bytes() + kPartitions * shape_.bytes;  // a partition's last slab is not full
+    // A partition's last slab is not full, and it notes the free rows of a slab.
+    const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
+    const std::size_t taken = cold_->index_bytes() + kPartitions * partition;
     const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / kPartitions;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));
 }
 
-std::size_t RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, const GroupWork& work) {
+std::size_t RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work) {
     if (!cold_) return each_group(ids, threads, work), 0;
     std::vector<Item> missing;
-    each_split_group(ids, threads, flags, missing, work);
+    each_split_group(ids, threads, marks, missing, work);
     const std::size_t misses = missing.size();
-    for (int tries = 0; !missing.empty(); ++tries)
-        missing = bring_in(std::move(missing), flags, tries >= kOptimisticTries, work);
+    for (int tries = 0; !missing.empty() && tries < kOptimisticTries; ++tries) missing = bring_in(missing, marks, work);
+    if (!missing.empty()) bring_in_locked(missing, marks, work);
     return misses;
 }
 
-// Works on the rows in memory and sets their flags; the other ids are added to `missing`.
-void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, std::vector<Item>& missing,
+// Works on the rows in memory and marks them; the other ids are added to `missing`.
+void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, std::vector<Item>& missing,
                                 const GroupWork& work) {
     std::mutex missing_lock;
     each_group(ids, threads, [&](Partition& partition, Item* items, uint32_t n) {
-        std::vector<Item> absent;
+        thread_local std::vector<Item> absent;
+        absent.clear();
         uint32_t kept = 0;
         for (uint32_t i = 0; i < n; ++i) {
             if (i + kLookAhead < n) prefetch_bucket(partition, items[i + kLookAhead].home);
             if (uint64_t* place = partition.find_place(items[i].id, items[i].home)) {
-                *place |= flags;
+                *place = marks.on(*place);
                 items[kept++] = items[i];
             } else {
                 absent.push_back(items[i]);
@@ -106,122 +110,152 @@ FetchedRows RowTable::fetch(std::span<const Item> items) {
     return rows;
 }
 
-// Returns the ids that must be tried again, because rows of their partition left memory meanwhile.
-std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work) {
-    const auto partition_at = [&](std::size_t i) { return partition_of(mix(static_cast<uint64_t>(missing[i].id))); };
-    std::stable_sort(missing.begin(), missing.end(), [](const Item& a, const Item& b) {
-        return mix(static_cast<uint64_t>(a.id)) < mix(static_cast<uint64_t>(b.id));
-    });
-    struct Range {
-        Partition* partition;
-        std::size_t begin, end;
-        uint64_t departures;
-    };
-    std::vector<Range> ranges;
-    for (std::size_t i = 0; i < missing.size(); ++i)
-        if (i == 0 || partition_at(i) != partition_at(i - 1))
-            ranges.push_back({&partitions_[partition_at(i)], i, i + 1, 0});
-        else
-            ranges.back().end = i + 1;
-    const std::size_t piece = piece_rows(quota());
-    const auto piece_end = [&](const Range& range, std::size_t begin) {
-        std::size_t end = std::min(begin + piece, range.end);
-        while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // their record was fetched once
-        return end;
-    };
-    const auto work_on = [&](const Range& range, std::size_t begin, std::size_t end, const FetchedRows& fetched, std::size_t first) {
-        const std::span items(missing.data() + begin, end - begin);
-        insert_fetched(*range.partition, items, fetched, first, flags);
-        work(*range.partition, items.data(), static_cast<uint32_t>(items.size()));
-        evict(*range.partition);
-    };
-    // With the lock held, piece by piece, so that a call with more rows than fit does not exceed the budget.
-    const auto fetch_and_work = [&](const Range& range) {
-        for (std::size_t begin = range.begin, end; begin < range.end; begin = end) {
-            end = piece_end(range, begin);
-            work_on(range, begin, end, fetch(std::span(missing).subspan(begin, end - begin)), 0);
-        }
-    };
-    if (hold_locks) {
-        for (const Range& range : ranges) {
-            std::lock_guard held(range.partition->lock);
-            fetch_and_work(range);
-        }
-        return {};
+// While it exists, the partition notes which ids leave it.
+struct RowTable::Missing {
+    Missing(Partition& of, std::span<Item> items) : partition(&of), items(items) {}
+    Missing(Missing&& other) noexcept : partition(std::exchange(other.partition, nullptr)), items(other.items), since(other.since) {}
+    ~Missing() {
+        if (!partition || !watching()) return;
+        std::lock_guard held(partition->lock);
+        if (--partition->fetches == 0) std::vector<int64_t>().swap(partition->departed);
     }
-    for (Range& range : ranges) {
-        std::lock_guard held(range.partition->lock);
-        range.departures = range.partition->departures;
+    void watch() {
+        std::lock_guard held(partition->lock);
+        ++partition->fetches;
+        since = partition->departed.size();
     }
-    const FetchedRows fetched = fetch(missing);
+    bool watching() const { return since != kNotWatching; }
+
+    static constexpr std::size_t kNotWatching = ~std::size_t{0};
+    Partition* partition;
+    std::span<Item> items;
+    std::size_t since = kNotWatching;  // the number of departures before the fetch
+};
+
+std::vector<RowTable::Missing> RowTable::missing_by_partition(std::vector<Item>& missing) {
+    const auto key = [](const Item& item) { return mix(static_cast<uint64_t>(item.id)); };
+    const auto before = [&](const Item& a, const Item& b) { return key(a) < key(b); };
+    if (!std::is_sorted(missing.begin(), missing.end(), before)) std::stable_sort(missing.begin(), missing.end(), before);
+    std::vector<Missing> ranges;
+    for (std::size_t begin = 0, end; begin < missing.size(); begin = end) {
+        const uint32_t number = partition_of(key(missing[begin]));
+        for (end = begin + 1; end < missing.size() && partition_of(key(missing[end])) == number;) ++end;
+        ranges.emplace_back(partitions_[number], std::span(missing).subspan(begin, end - begin));
+    }
+    return ranges;
+}
+
+// A call with more rows than fit works on them in pieces, so that it does not exceed the budget.
+std::size_t RowTable::piece_end(std::span<const Item> items, std::size_t begin) const {
+    std::size_t end = std::min<std::size_t>(begin + piece_rows(quota()), items.size());
+    while (end < items.size() && items[end].id == items[end - 1].id) ++end;  // their record was fetched once
+    return end;
+}
+
+// Returns the ids that must be tried again, because their rows came and left meanwhile.
+std::vector<Item> RowTable::bring_in(std::vector<Item>& missing, Marks marks, const GroupWork& work) {
+    std::vector<Missing> ranges = missing_by_partition(missing);
+    for (Missing& range : ranges) range.watch();
+    FetchedRows fetched = fetch(missing);
     std::vector<Item> again;
-    for (const Range& range : ranges) {
-        std::lock_guard held(range.partition->lock);
-        std::size_t begin = range.begin;
-        // Stops where an eviction between two pieces may have made a fetched record old.
-        while (begin < range.end && range.partition->departures == range.departures) {
-            const std::size_t end = piece_end(range, begin);
-            work_on(range, begin, end, fetched, begin);
-            begin = end;
+    std::vector<int64_t> departed;
+    for (const Missing& range : ranges) {
+        Partition& partition = *range.partition;
+        std::lock_guard held(partition.lock);
+        std::size_t known = range.since;
+        departed.clear();
+        for (std::size_t begin = 0, end; begin < range.items.size(); begin = end) {
+            end = piece_end(range.items, begin);
+            if (known < partition.departed.size()) {
+                departed.insert(departed.end(), partition.departed.begin() + static_cast<std::ptrdiff_t>(known), partition.departed.end());
+                std::sort(departed.begin(), departed.end());
+                known = partition.departed.size();
+            }
+            const std::size_t first = static_cast<std::size_t>(range.items.data() - missing.data()) + begin;
+            std::size_t kept = begin;  // the others move to `again`
+            for (std::size_t i = begin; i < end; ++i) {
+                const Item item = range.items[i];
+                const bool left = !departed.empty() && std::binary_search(departed.begin(), departed.end(), item.id);
+                if (left && !partition.find_place(item.id, item.home)) {
+                    again.push_back(item);
+                    continue;
+                }
+                if (kept != i) fetched.move(first + i - begin, first + kept - begin);
+                range.items[kept++] = item;
+            }
+            work_on_fetched(partition, range.items.subspan(begin, kept - begin), fetched.record(first), fetched.found.data() + first, marks, work);
         }
-        if (begin == range.end) continue;
-        retries_.fetch_add(1, std::memory_order_relaxed);
-        again.insert(again.end(), missing.begin() + static_cast<std::ptrdiff_t>(begin),
-                     missing.begin() + static_cast<std::ptrdiff_t>(range.end));
     }
+    retries_.fetch_add(again.size(), std::memory_order_relaxed);
     return again;
 }
 
-void RowTable::insert_fetched(Partition& partition, std::span<const Item> items, const FetchedRows& fetched,
-                              std::size_t first, uint64_t flags) {
-    for (std::size_t i = 0; i < items.size(); ++i) {
-        if (uint64_t* place = partition.find_place(items[i].id, items[i].home)) {
-            *place |= flags;
-        } else if (fetched.found[first + i]) {
-            unpack(fetched.record(first + i), shape_.at(partition.insert(items[i].id, items[i].home)));
-            uint64_t& inserted = *partition.find_place(items[i].id, items[i].home);
-            inserted = (inserted & ~kRowFlags) | kStored | flags;
-            partition.cold_only.fetch_sub(1, std::memory_order_relaxed);
+// Fetches with the lock of the partition held, so that nothing can leave it.
+void RowTable::bring_in_locked(std::vector<Item>& missing, Marks marks, const GroupWork& work) {
+    for (const Missing& range : missing_by_partition(missing)) {
+        std::lock_guard held(range.partition->lock);
+        for (std::size_t begin = 0, end; begin < range.items.size(); begin = end) {
+            end = piece_end(range.items, begin);
+            const std::span items = range.items.subspan(begin, end - begin);
+            const FetchedRows fetched = fetch(items);
+            work_on_fetched(*range.partition, items, fetched.record(0), fetched.found.data(), marks, work);
         }
     }
 }
 
-// Removes an eighth of the rows, the least used ones: first those not referenced since the last eviction, and of those the
-// ones with the fewest occurrences in the data (the count is part of the row and survives on disk), then the oldest.
+void RowTable::work_on_fetched(Partition& partition, std::span<Item> items, const std::byte* records, const uint8_t* found,
+                               Marks marks, const GroupWork& work) {
+    const std::size_t record_bytes = cold_->shape().record_bytes;
+    for (std::size_t i = 0; i < items.size(); ++i, records += record_bytes) {
+        if (uint64_t* place = partition.find_place(items[i].id, items[i].home)) {
+            *place = marks.on(*place);
+        } else if (found[i]) {
+            unpack(records, shape_.at(partition.insert(items[i].id, items[i].home)));
+            uint64_t& inserted = *partition.find_place(items[i].id, items[i].home);
+            inserted = (inserted & ~kRowFlags) | kStored | marks.set;
+            partition.cold_only.fetch_sub(1, std::memory_order_relaxed);
+        }
+    }
+    if (items.empty()) return;
+    work(partition, items.data(), static_cast<uint32_t>(items.size()));
+    evict(partition);
+}
+
+// Removes an eighth of the rows: first those that no chunk in sight needs, of these the ones that are not in use (pulled or
+// fetched, but not pushed since), and of these the ones with the fewest occurrences in the data (the count is part of the
+// row and survives on disk), then the oldest.
 void RowTable::evict(Partition& partition) {
     const uint32_t live = partition.live.load(std::memory_order_relaxed), most = quota();
     if (live <= most) return;
     struct Candidate {
         uint64_t rank;
+        uint32_t slot;
         int64_t id;
     };
     thread_local std::vector<Candidate> candidates;
     thread_local std::vector<std::byte> record;
     candidates.clear();
-    partition.each([&](int64_t id, uint64_t place) {
+    partition.each_slot([&](uint32_t slot, int64_t id, uint64_t& place) {
         const RowMeta& meta = shape_.at(place).meta();
-        const uint64_t referenced = place & kReferenced ? uint64_t{1} << 63 : 0;
-        candidates.push_back({referenced | uint64_t{meta.touches} << 31 | meta.last_step >> 1, id});
+        const uint64_t needed = place & kInChunks ? 2 : 0, used = place & kReferenced ? 1 : 0;
+        candidates.push_back({(needed | used) << 62 | uint64_t{meta.touches} << 30 | meta.last_step >> 2, slot, id});
+        place &= ~kReferenced;
     });
     const std::size_t leaving = std::min<std::size_t>(live, live - most + most / kPieceShare);
     std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(leaving - 1), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
     record.resize(cold_->shape().record_bytes);
     uint64_t written = 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-        const uint32_t home = home_of(mix(static_cast<uint64_t>(candidates[i].id)));
-        uint64_t& place = *partition.find_place(candidates[i].id, home);
-        if (i >= leaving) {
-            place &= ~kReferenced;
-            continue;
-        }
+    const Bucket* buckets = partition.buckets.load(std::memory_order_relaxed);
+    for (const Candidate& leaves : std::span(candidates).first(leaving)) {
+        const uint64_t place = buckets[leaves.slot / 4].place[leaves.slot % 4];
         if (place & kDirty) {
             pack(shape_.at(place), record.data());
-            cold_->put(candidates[i].id, record.data(), place & kStored);
-            ++partition.departures;
+            cold_->put(leaves.id, record.data(), place & kStored);
+            partition.note_departure(leaves.id);
             ++written;
         }
-        partition.erase(candidates[i].id, home);
+        partition.erase_slot(leaves.slot);
         partition.cold_only.fetch_add(1, std::memory_order_relaxed);
     }
     partition.release_slabs(most + piece_rows(most) + shape_.rows);
@@ -258,11 +292,6 @@ RowBlockData RowTable::with_cold_rows(RowBlockData&& hot, const ColdView& view, 
         if (!std::binary_search(hot.ids.begin(), hot.ids.end(), id)) cold.add(id, record);
     });
     return cold.empty() ? std::move(hot) : merged_by_id(hot, cold.sorted());
-}
-
-void RowTable::prefetch(std::span<const int64_t> ids) {
-    if (!cold_) return;
-    prefetched_.fetch_add(each_resident_group(ids, 1, kReferenced, [](Partition&, Item*, uint32_t) {}), std::memory_order_relaxed);
 }
 
 TierCounts RowTable::tier_counts() const {

@@ -17,30 +17,62 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Folder
+from gearshift.settings.units import INTEGER, STRING, Folder, Unit, either, parse_count
 
 PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # of the C++ table: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
+QUEUE_SHARE, MOST_QUEUED = 8, 512 << 20
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
 ROWS_FOLDER = ".rows"  # below the folder of the runs
 
 
 @dataclass(frozen=True)
+class LookAhead:
+    """What is known about the batches that will be trained next: whole chunks of them, or the next few."""
+
+    chunk_examples: int | None = None  # None: as many as `chunk_bytes` and the memory for their rows allow
+    chunk_bytes: int = 0  # of the batches of one chunk, of which two are in memory; 0: there are no chunks
+
+    @property
+    def in_chunks(self) -> bool:
+        return self.chunk_examples is not None or self.chunk_bytes > 0
+
+
+@dataclass(frozen=True)
 class ColdTier:
-    """Rows beyond `budget` bytes of memory go to files below `folder`."""
+    """Rows beyond `budget` bytes of memory go to files below `folder`.
+
+    `lookahead` says how rows are brought into memory before they are needed; None: not at all.
+    """
 
     folder: Path
     budget: int
     hot_rows: int = 0  # rows in memory, instead of what fits in the budget (for tests)
     part: float = 1.0  # of the memory that the user set
+    lookahead: LookAhead | None = LookAhead()
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
         return replace(self, budget=int(self.budget * part), part=self.part * part)
+
+
+def parse_lookahead(value: Any) -> str | int:
+    if value is False or value in ("auto", "off"):
+        return value or "off"
+    try:
+        return parse_count(value)
+    except ValueError:
+        raise ValueError("expected auto, off or a number of examples, such as 500k") from None
+
+
+ReadAhead = Annotated[
+    Literal["auto", "off"] | int, Unit(parse_lookahead, either({"enum": ["auto", "off"]}, INTEGER, STRING))
+]
 
 
 @dataclass(frozen=True)
@@ -52,9 +84,31 @@ class StorageSettings:
         "The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
     )
 
+    lookahead: ReadAhead = setting(
+        "auto",
+        "Rows on disk are brought into memory before they are needed: for chunks of this many examples, as many as "
+        "the memory allows (auto), or not at all (off).",
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.lookahead, int) and self.lookahead < 1:
+            raise UserError(f"storage.lookahead={self.lookahead}: write auto, off or at least 1 example")
+
     def tier(self, memory: int, runs: str | Path) -> ColdTier:
         """The cold tier of a run's rows; `runs` is the folder of the runs."""
-        return ColdTier(Path(self.path or Path(runs) / ROWS_FOLDER), memory)
+        queued = queue_bytes(memory) if self.lookahead == "auto" else 0
+        ahead = {"auto": LookAhead(None, queued // 2), "off": None}
+        return ColdTier(
+            Path(self.path or Path(runs) / ROWS_FOLDER),
+            memory - queued,
+            part=(memory - queued) / memory,
+            lookahead=LookAhead(self.lookahead) if isinstance(self.lookahead, int) else ahead[self.lookahead],
+        )
+
+
+def queue_bytes(memory: int) -> int:
+    """The part of `memory` for the batches of two chunks. With little memory chunks would be too short to pay."""
+    return min(memory // QUEUE_SHARE, MOST_QUEUED) if memory >= LITTLE_MEMORY else 0
 
 
 def minimum_bytes(floats: int) -> int:

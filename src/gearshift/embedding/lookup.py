@@ -102,6 +102,11 @@ def find(batch: Batch, groups: tuple[FieldGroup, ...]) -> IndexedBatch:
     return IndexedBatch(batch, indices, tables)
 
 
+def unique_ids(batch: Batch, groups: tuple[FieldGroup, ...]) -> tuple[Ids, ...]:
+    """The distinct ids of each store, without their occurrences."""
+    return tuple(_core.Occurrences(group.occurrences(batch)).unique_U for group in groups)
+
+
 @dataclass(frozen=True)
 class Leaves:
     """The rows of all occurrences of one store, as autograd leaves."""

@@ -140,6 +140,17 @@ class MemoryStore:
         if self._tier is not None and not self._must_open:
             self._table.prefetch(ids_U)
 
+    def begin_chunk(self) -> None:
+        if self._tier is not None and not self._must_open:
+            self._table.begin_chunk()
+
+    def expect(self, ids_U: Ids) -> float:
+        _check("ids", ids_U, np.int64, (None,))
+        return 0.0 if self._tier is None or self._must_open else self._table.expect(ids_U)
+
+    def load_expected(self) -> bool:
+        return self._tier is not None and not self._must_open and self._table.load_expected()
+
     def tier_counts(self) -> TierCounts | None:
         """None without a cold tier."""
         return None if self._tier is None else TierCounts(**self._table.tier_counts())

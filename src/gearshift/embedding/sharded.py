@@ -90,6 +90,17 @@ class ShardedStore:
         for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
             shard.prefetch(ids_U[at])
 
+    def begin_chunk(self) -> None:
+        for shard in self.shards:
+            shard.begin_chunk()
+
+    def expect(self, ids_U: Ids) -> float:
+        groups = IdPlacement(ids_U, len(self.shards)).groups
+        return max(shard.expect(ids_U[at]) for shard, at in zip(self.shards, groups, strict=True))
+
+    def load_expected(self) -> bool:
+        return any(shard.load_expected() for shard in self.shards)  # one shard after another
+
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         out_U = np.empty(len(ids_U), np.bool_)
         for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):

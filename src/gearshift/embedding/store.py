@@ -164,6 +164,12 @@ class RowStore(Protocol):
         """
 
     def prefetch(self, ids_U: Ids) -> None: ...  # these will be pulled soon; changes no result
+    def begin_chunk(self) -> None: ...  # the ids expected from now on are pulled in the next chunk of batches
+
+    def expect(self, ids_U: Ids) -> float:
+        """Announces ids of the next chunk. Returns the share of the memory for a chunk that its rows will take."""
+
+    def load_expected(self) -> bool: ...  # brings some of these rows into memory; False: none are left
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 
-from gearshift.data.batch import Batch
-from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch
 from gearshift.parameters.push import LocalPush
 
 Open = Callable[[int, int], Generator[IndexedBatch]]  # (start, batch size) -> batches to the end of the data
-
-
-def read_ahead(
-    batches: Generator[Batch], find: Callable[[Batch], IndexedBatch], workers: int
-) -> Generator[IndexedBatch]:
-    """Batches with their distinct ids, read and indexed ahead of the training step."""
-
-    def indexed_batches() -> Generator[IndexedBatch]:
-        with closing(batches):
-            for batch in batches:
-                yield find(batch)
-
-    return prefetched(indexed_batches(), depth=max(2, workers))
 
 
 class LeaseBatches:

@@ -17,7 +17,7 @@ import torch
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
 from gearshift.engine.inline import InlineLoop
-from gearshift.engine.lease_batches import LeaseBatches, read_ahead
+from gearshift.engine.lease_batches import LeaseBatches
 from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.threads import Compute, ThreadsLoop
 from gearshift.parameters.local_shards import LocalShards
@@ -31,6 +31,7 @@ from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.epoch_host import EpochHost
 from gearshift.training.learner import Learner, ModelCopy
 from gearshift.training.lease_accounts import NOT_FINITE
+from gearshift.training.look_ahead import read_ahead
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
 
@@ -68,11 +69,10 @@ class LocalEpoch(EpochHost):
         self.replicas = EpochReplicas(training, self.shards, coordinator.work, observer.notify)
         self.epoch = Epoch[LocalPush](coordinator, self.shards, self, self._begin, self.observe)
         shuffle = (training.plan.seed, progress.epoch) if training.plan.shuffle else None
+        learners = training.baseline.beside(learner) if progress.epoch == 0 else [learner]
         self.batches = LeaseBatches(
             lambda start, size: read_ahead(
-                training.train.batches(size, start=start, shuffle=shuffle),
-                learner.find_ahead,
-                training.workers,
+                training.train.batches(size, start=start, shuffle=shuffle), learners, training.workers
             ),
             position=progress.position,
             batch=training.strategy.batch,

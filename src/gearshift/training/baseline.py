@@ -14,6 +14,10 @@ class Baseline:
         self.learner = learner
         self._same_ids = learner is not None and learner.worker.indexes_like(model.worker)
 
+    def beside(self, model: Learner) -> list[Learner]:
+        """The learners that are trained."""
+        return [model] if self.learner is None else [model, self.learner]
+
     def step(self, indexed: IndexedBatch, *, lr_scale: float) -> None:
         if self.learner is None:
             return

@@ -68,6 +68,7 @@ class Learner:
         Without a `tier` all rows stay in memory; with several shards each has one like it.
         """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
+        self.lookahead = None if tier is None else tier.lookahead
         self.prefix, self.seed = prefix, seed << 32
         self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards, tier)
         flat = worker.dense
@@ -86,13 +87,6 @@ class Learner:
 
     def find(self, batch: Batch) -> IndexedBatch:
         return find(batch, self.worker.groups)
-
-    def find_ahead(self, batch: Batch) -> IndexedBatch:
-        """Like `find`, for a batch that will be trained soon: its rows on disk are brought into memory."""
-        indexed = self.find(batch)
-        for store, ids_U in zip(self.server.stores, indexed.ids, strict=True):
-            store.prefetch(ids_U)
-        return indexed
 
     def step(self, indexed: IndexedBatch, *, lr_scale: float = 1.0) -> Push:
         """Pulls, computes and applies. Returns the push, which has the loss and the predictions."""

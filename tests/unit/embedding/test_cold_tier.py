@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gearshift as gs
 from gearshift import _core
-from gearshift.embedding.cold_tier import ColdTier, TierFolder
+from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
 from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.row_files import blocks_of
 from gearshift.embedding.store import (
@@ -103,6 +103,15 @@ class Pair:
     def prefetch(self) -> None:
         self.tiered.prefetch(self.ids())
 
+    def expect(self) -> None:
+        """Announces a few batches of the next chunk; other actions may come before their rows are loaded."""
+        self.tiered.begin_chunk()
+        for _ in range(3):
+            self.tiered.expect(self.ids())
+
+    def load_expected(self) -> None:
+        self.tiered.load_expected()
+
     def cut(self) -> None:
         """Rows change and move between the tiers while the cut is read."""
         with self.plain.cut() as left, self.tiered.cut() as right:
@@ -141,6 +150,7 @@ class Pair:
 
 
 ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle", "save", "restore"]
+ACTIONS += ["expect", *["load_expected"] * 3]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -409,10 +419,13 @@ def test_a_damaged_checkpoint_is_refused(
 DATA = gs.read(gs.ClickLog(12_000))
 
 
-def trained(path: Path, memory: int | None, workers: int = 1, **more: object) -> gs.Result:
+def trained(
+    path: Path, memory: int | None, workers: int = 1, lookahead: str | int = "auto", **more: object
+) -> gs.Result:
+    storage = StorageSettings(lookahead=lookahead) if memory else None
     trainer = gs.Trainer(
         global_batch=512,
-        workers=gs.WorkerSettings(workers, memory=memory),
+        workers=gs.WorkerSettings(workers, memory=memory, storage=storage),
         checkpoint=gs.CheckpointPolicy(path=path),
         epochs=int(more.pop("epochs", 1)),  # type: ignore[call-overload]
     )
@@ -430,14 +443,26 @@ def few_rows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_gives_the_same_bits_with_any_memory(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All rows in memory, a quarter, a twentieth and a hundredth; one by one, in chunks, and with no look-ahead."""
     few_rows_in_memory(monkeypatch)
     probe = DATA.head(3000)
     expected = trained(tmp_path, None, workers)
-    for memory in (40 << 20, 4 << 20):
-        result = trained(tmp_path, memory, workers)
+    rows = expected.report["embedding_rows"]
+    for share, lookahead in (
+        (1.0, 3000),
+        (0.25, 1500),
+        (0.25, "off"),
+        (0.05, 3000),
+        (0.01, 3000),
+        (0.01, "auto"),
+    ):
+        memory = max(1, round(rows * share / 256)) << 20
+        result = trained(tmp_path, memory, workers, lookahead)
         np.testing.assert_array_equal(expected.predict(probe), result.predict(probe))
-        assert result.report["embedding_rows"] == expected.report["embedding_rows"]
-    assert result.report["tier"]["cold_rows"] > 10 * result.report["tier"]["hot_rows"]
+        assert result.report["embedding_rows"] == rows
+        tier = result.report["tier"]
+        assert (tier["prefetched"] > 0) == (lookahead != "off")
+    assert tier["cold_rows"] > 10 * tier["hot_rows"]
 
 
 def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,9 +470,9 @@ def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.M
     probe = DATA.head(3000)
     scores = []
     for first, second in ((None, None), (4 << 20, 9 << 20), (4 << 20, None), (None, 4 << 20)):
-        begun = trained(tmp_path, first)
+        begun = trained(tmp_path, first, lookahead=3000)
         assert bool(list(resolve(begun.folder).glob("*.gsr"))) == (first is not None)
-        resumed = trained(tmp_path, second, epochs=2, resume=begun.folder)
+        resumed = trained(tmp_path, second, lookahead=5000, epochs=2, resume=begun.folder)
         scores.append(resumed.predict(probe))
         np.testing.assert_array_equal(scores[0], scores[-1])
 

@@ -1,0 +1,78 @@
+// Look-ahead in chunks: the ids of the batches that will be trained next are announced, and then their rows are brought in
+// together, while the current chunk is trained.
+//
+//   begin_chunk     the chunk that was announced last is now trained; the one before it is no longer needed
+//   expect          ids of the next chunk: rows in memory are marked as needed, the other ids are noted
+//   load_expected   brings in the rows of one group of partitions, in the order of the files
+//
+// Two chunks are in sight, one with an even and one with an odd number, and each has a flag in the place of a row. `evict`
+// takes rows without such a flag first. The flags change no result: a row that left memory all the same is fetched again
+// when it is pulled.
+#include <algorithm>
+
+#include "row_table.h"
+
+namespace gearshift {
+namespace {
+
+constexpr std::size_t kChunkShare = 8;          // of the rows in memory, for the rows that a chunk brings in
+constexpr std::size_t kMostRowsAtOnce = 65536;  // their records are in memory twice for a moment
+
+uint32_t group_of(int64_t id) { return partition_of(mix(static_cast<uint64_t>(id))) / kGroupPartitions; }
+
+void sort_and_deduplicate(std::vector<int64_t>& ids) {
+    const auto key = [](int64_t id) { return mix(static_cast<uint64_t>(id)); };
+    std::sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) { return key(a) < key(b); });
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+}  // namespace
+
+void RowTable::begin_chunk() {
+    if (!cold_) return;
+    std::lock_guard one(chunk_lock_);
+    chunk_ ^= 1;
+    for (Partition& partition : partitions_) {
+        std::lock_guard held(partition.lock);
+        partition.each([&](int64_t, uint64_t& place) { place &= ~kInChunk[chunk_]; });
+    }
+    for (std::vector<int64_t>& ids : expected_) std::vector<int64_t>().swap(ids);
+    expected_ids_ = 0;
+}
+
+double RowTable::expect(std::span<const int64_t> ids) {
+    if (!cold_) return 0;
+    std::lock_guard one(chunk_lock_);
+    std::vector<Item> missing;
+    each_split_group(ids, 1, {kInChunk[chunk_], 0}, missing, [](Partition&, Item*, uint32_t) {});
+    for (const Item& item : missing) expected_[group_of(item.id)].push_back(item.id);
+    expected_ids_ += missing.size();
+    return static_cast<double>(expected_ids_ * kChunkShare) / (static_cast<double>(quota()) * kPartitions);
+}
+
+bool RowTable::load_expected() {
+    if (!cold_) return false;
+    std::lock_guard one(chunk_lock_);
+    const auto waits = [](const std::vector<int64_t>& ids) { return !ids.empty(); };
+    const auto next = std::find_if(expected_.begin(), expected_.end(), waits);
+    if (next == expected_.end()) return false;
+    sort_and_deduplicate(*next);
+    const std::size_t most = std::clamp<std::size_t>(std::size_t{quota()} * kGroupPartitions / kChunkShare, 1, kMostRowsAtOnce);
+    const std::size_t first = next->size() - std::min(next->size(), most);
+    bring_in_ahead(std::span(*next).subspan(first), kInChunk[chunk_]);
+    next->resize(first);
+    if (next->empty()) std::vector<int64_t>().swap(*next);
+    return true;
+}
+
+void RowTable::prefetch(std::span<const int64_t> ids) {
+    if (!cold_) return;
+    bring_in_ahead(ids, 0);
+}
+
+void RowTable::bring_in_ahead(std::span<const int64_t> ids, uint64_t flag) {
+    const Marks marks{kReferenced | flag, 0};
+    prefetched_.fetch_add(each_resident_group(ids, 1, marks, [](Partition&, Item*, uint32_t) {}), std::memory_order_relaxed);
+}
+
+}  // namespace gearshift

@@ -1,0 +1,152 @@
+"""Reads batches ahead of the training step, and brings their rows into memory before they are pulled.
+
+Without chunks the rows of each batch are fetched when the batch has been read, a few batches before its step. In
+chunks, the batches of the next chunk are read and their rows are loaded together, in the order of the files, while the
+current chunk is trained:
+
+    chunk 1   read, load | train
+    chunk 2              | read, load | train
+    chunk 3                           | read, load | train
+
+Two chunks are in memory, so a third is read only when the first has been handed over. The first chunks are short, so
+that training begins at once. Rows of both chunks leave memory last. Nothing here changes a result: a row that has not
+arrived, or has left again, is fetched when it is pulled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
+
+from gearshift.data.batch import Batch, Ids
+from gearshift.data.prefetch import prefetched
+from gearshift.embedding.cold_tier import LookAhead
+from gearshift.embedding.lookup import IndexedBatch, unique_ids
+from gearshift.embedding.store import RowStore
+from gearshift.training.learner import Learner
+
+Chunk = deque[Batch]
+CHUNKS_IN_MEMORY = 2
+
+
+class RowsAhead:
+    """The rows of the learners that are trained on the same batches; the first one's index of a batch is handed on."""
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self._first, self._others = learners[0], learners[1:]
+
+    @property
+    def policy(self) -> LookAhead | None:
+        return self._first.lookahead
+
+    def find(self, batch: Batch) -> IndexedBatch:
+        return self._first.find(batch)
+
+    def prefetch(self, indexed: IndexedBatch) -> None:
+        for store, ids_U in self._by_store(indexed.batch, indexed.ids):
+            store.prefetch(ids_U)
+
+    def begin_chunk(self) -> None:
+        for store in self._stores:
+            store.begin_chunk()
+
+    def expect(self, batch: Batch) -> float:
+        ids = unique_ids(batch, self._first.worker.groups)
+        return max(store.expect(ids_U) for store, ids_U in self._by_store(batch, ids))
+
+    def load_expected(self) -> bool:
+        return any(store.load_expected() for store in self._stores)  # one store after another
+
+    @property
+    def _stores(self) -> list[RowStore]:
+        return [store for learner in (self._first, *self._others) for store in learner.server.stores]
+
+    def _by_store(self, batch: Batch, ids: tuple[Ids, ...]) -> list[tuple[RowStore, Ids]]:
+        pairs = list(zip(self._first.server.stores, ids, strict=True))
+        for other in self._others:
+            same = other.worker.indexes_like(self._first.worker)
+            theirs = ids if same else unique_ids(batch, other.worker.groups)
+            pairs += zip(other.server.stores, theirs, strict=True)
+        return pairs
+
+
+def read_ahead(
+    batches: Generator[Batch], learners: Sequence[Learner], workers: int
+) -> Generator[IndexedBatch]:
+    """The batches with their distinct ids, in order."""
+    rows = RowsAhead(learners)
+    if rows.policy is not None and rows.policy.in_chunks:
+        indexed = in_chunks(batches, rows, rows.policy)
+    else:
+        indexed = one_by_one(batches, rows)
+    return prefetched(indexed, depth=max(2, workers))
+
+
+def one_by_one(batches: Generator[Batch], rows: RowsAhead) -> Generator[IndexedBatch]:
+    with closing(batches):
+        for batch in batches:
+            indexed = rows.find(batch)
+            if rows.policy is not None:
+                rows.prefetch(indexed)
+            yield indexed
+
+
+def in_chunks(batches: Generator[Batch], rows: RowsAhead, policy: LookAhead) -> Generator[IndexedBatch]:
+    room, closed = threading.Semaphore(CHUNKS_IN_MEMORY), threading.Event()
+    chunks = prefetched(_loaded_chunks(batches, rows, policy, room, closed), depth=1)
+    try:
+        for chunk in chunks:
+            while chunk:
+                yield rows.find(chunk.popleft())
+            room.release()
+    finally:
+        closed.set()
+        room.release()  # the thread may be waiting for it
+        chunks.close()
+        for _ in range(CHUNKS_IN_MEMORY):
+            rows.begin_chunk()  # no row is needed by a chunk any more
+
+
+def _loaded_chunks(
+    batches: Generator[Batch],
+    rows: RowsAhead,
+    policy: LookAhead,
+    room: threading.Semaphore,
+    closed: threading.Event,
+) -> Generator[Chunk]:
+    with closing(batches):
+        for most in map(_most_batches, itertools.count()):
+            room.acquire()
+            if closed.is_set():
+                return
+            rows.begin_chunk()
+            chunk = _read_chunk(batches, rows, policy, most)
+            while rows.load_expected():
+                if closed.is_set():
+                    return
+            if not chunk:
+                return
+            yield chunk
+
+
+def _most_batches(chunk: int) -> int:
+    return 1 << min(chunk, 30)
+
+
+def _read_chunk(batches: Generator[Batch], rows: RowsAhead, policy: LookAhead, most: int) -> Chunk:
+    """At most so many batches; a chunk of one is always allowed."""
+    chunk, size, examples = Chunk(), 0, 0
+    for batch in batches:
+        chunk.append(batch)
+        share = rows.expect(batch)
+        size, examples = size + batch.memory_bytes(), examples + len(batch)
+        if policy.chunk_examples is None:
+            full = share >= 1 or size + size // len(chunk) > policy.chunk_bytes
+        else:
+            full = examples >= policy.chunk_examples
+        if full or len(chunk) >= most:
+            break
+    return chunk
