@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gearshift.embedding.row_files import SUFFIX, link_files
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
 
 PARTITIONS, GROUPS = 256, 16
+RESTORING_THREADS = 4  # each reads and verifies the files of one group of partitions at a time
 
 
 class MemoryStore:
@@ -121,10 +123,13 @@ class MemoryStore:
             return False
         if self._must_open:
             self._open_tier()
-        for stack in stacks:
-            linked = link_files(stack.name, stack.files, self._tier_folder)
-            self._table.adopt_files([str(file) for file in linked.files])
+        with ThreadPoolExecutor(RESTORING_THREADS) as threads:
+            list(threads.map(self._adopt, stacks))
         return True
+
+    def _adopt(self, stack: RowStack) -> None:
+        linked = link_files(stack.name, stack.files, self._tier_folder)
+        self._table.adopt_files([str(file) for file in linked.files])
 
     def cut(self) -> MemorySnapshot:
         return MemorySnapshot(
