@@ -10,12 +10,12 @@ them: counts are part of a row, and a store of some age has them. Only the `--ba
 batches before them fill every cache, and `--tail` batches after them are known to Belady's, which would otherwise
 gain from the end of the trace. `--share` is that of the rows which fit in memory, for all of them alike.
 
-`hit_rate`: our store without look-ahead. `with_lookahead`: its hit rate if the rows of each `--ahead` batches are
-prefetched before these are trained (a row that the prefetch had to read is no hit). `of_budget`: without look-ahead
-again, but with a budget of bytes, out of which buffers and the index of the files are paid: `--share` of what all
-rows take in memory. `static_lfu` holds the most probable rows, which it knows from the distribution; `belady` keeps
-those whose next use is nearest, decided after each batch, which is optimal where the rows of a batch are needed
-together.
+`hit_rate`: our store without look-ahead. `with_lookahead`: in chunks, as training does it: the rows of as many
+batches as the store has room for are loaded before the batches in front of them are trained (a row that comes from
+disk then is no hit). `of_budget`: without look-ahead again, but with a budget of bytes, out of which buffers and the
+index of the files are paid: `--share` of what all rows take in memory. `static_lfu` holds the most probable rows,
+which it knows from the distribution; `belady` keeps those whose next use is nearest, decided after each batch, which
+is optimal where the rows of a batch are needed together.
 """
 
 from __future__ import annotations
@@ -49,23 +49,47 @@ def aged_store(tier: ColdTier, counts_N: NDArray[np.uint32]) -> MemoryStore:
     return store
 
 
-def of_store(store: MemoryStore, trace: Trace, measured: range, ahead: int = 0) -> float:
-    lookups = misses = 0
-    for batch in range(measured.stop):
-        before = store.tier_counts()
-        if ahead and batch % ahead == 0:
-            for coming in range(batch, min(batch + ahead, measured.stop)):
-                store.prefetch(ids_of(trace.rows_of(coming)))
-        ids_U = ids_of(trace.rows_of(batch))
-        gradients_UW = np.full((len(ids_U), WIDTH), 1e-3, np.float32)
-        store.pull(ids_U)
-        after_pull = store.tier_counts()
-        store.push(ids_U, gradients_UW, trace.counts_of(batch), examples=1.0, step=batch + 1)
-        assert before is not None and after_pull is not None
-        if batch in measured:
-            lookups += len(ids_U)
-            misses += after_pull.misses - before.misses + after_pull.prefetched - before.prefetched
-    return 1 - misses / lookups
+def of_store(store: MemoryStore, trace: Trace, measured: range, *, chunks: bool = False) -> float:
+    """In chunks the rows of the next one are loaded before one is trained."""
+    ahead = next_chunk(store, trace, range(measured.stop)) if chunks else range(measured.stop)
+    lookups = loaded = 0
+    while ahead:
+        chunk = ahead
+        before = now_loaded(store)
+        ahead = next_chunk(store, trace, range(chunk.stop, measured.stop)) if chunks else range(0)
+        share = len(range(max(chunk.start, measured.start), chunk.stop)) / len(chunk)
+        loaded += share * (now_loaded(store) - before)
+        for batch in chunk:
+            before = now_loaded(store)
+            ids_U = ids_of(trace.rows_of(batch))
+            store.pull(ids_U)
+            gradients_UW = np.full((len(ids_U), WIDTH), 1e-3, np.float32)
+            store.push(ids_U, gradients_UW, trace.counts_of(batch), examples=1.0, step=batch + 1)
+            if batch in measured:
+                lookups += len(ids_U)
+                loaded += now_loaded(store) - before
+    return 1 - loaded / lookups
+
+
+def next_chunk(store: MemoryStore, trace: Trace, coming: range) -> range:
+    """As many batches as the store has memory for, and their rows are in memory."""
+    store.begin_chunk()
+    end = coming.start
+    while end < coming.stop:
+        share = store.expect(ids_of(trace.rows_of(end)))
+        end += 1
+        if share >= 1:
+            break
+    while store.load_expected():
+        pass
+    return range(coming.start, end)
+
+
+def now_loaded(store: MemoryStore) -> int:
+    """Rows that came from disk so far: when they were pulled, or before."""
+    counts = store.tier_counts()
+    assert counts is not None
+    return counts.misses + counts.prefetched
 
 
 def of_static_lfu(trace: Trace, zipf: ZipfRows, held: int, measured: range) -> float:
@@ -118,7 +142,6 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=300)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--tail", type=int, default=200)
-    parser.add_argument("--ahead", type=int, default=16, help="batches whose rows are prefetched together")
     parser.add_argument("--folder", default=None, help="for the files; the system's temporary one if not set")
     options = parser.parse_args()
     zipf = ZipfRows(options.rows, seed=1)
@@ -139,13 +162,13 @@ def main() -> None:
         by_rows = ColdTier(Path(folder), in_bytes, hot_rows=held)
         by_bytes = ColdTier(Path(folder), in_bytes)
         note("hit_rate", of_store(aged_store(by_rows, counts_N), trace, measured), began)
-        note("with_lookahead", of_store(aged_store(by_rows, counts_N), trace, measured, options.ahead), began)
+        note("with_lookahead", of_store(aged_store(by_rows, counts_N), trace, measured, chunks=True), began)
         note("of_budget", of_store(aged_store(by_bytes, counts_N), trace, measured), began)
     short = {
         "below_static_lfu": round(results["static_lfu"] - results["hit_rate"], 4),
         "below_belady": round(results["belady"] - results["with_lookahead"], 4),
     }
-    sizes = {"rows": zipf.rows, "rows_in_memory": held, "history": options.history, "ahead": options.ahead}
+    sizes = {"rows": zipf.rows, "rows_in_memory": held, "history": options.history}
     print(json.dumps({**results, **short, **sizes}))
 
 
