@@ -14,6 +14,7 @@
 
 #include "block_reader.h"
 #include "occurrences.h"
+#include "row_scan.h"
 #include "row_stack.h"
 #include "row_table.h"
 
@@ -116,6 +117,17 @@ nb::dict counts_by_name(const TierCounts& counts) {
     return named;
 }
 
+// Reads blocks of 4 KiB and does nothing with them: what the disk gives.
+void read_blocks(const std::string& path, Column<const uint64_t> offsets) {
+    const RowFile file(path);
+    std::vector<Extent> extents;
+    for (std::size_t i = 0; i < offsets.shape(0); ++i)
+        extents.push_back({file.descriptor(), offsets.data()[i] / kDiskBlock * kDiskBlock, kDiskBlock});
+    BlockReader::of_this_thread().read(extents, [&](std::size_t, const std::byte*, int error) {
+        if (error) throw_read_error(file, error);
+    });
+}
+
 void bind_table(nb::module_& m) {
     nb::exception<RowFileError>(m, "RowFileError", nb::module_::import_("gearshift.errors").attr("UserError"));
     nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
@@ -190,6 +202,10 @@ void bind_table(nb::module_& m) {
         }, "partition"_a)
         .def("write_cut_group", &RowTable::write_cut_group, "group"_a, "path"_a, NoGil())
         .def("adopt_files", &RowTable::adopt_files, "paths"_a, NoGil())
+        .def("write_new_rows", [](const RowTable& t, const std::string& path, Ids ids, Column<const uint32_t> touches) {
+            must_be("the length of touches", touches.shape(0), ids.shape(0));
+            t.write_new_rows(path, span_of(ids), touches.data());
+        }, "path"_a, "ids"_a.noconvert(), "touches"_a.noconvert(), NoGil())
         .def("end_cut", &RowTable::end_cut, NoGil());
 
     nb::class_<RowStack>(m, "RowStack")
@@ -198,6 +214,7 @@ void bind_table(nb::module_& m) {
         .def("read_partition", [](const RowStack& s, uint32_t p) {
             return read_block([&] { return s.read_partition(p); });
         }, "partition"_a);
+    m.def("read_blocks", &read_blocks, "path"_a, "offsets"_a.noconvert(), NoGil());
     m.def("row_file_checksum", [](const std::string& path) { return RowFile(path).checksum(); }, "path"_a, NoGil());
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "block_reader.h"
+#include "disk_schedule.h"
 #include "row_scan.h"
 
 namespace gearshift {
@@ -167,6 +168,7 @@ private:
         plan();
         std::vector<Wanted> again;
         uint64_t bytes = 0, rows = 0, needless = 0;
+        const LookupOnDisk here;
         BlockReader::of_this_thread().read(extents_, [&](std::size_t e, const std::byte* extent, int error) {
             const RowFile& in = file(wanted_[begins_[e]]);
             if (error) throw_read_error(in, error);
@@ -245,6 +247,7 @@ void ColdTier::seal(uint32_t g) {
 }
 
 void ColdTier::write_in_background() {
+    work_in_background();
     std::unique_lock held(work_lock_);
     while (!stopping_ && !failure_) {
         busy_ = true;

@@ -6,7 +6,7 @@
 //
 // The newest record of an id counts: active buffer, sealed buffers, files from new to old. A buffer stays readable until
 // its file can be read. A lookup checks the filters in memory and then reads about one block per row; blocks that lie close
-// together are read as one extent. Merging is sequential, one read at a time, so that it leaves the disk to lookups.
+// together are read as one extent. Merging and writing ask for a turn on the disk for each request (disk_schedule.h).
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
 // The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It knows

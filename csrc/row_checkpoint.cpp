@@ -3,8 +3,10 @@
 // So a checkpoint writes only rows in memory that have changed, and restoring one links its files again.
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <stdexcept>
 
+#include "row_birth.h"
 #include "row_scan.h"
 #include "row_table.h"
 
@@ -60,6 +62,25 @@ std::vector<std::string> RowTable::write_cut_group(uint32_t g, const std::string
     if (writer.rows()) stack.push_back(writer.finish()->path());
     for (const ColdView::Run& run : view.runs) stack.push_back(run.file->path());
     return stack;
+}
+
+// Rows as a pull would create them go straight into a row file, which a table with a cold tier can take over.
+void RowTable::write_new_rows(const std::string& path, std::span<const int64_t> ids, const uint32_t* touches) const {
+    const auto key = [&](uint32_t i) { return mix(static_cast<uint64_t>(ids[i])); };
+    std::vector<uint32_t> order(ids.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+    const RowFileShape shape(layout_.width, layout_.state_width, layout_hash());
+    std::vector<std::byte> wide(layout_.wide_stride), side(layout_.side_stride), record(shape.record_bytes);
+    const RowAt row{wide.data(), side.data()};
+    RowFileWriter writer(path, shape, ids.size());
+    for (uint32_t i : order) {
+        birth_row(layout_, seed_, ids[i], 0, row);
+        row.meta().touches = touches[i];
+        pack(row, record.data());
+        writer.add(ids[i], record.data());
+    }
+    writer.finish();
 }
 
 // The files are read once: every block is verified, and the live rows are counted. Rows of the newest file, which were in

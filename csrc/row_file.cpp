@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "disk_schedule.h"
 #include "feature_hash.h"
 #include "row_layout.h"
 #include "row_partition.h"
@@ -43,9 +44,14 @@ std::size_t rounded_up(std::size_t bytes) { return (bytes + kDiskBlock - 1) / kD
 
 void write_all(int descriptor, const std::byte* bytes, std::size_t size, uint64_t offset, const std::string& path) {
     while (size) {
-        const ssize_t done = ::pwrite(descriptor, bytes, size, static_cast<off_t>(offset));
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) throw RowIoError(path, "cannot be written", done < 0 ? errno : ENOSPC);
+        ssize_t done = 0;
+        int error = 0;
+        in_background_turn([&] {
+            done = ::pwrite(descriptor, bytes, std::min(size, kBackgroundBytes), static_cast<off_t>(offset));
+            error = errno;
+        });
+        if (done < 0 && error == EINTR) continue;
+        if (done <= 0) throw RowIoError(path, "cannot be written", done < 0 ? error : ENOSPC);
         bytes += done, offset += static_cast<uint64_t>(done), size -= static_cast<std::size_t>(done);
     }
 }

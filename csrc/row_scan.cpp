@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "disk_schedule.h"
 #include "row_partition.h"
 
 namespace gearshift {
 namespace {
 
-constexpr std::size_t kReadBytes = 256 << 10;
+constexpr std::size_t kReadBytes = kBackgroundBytes;
 
 }  // namespace
 
@@ -58,9 +59,14 @@ bool RowScan::next_block() {
 
 void RowScan::read(uint64_t offset, std::size_t size) {
     for (std::size_t done = 0; done < size;) {
-        const ssize_t got = ::pread(file_->descriptor(), bytes_.data() + done, size - done, static_cast<off_t>(offset + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) throw_read_error(*file_, got < 0 ? errno : -1);
+        ssize_t got = 0;
+        int error = 0;
+        in_background_turn([&] {
+            got = ::pread(file_->descriptor(), bytes_.data() + done, size - done, static_cast<off_t>(offset + done));
+            error = errno;
+        });
+        if (got < 0 && error == EINTR) continue;
+        if (got <= 0) throw_read_error(*file_, got < 0 ? error : -1);
         done += static_cast<std::size_t>(got);
     }
 }

@@ -103,6 +103,8 @@ public:
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);
+    // A file for `adopt_files` with new rows that occurred so often; ids of one group, each once. The table does not change.
+    void write_new_rows(const std::string& path, std::span<const int64_t> ids, const uint32_t* touches) const;
 
     void begin_cut();
     std::size_t cut_size() const { return cut_size_; }

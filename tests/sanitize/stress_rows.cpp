@@ -78,6 +78,17 @@ void churn(RowTable& table, int calls) {
     }
 }
 
+// Chunks of ids that others train, read ahead; now and then one is given up before it is loaded.
+void look_ahead(RowTable& table, int chunks) {
+    std::mt19937_64 random(7);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+        table.begin_chunk();
+        for (int batch = 0; batch < 4; ++batch) table.expect(some_ids(random, 1000, 500 + 400 * static_cast<uint64_t>(chunk)));
+        for (int part = 0; (part < 5 || chunk % 4) && table.load_expected();) ++part;
+        table.prefetch(some_ids(random, 500, 20000));
+    }
+}
+
 void scan(RowTable& table, int cuts) {
     RowTable copy({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, false);
     for (int c = 0; c < cuts; ++c) {
@@ -117,6 +128,7 @@ int main(int argc, char** argv) {
                 std::vector<std::thread> threads;
                 for (uint32_t n = 0; n < 3; ++n) threads.emplace_back([&, n] { train(table, n, calls, touches); });
                 threads.emplace_back([&] { churn(table, calls); });
+                threads.emplace_back([&] { look_ahead(table, calls); });
                 threads.emplace_back([&] { scan(table, calls / 6); });
                 for (std::thread& thread : threads) thread.join();
                 require(touches_in(table) == touches, "no push was lost");

@@ -131,6 +131,11 @@ class MemoryStore:
         linked = link_files(stack.name, stack.files, self._tier_folder)
         self._table.adopt_files([str(file) for file in linked.files])
 
+    def write_new_rows(self, file: Path, ids_U: Ids, touches_U: NDArray[np.uint32]) -> None:
+        """Writes a file for `adopt` (for benchmarks): new rows that occurred so often, of one group, each once."""
+        _check("ids", ids_U, np.int64, (None,))
+        self._table.write_new_rows(str(file), ids_U, touches_U)
+
     def cut(self) -> MemorySnapshot:
         return MemorySnapshot(
             self._table, in_files=self._tier is not None, groups=0 if self._must_open else GROUPS

@@ -1,0 +1,27 @@
+// Who may use the disk: lookups, for which training waits, come before work in the background (merging, writing, scanning).
+//
+// A lookup only says that it is there. Work in the background asks for a turn before each request of at most 256 KiB: while
+// there are lookups, one such request of this process is in flight at a time, and after it the disk belongs to the lookups
+// for twice as long as it took. So a lookup meets at most one large request, and the background gets a third of the time.
+// Without lookups nobody waits. More requests in flight cost lookups most of their rate (docs/adr/0022).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace gearshift {
+
+constexpr std::size_t kBackgroundBytes = 256 << 10;  // of one request
+
+class LookupOnDisk {
+public:
+    LookupOnDisk();
+    ~LookupOnDisk();
+    LookupOnDisk(const LookupOnDisk&) = delete;
+    LookupOnDisk& operator=(const LookupOnDisk&) = delete;
+};
+
+void work_in_background();  // this thread also leaves the processors to others
+void in_background_turn(const std::function<void()>& request);
+
+}  // namespace gearshift
