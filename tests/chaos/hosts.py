@@ -70,6 +70,11 @@ class Hosts:
     def host(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
 
+    def moved(self, number: int) -> int:
+        """Bytes that have crossed the link of this host, in both directions."""
+        counts = Path("/sys/class/net", self._cable(number), "statistics")
+        return sum(int((counts / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+
     def cut(self, number: int) -> None:
         """Nothing goes to that host, and nothing comes from it; nobody there notices anything else."""
         _ip("link", "set", self._cable(number), "down")
@@ -146,10 +151,10 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int = 3) -> Iterator[Hosts]:
+def hosts(count: int = 3, cpus: float = 2.0) -> Iterator[Hosts]:
     import ray
 
-    made = Hosts(count)
+    made = Hosts(count, cpus)
     try:
         made.open()
         yield made

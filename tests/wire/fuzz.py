@@ -24,10 +24,10 @@ from gearshift.engine.protocol.messages import Message, To
 from gearshift.engine.wire.codec import BY_NUMBER, KNOCK, Codec, said_by
 from gearshift.engine.wire.frames import FORMAT, HALF, HEAD, MAGIC
 from gearshift.engine.wire.limits import WireError
-from tests.wire.samples import BY_READER, LIMITS, SHARD, WORKER
+from tests.wire.samples import BY_READER, LIMITS, RELAY, SHARD, WORKER
 
 Frames = list[bytes]
-SPEAKERS = (To("coordinator"), WORKER, SHARD)
+SPEAKERS = (To("coordinator"), WORKER, SHARD, RELAY)
 
 
 @cache
@@ -38,7 +38,7 @@ def valid() -> list[tuple[To, To, Frames]]:
     def collect(reader: To) -> None:
         @seed(1)
         @settings(
-            max_examples=120,
+            max_examples=250,
             database=None,
             deadline=None,
             phases=[Phase.generate],

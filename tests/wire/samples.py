@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gearshift.engine.protocol import messages as m
+from gearshift.engine.protocol import relay_messages as relayed
 from gearshift.engine.protocol import replica_messages as r
 from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import Message, To
@@ -50,6 +51,7 @@ LIMITS = Limits(
     spread=True,
 )
 COORDINATOR, WORKER, SHARD = To("coordinator"), To("worker", 7), To("shard", 2)
+RELAY = To("relay", 4)
 
 DENSE = LIMITS.dense[SHARD.number]
 numbers = st.integers(0, 2**62 - 1)
@@ -79,7 +81,7 @@ works = st.builds(
     numbers,
     plans,
     reals,
-    st.builds(GroupRank, numbers, numbers, numbers),
+    st.builds(GroupRank, numbers, numbers, numbers, st.booleans()),
     st.none() | st.builds(m.ComingRange, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
@@ -205,6 +207,37 @@ reports = st.builds(
     | st.builds(m.LeaseRefused, numbers, names)
     | st.builds(m.GroupBroken, numbers, names),
 )
+members = st.lists(st.tuples(numbers, numbers, numbers), max_size=3).map(tuple)
+offered = st.none() | st.builds(r.OfferedValues, reals, dense_part(), optimizer_state(), numbers)
+occasions = st.builds(r.Occasion, numbers, numbers, numbers)
+offers = st.builds(
+    r.Offer, numbers, worker, numbers, numbers, st.sampled_from(r.OfferKind), occasions, offered
+)
+taken = st.builds(m.Taken, numbers, shard, numbers, st.booleans())
+targets = st.builds(r.Target, numbers, shard, numbers, numbers, dense_part(), optimizer_state())
+relay = st.just(RELAY.number)
+of_machine = (
+    st.builds(
+        lambda *of: relayed.MachinePull(*of[:5], *of[5], of[6]),
+        *[numbers, relay, *[numbers] * 3],
+        wanted,
+        st.booleans(),
+    ),
+    st.builds(
+        relayed.MachineGive,
+        *[numbers, relay, numbers, numbers],
+        st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+        gives().map(lambda give: give.push).filter(lambda push: isinstance(push, Push)),
+    ),
+    st.builds(
+        relayed.MachineOffer,
+        *[numbers, relay, numbers, numbers],
+        st.sampled_from(r.OfferKind),
+        occasions,
+        members,
+        offered,
+    ),
+)
 BY_READER: dict[To, st.SearchStrategy[Message]] = {
     COORDINATOR: st.one_of(
         reports,
@@ -231,8 +264,10 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Welcome, numbers, numbers),
         st.builds(m.Rejoin, numbers),
         st.builds(m.Over, numbers),
-        st.builds(m.Taken, numbers, shard, numbers),
-        st.builds(r.Target, numbers, shard, numbers, numbers, dense_part(), optimizer_state()),
+        taken,
+        targets,
+        st.builds(m.RelayAnswer, relay, shard, taken | targets | values(m.Rows)),
+        st.builds(relayed.RelayHere, relay),
         st.builds(r.Meet, numbers, numbers, numbers, numbers, st.booleans(), plans),
         st.builds(r.Go, numbers, numbers, numbers, plans),
     ),
@@ -244,15 +279,21 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.IsSaved, numbers, names),
         st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
         st.builds(m.Foretell, numbers, worker, st.tuples(ids, ids)),
+        offers,
+        *of_machine,
+    ),
+    RELAY: st.one_of(
+        st.builds(m.RelayRequest, worker, shard, names, pulls | gives() | offers),
+        st.builds(relayed.Attend, worker, numbers),
+        st.builds(m.MachineRows, shard, values(m.Rows)),
+        st.builds(relayed.MachineTaken, numbers, shard, numbers, numbers, st.booleans()),
         st.builds(
-            r.Offer,
-            numbers,
-            worker,
-            numbers,
-            numbers,
-            st.sampled_from(r.OfferKind),
-            st.builds(r.Occasion, numbers, numbers, numbers),
-            st.none() | st.builds(r.OfferedValues, reals, dense_part(), optimizer_state()),
+            relayed.MachineTarget,
+            *[numbers, shard, numbers, numbers],
+            st.booleans(),
+            st.booleans(),
+            dense_part(),
+            optimizer_state(),
         ),
     ),
 }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gearshift.engine.protocol import messages as m
 from gearshift.engine.protocol.messages import Message, To
+from gearshift.engine.protocol.relay_messages import MachineGive
 from gearshift.engine.wire.codec import BY_TYPE, Codec, said_by
 from gearshift.engine.wire.frames import FORMAT, HEAD
 from gearshift.engine.wire.limits import WireError
@@ -46,11 +47,13 @@ def test_every_message_has_a_kind_and_a_sample() -> None:
 def test_half_keeps_eight_bits_of_rows_and_gradients(message: Message) -> None:
     reader = SHARD if isinstance(message, m.ToShard) else WORKER
     found = there_and_back(reader, message, half=True)
+    if isinstance(message, m.RelayAnswer) and isinstance(found, m.RelayAnswer):
+        message, found = message.answer, found.answer
     if isinstance(message, m.Rows) and isinstance(found, m.Rows):
         assert same(found.dense, message.dense), "parameters stay whole"
         for own, sent in zip(found.rows, message.rows, strict=True):
             np.testing.assert_allclose(own, sent, rtol=2**-8, atol=1e-38)
-    elif isinstance(message, m.Give) and isinstance(found, m.Give):
+    elif isinstance(message, m.Give | MachineGive) and isinstance(found, m.Give | MachineGive):
         for row, given_ in zip(found.push.rows, message.push.rows, strict=True):
             assert same(row.ids_U, given_.ids_U) and same(row.counts_U, given_.counts_U)
             np.testing.assert_allclose(row.sums_UW, given_.sums_UW, rtol=2**-8, atol=1e-38)

@@ -59,6 +59,7 @@ class Push:
     loss: float  # summed
     probabilities_BT: Predictions  # before this push is applied: what progressive measures count
     buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
+    gradients: int = 1  # of how many workers this is the sum
 
     def kept(self) -> Push:
         """In memory of its own, for as long as it waits."""
@@ -124,7 +125,7 @@ def part_of(push: ShardPush, rows: tuple[RowPush, ...], own: slice, *, first: bo
     match push:
         case Push():
             dense = push.dense[own].clone()
-            return Push(rows, dense, push.examples, push.loss, NO_PREDICTIONS, changes)
+            return Push(rows, dense, push.examples, push.loss, NO_PREDICTIONS, changes, push.gradients)
         case GroupSumPush():
             dense = push.dense[own].clone()
             variance = None if push.variance is None else push.variance[own].clone()

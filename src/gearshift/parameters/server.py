@@ -311,7 +311,7 @@ class Server:
 
     def _move_buffers(self, kept: Sequence[tuple[ShardPush, float]]) -> None:
         """Moves the statistics by the mean of the pushes' changes; counters of batches count the step as one."""
-        total = sum(weight for _, weight in kept)
+        total = sum(weight * (push.gradients if isinstance(push, Push) else 1) for push, weight in kept)
         for name, values in self.buffers.items():
             changes = [(p.buffer_changes[name], weight) for p, weight in kept if name in p.buffer_changes]
             if changes and values.is_floating_point():

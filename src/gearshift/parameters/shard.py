@@ -18,7 +18,16 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
-from gearshift.parameters.push import AnyPush, AppliedPush, Push, RowPush, ShardPush, group_of, part_of
+from gearshift.parameters.push import (
+    NO_PREDICTIONS,
+    AnyPush,
+    AppliedPush,
+    Push,
+    RowPush,
+    ShardPush,
+    group_of,
+    part_of,
+)
 from gearshift.parameters.server import Server
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
@@ -98,6 +107,9 @@ class Shard:
         self._early: dict[int, Order] = {}  # received before their turn
         self._open_from = 0
         self._ended: set[int] = set()  # ended leases from there on
+        self._sums: dict[
+            int, tuple[int, ...]
+        ] = {}  # waiting leases whose gradients were summed before they came
         self._books = threading.Lock()  # protects `waiting` and the ended leases
 
     def pull(
@@ -148,6 +160,23 @@ class Shard:
             self.waiting.setdefault(lease, push)
             return True
 
+    def take_sum(self, leases: tuple[int, ...], push: Push) -> bool:
+        """Lets the sum of these leases' gradients wait, under the first; they will be applied in one step.
+
+        False: it cannot count, because one of them has ended or waits in another form. The same sum again changes
+        nothing, and neither does one whose leases have all ended.
+        """
+        with self._books:
+            if all(self._sums.get(lease) == leases for lease in leases):
+                return True
+            ended = [lease < self._open_from or lease in self._ended for lease in leases]
+            if any(ended) or any(lease in self.waiting for lease in leases):
+                return all(ended)
+            for lease in leases:
+                self._sums[lease] = leases
+                self.waiting[lease] = push if lease == leases[0] else AppliedPush(0.0, 0.0, NO_PREDICTIONS)
+            return True
+
     def keep(self, lease: int) -> None:
         """If it still waits, it gets memory of its own: the worker will use its buffers again."""
         if isinstance(push := self.waiting.get(lease), Push):
@@ -185,6 +214,8 @@ class Shard:
         """These leases are over; the gradients of those that had one here."""
         with self._books:
             self._ended.update(leases)
+            for lease in leases:
+                self._sums.pop(lease, None)
             return [self.waiting.pop(lease) for lease in leases if lease in self.waiting]
 
     def _forget_below(self, open_from: int) -> None:
@@ -194,6 +225,7 @@ class Shard:
                 self._ended = {lease for lease in self._ended if lease >= open_from}
                 for lease in [lease for lease in self.waiting if lease < open_from]:
                     del self.waiting[lease]
+                    self._sums.pop(lease, None)
 
 
 @dataclass(frozen=True)

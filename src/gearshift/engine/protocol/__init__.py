@@ -20,6 +20,13 @@
     meeting_course                  the steps of a meeting
     requests                        a user's switches and resizes, in order
 
+    The relay of a machine:
+    relay                           composes the parts below: between the machine's workers and the shards
+    relay_messages                  what relay and shards send each other
+    relay_pulls, relay_gives, relay_offers   what it combines, for one shard
+    relay_link                      a worker's link to the relay: whether it is alive
+    joint_offers                    the offers of several workers as one, and their mean
+
     For workers with dense replicas, the parts of a worker and of a shard:
     replica_exchange                exchanges with the shards, in the background or in meetings
     worker_replica                  the replica itself and the plan that it follows
@@ -129,4 +136,15 @@ has no sum (`GroupBroken`), all of the group's leases are reissued and the round
 shards are authoritative in both cases. A member keeps a dense copy and applies the sum to it once the shards have done
 so; a member that cannot do this gets the values from the shards. ADRs 10, 14, 15 and 16 have the reasons and the
 rejected alternatives.
+
+Two levels
+----------
+A machine with several workers may have a *relay*, which combines their traffic with the shards. In a round of sync that
+has one lease per worker it fetches each row once and sends the sum of their gradients; in meetings of replicas it sends
+the sum of their offers. Sums of gradients are safe for the same reason as in all-reduce: the reports of the round are
+held until all have come, and if one is missing all leases are reissued. So a relay may sum any of them, die, and start
+again without memory; a shard takes each lease's gradient once, in whatever sum, and refuses a sum that overlaps with
+what it has. Offers are numbered by worker and boot, alone or in company, so repetition stays harmless; a joint offer
+that contains a worker that was given up is refused, and sent again one by one. A worker that misses three signs of life
+of its relay talks to the shards itself. ADR 24.
 """

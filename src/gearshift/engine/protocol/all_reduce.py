@@ -38,6 +38,12 @@ class GroupRank:
     group: int = 0
     rank: int = 0
     size: int = 0
+    relayed: bool = False  # relays sum the gradients of each machine, instead of all-reduce
+
+    @property
+    def ring(self) -> int:
+        """The group, if its members sum dense gradients by all-reduce."""
+        return 0 if self.relayed else self.group
 
     @property
     def carries(self) -> bool:
@@ -66,6 +72,9 @@ class AllReduceGroups:
     ) -> None:
         self.notify, self._turn = notify, turn
         self.rounds, self.broken = 0, 0  # rounds with a complete sum; groups that failed
+        self.relayed_rounds = 0  # of these, those summed by relays
+        self.relays = False  # whether machines have relays that can sum gradients
+        self._relayed = False  # this round is theirs
         self._on, self._tries = transport != "servers", transport == "auto"
         self._trials: dict[int, TransportTrial] = {}  # by size
         self._number, self._failures, self._unfit = 0, 0, 0
@@ -94,12 +103,12 @@ class AllReduceGroups:
         now: float,
     ) -> GroupRank:
         """The worker's place for this lease. `asking` returns the boots of all workers, or None if one is busy."""
-        if self._on and begin.token != self._token:
+        if (self._on or self.relays) and begin.token != self._token:
             self._begin_round(begin.token, asking() or {}, coordinator, now)
         if not self._open or begin.worker in self._leases:
             return NO_GROUP
         self._leases[begin.worker] = begin.lease.number
-        return GroupRank(self._number, self._ranks[begin.worker], len(self._members))
+        return GroupRank(self._number, self._ranks[begin.worker], len(self._members), self._relayed)
 
     def _begin_round(
         self, token: int, asking: Mapping[int, int], coordinator: Coordinator, now: float
@@ -108,7 +117,7 @@ class AllReduceGroups:
             self._trial.took(now - self._began, self.notify)
         self._token, self._began = token, now
         size = len(asking) if fits(len(asking), coordinator) else 0
-        if not self._tries and coordinator.strategy.name == "sync":
+        if self._on and not self._tries and coordinator.strategy.name == "sync":
             self._unfit = 0 if size else self._unfit + 1
             if self._unfit == UNFIT:
                 self.notify(
@@ -116,9 +125,13 @@ class AllReduceGroups:
                     "the rounds of this run do not, so they go through the servers"
                 )
         self._trial = (
-            self._trials.setdefault(size, TransportTrial(size, self._turn)) if size and self._tries else None
+            self._trials.setdefault(size, TransportTrial(size, self._turn))
+            if size and self._on and self._tries
+            else None
         )
-        self._open = bool(size) and (self._trial is None or self._trial.all_reduce)
+        ring = self._on and (self._trial is None or self._trial.all_reduce)
+        self._relayed = self.relays and not ring
+        self._open = bool(size) and (ring or self._relayed)
         self._leases, self._held = {}, {}
         if not self._open:
             self._members = {}  # workers close the group's connections in a round without one
@@ -140,6 +153,7 @@ class AllReduceGroups:
             return []
         self._open, self._failures = False, 0
         self.rounds += 1
+        self.relayed_rounds += self._relayed
         return sorted(self._held.values(), key=lambda held: held.done.lease)
 
     def has(self, worker: int) -> bool:
@@ -157,7 +171,7 @@ class AllReduceGroups:
 
     def failed(self, reason: str) -> list[HeldReport]:
         """A member has no sum. The same as `undo`; after `FAILURES` of them the run stops using groups."""
-        self._failures += 1
+        self._failures += not self._relayed
         if self._failures >= FAILURES:
             self._on = False
             self.notify(

@@ -205,7 +205,8 @@ class CoordinatorRole:
             "workers": len(self.sessions),
             "orders_open": 0,
             "incarnation": self.incarnation,
-            "ring_rounds": self.all_reduce_groups.rounds,
+            "ring_rounds": self.all_reduce_groups.rounds - self.all_reduce_groups.relayed_rounds,
+            "relayed_rounds": self.all_reduce_groups.relayed_rounds,
             "rings_broken": self.all_reduce_groups.broken,
         }
         if (running := self.running) is not None:

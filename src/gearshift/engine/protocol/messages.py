@@ -17,6 +17,15 @@ from torch import Tensor
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.store import Tables
 from gearshift.engine.protocol.all_reduce import NO_GROUP, GroupRank
+from gearshift.engine.protocol.relay_messages import (
+    Attend,
+    MachineGive,
+    MachineOffer,
+    MachinePull,
+    MachineTaken,
+    MachineTarget,
+    RelayHere,
+)
 from gearshift.engine.protocol.replica_messages import (
     SERVERS_ONLY,
     ExchangePlan,
@@ -216,6 +225,7 @@ class Taken:
     incarnation: int
     shard: int
     lease: int
+    spoiled: bool = False  # a machine's sum of gradients cannot count: the lease must be reissued
 
 
 # ---- to a shard ----
@@ -297,16 +307,49 @@ class Foretell:
     ids: tuple[Ids, ...]
 
 
+# ---- by way of the relay of a machine ----
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """To the relay: what the worker would send to this shard."""
+
+    worker: int
+    shard: int
+    choices: str  # how replicas are exchanged, with an offer
+    request: Pull | Give | Offer
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAnswer:
+    """To a worker: what the shard would answer."""
+
+    relay: int
+    shard: int
+    answer: Rows | Taken | Target
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRows:
+    """To a relay, for `MachinePull`; `boot` and `pull` of the answer are the relay's."""
+
+    shard: int
+    answer: Rows
+
+
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
-ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go
-ToShard = Load | Tell | Pull | Give | IsSaved | Peek | Offer | Foretell
-Message = ToCoordinator | ToWorker | ToShard
+ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go | RelayAnswer | RelayHere
+ToShard = (
+    Load | Tell | Pull | Give | IsSaved | Peek | Offer | Foretell | MachinePull | MachineGive | MachineOffer
+)
+ToRelay = RelayRequest | Attend | MachineRows | MachineTaken | MachineTarget
+Message = ToCoordinator | ToWorker | ToShard | ToRelay
 
 
 class To(NamedTuple):
     """Whom a message is for."""
 
-    role: str  # coordinator, worker or shard
+    role: str  # coordinator, worker, shard or relay
     number: int = 0
 
 

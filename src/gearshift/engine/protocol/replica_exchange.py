@@ -98,6 +98,10 @@ class Exchanger:
         if self.attendance.frozen and self.attendance.frozen == self.attendance.met:
             self._send_met(self.attendance.met)
 
+    def resend_soon(self) -> None:
+        """What is unanswered goes another way from now on."""
+        self._offers.resend_soon()
+
     def wake(self) -> None:
         """Called when `due`: starts the next background exchange."""
         if self.due is not None and self._clock() >= self.due:

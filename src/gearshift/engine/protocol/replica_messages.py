@@ -68,6 +68,7 @@ class OfferedValues:
     weight: float
     flat: OptionalDense
     state: OptimizerState = field(default_factory=dict)
+    replicas: int = 1  # of how many this is the sum; `weight` is how many of them have something to give
 
 
 @dataclass(frozen=True, slots=True)

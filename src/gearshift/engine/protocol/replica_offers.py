@@ -82,6 +82,11 @@ class ReplicaOffers:
             if exchange is not None and exchange.backoff.due():
                 self._send_open(exchange)
 
+    def resend_soon(self) -> None:
+        for exchange in (self.forking, self.exchange):
+            if exchange is not None:
+                exchange.backoff.restart()
+
     def take_fork(self, target: Target) -> ExchangeInFlight | None:
         """Takes an answer to the request for a fork. Returns the request if this was the last answer."""
         forking = self.forking

@@ -9,6 +9,10 @@ class ResendBackoff:
     def __init__(self) -> None:
         self._ticks = 0  # since it was first sent
 
+    def restart(self) -> None:
+        """As if it had just been sent: it goes another way from now on."""
+        self._ticks = 0
+
     def due(self) -> bool:
         """Called at every tick. True after 1, 2, 4, 8, 16 and 32 ticks, and then every 32."""
         self._ticks += 1

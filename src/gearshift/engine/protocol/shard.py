@@ -15,6 +15,7 @@ from gearshift.engine.protocol.messages import (
     IsSaved,
     Load,
     Loaded,
+    MachineRows,
     Out,
     Peek,
     Pull,
@@ -27,6 +28,7 @@ from gearshift.engine.protocol.messages import (
     To,
     ToShard,
 )
+from gearshift.engine.protocol.relay_messages import MachineGive, MachineOffer, MachinePull, MachineTaken
 from gearshift.engine.protocol.replica_messages import Offer
 from gearshift.engine.protocol.sync_server import SyncServer
 from gearshift.optim.trust_figures import as_figures
@@ -61,6 +63,7 @@ class ShardRole:
         self._replicas: SyncServer | None = None  # exists when `shard` does
         self.out: Out = []
         self._parked: dict[int, Pull] = {}  # by worker: the newest
+        self._parked_of_relays: dict[tuple[int, int, int], MachinePull] = {}  # by relay, boot and number
         self._saved: Saved | None = None  # the result of the last cut
         self._wanted: Load | None = None  # the newest request for a snapshot that is not loaded yet
         self._loading = False
@@ -80,6 +83,12 @@ class ShardRole:
                 case Give(_, worker, lease, push):
                     self.shard.take(lease, push)
                     self.out.append((To("worker", worker), Taken(self.incarnation, self.number, lease)))
+                case MachinePull(_, relay, boot, number):
+                    self._parked_of_relays[relay, boot, number] = message
+                case MachineGive(_, relay, boot, number, leases, push):
+                    taken = self.shard.take_sum(tuple(lease for lease, _ in leases), push)
+                    head = self.incarnation, self.number, boot, number
+                    self.out.append((To("relay", relay), MachineTaken(*head, spoiled=not taken)))
                 case Tell(_, order):
                     self.shard.receive(order)
                     self._send_done(self.shard)
@@ -92,7 +101,7 @@ class ShardRole:
                         self.out.append((COORDINATOR, self._saved))
                 case Foretell(_, _, ids):
                     self._read_ahead(self.shard.server, ids)
-                case Offer():
+                case Offer() | MachineOffer():
                     self._replicas.take(message)
             self._serve(self.shard)
             self.out += self._replicas.take_out()
@@ -109,7 +118,10 @@ class ShardRole:
         shard = self.shard
         if shard is None:
             return {"parked_pulls": 0, "gradients_waiting": 0}
-        waits = {"parked_pulls": len(self._parked), "gradients_waiting": len(shard.waiting)}
+        waits = {
+            "parked_pulls": len(self._parked) + len(self._parked_of_relays),
+            "gradients_waiting": len(shard.waiting),
+        }
         return waits | tier_figures(shard.server.stores) | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
@@ -153,6 +165,7 @@ class ShardRole:
         self._replicas = SyncServer(server, self.incarnation, self.number)
         self.shard = Shard(server, lambda name: self._cut(name, server), self._replicas.assemble)
         self._parked.clear()
+        self._parked_of_relays.clear()
         self._saved = None
         self._send_loaded()
 
@@ -165,6 +178,17 @@ class ShardRole:
             if shard.step >= pull.version:
                 del self._parked[worker]
                 self.out.append((To("worker", worker), self._rows(shard, pull)))
+
+        for key, of_machine in list(self._parked_of_relays.items()):
+            if shard.step >= of_machine.version:
+                del self._parked_of_relays[key]
+                answer = MachineRows(self.number, self._rows_for_relay(shard, of_machine))
+                self.out.append((To("relay", of_machine.relay), answer))
+
+    def _rows_for_relay(self, shard: Shard, pull: MachinePull) -> Rows:
+        rows, flat, statistics = shard.pull(pull.ids, pull.tables, dense=pull.dense)
+        head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
+        return Rows(*head, rows, DenseValues(flat) if pull.dense else None, statistics)
 
     def _rows(self, shard: Shard, pull: Pull) -> Rows:
         head = self.incarnation, self.number, pull.boot, pull.pull, shard.step

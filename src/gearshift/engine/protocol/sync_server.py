@@ -4,13 +4,24 @@ The shard's dense weights are the centre (easgd), the global model (bmuf), or th
 is computed when every member has offered for the same meeting. The list of members comes as an order, so a worker that
 was given up is not waited for; if it still offers, its offer changes nothing. A resent offer is answered again and
 changes nothing: the answer is the current centre, or the mean that the offer was part of.
+
+The relay of a machine offers for several workers at once. If the shard cannot take such an offer as a whole, because
+one of the workers was given up or was answered already, it says so, and the relay sends the offers one by one.
 """
 
 from __future__ import annotations
 
 import torch
 
+from gearshift.engine.protocol.joint_offers import (
+    JointOffer,
+    WaitingOffers,
+    counted,
+    mean,
+    mean_state,
+)
 from gearshift.engine.protocol.messages import Out, To
+from gearshift.engine.protocol.relay_messages import MachineOffer, MachineTarget
 from gearshift.engine.protocol.replica_messages import (
     FIRST_GENERATION,
     Offer,
@@ -20,8 +31,7 @@ from gearshift.engine.protocol.replica_messages import (
     choices_in,
 )
 from gearshift.optim.first_order import State
-from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step, mean_of
-from gearshift.parameters.replicas.group import mean_state
+from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Assemble
 
@@ -35,10 +45,10 @@ class SyncServer:
         self.generation = 0  # 0: workers have no replicas yet
         self._assembly = 0  # the number of the list of members
         self._members: dict[int, int] = {}  # boots, by worker
-        self._offers: dict[int, Offer] = {}  # not answered, by worker: the newest
+        self._offers = WaitingOffers()  # not answered
         self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest, by worker
         self._results: dict[int, Result] = {}  # of the last meeting that a worker was part of, by worker
-        self._early: dict[int, Offer] = {}  # of a generation whose order has not come yet, by worker
+        self._early = WaitingOffers()  # of a generation whose order has not come yet
 
     def assemble(self, order: Assemble) -> None:
         """Sets the members from here on. A new generation starts from the shard's current weights."""
@@ -48,37 +58,44 @@ class SyncServer:
             self._offers.clear()
             self._answered.clear()
         self._assembly, self._members = order.number, dict(order.members)
-        early, self._early = self._early, {}
-        for offer in early.values():
-            self.take(offer)
+        early, self._early = self._early, WaitingOffers()
+        for offer in early.all():
+            self._take(offer)
         self._meet()
 
-    def take(self, offer: Offer) -> None:
-        worker, stamp = offer.worker, (offer.boot, offer.number)
-        answered = self._answered.get(worker, (0, 0))
+    def take(self, message: Offer | MachineOffer) -> None:
+        self._take(JointOffer.of(message))
+
+    def _take(self, offer: JointOffer) -> None:
         generation = offer.occasion.generation
+        before = [self._answered.get(worker, (0, 0)) for worker, _, _ in offer.members]
+        stamps = [(boot, number) for _, boot, number in offer.members]
         if generation > self.generation:
-            self._keep_newest(self._early, offer)
+            self._early.keep(offer)
         elif generation < self.generation:
             pass  # the worker has not received the new plan yet
         elif offer.kind is OfferKind.FORK:
             self._answer(offer, self._flat(), {n: v.clone() for n, v in self.server.optimizer_state.items()})
-        elif stamp == answered:
-            self._answer(
-                offer, *((self._flat(), {}) if offer.kind is OfferKind.CENTRE else self._results[worker])
-            )
-        elif stamp > answered and offer.kind is OfferKind.CENTRE:
-            if self._members.get(worker) == offer.boot:
-                self._answered[worker] = stamp
-                self._answer(offer, self._centre(offer), {})
-        elif stamp > answered:
-            self._keep_newest(self._offers, offer)
+        elif stamps == before:
+            self._answer_again(offer)
+        elif any(stamp <= known for stamp, known in zip(stamps, before, strict=True)):
+            self._refuse(offer)
+        elif offer.kind is not OfferKind.CENTRE:
+            self._offers.keep(offer)
             self._meet()
+        elif self._all_members(offer):
+            self._answered |= dict(zip(offer.workers, stamps, strict=True))
+            self._move_centre(offer)
+        else:
+            self._refuse(offer)
 
     def take_out(self) -> Out:
         """The messages to send."""
         out, self._out = self._out, []
         return out
+
+    def _all_members(self, offer: JointOffer) -> bool:
+        return all(self._members.get(worker) == boot for worker, boot, _ in offer.members)
 
     def _begin_global_step(self) -> None:
         """The first generation continues with the velocity of the checkpoint; later ones start without."""
@@ -100,57 +117,93 @@ class SyncServer:
         with self.server.dense_lock:
             return self.server.flat.clone()
 
-    def _centre(self, offer: Offer) -> torch.Tensor:
-        if offer.values is None or not offer.values.weight:
-            return self._flat()
-        with self.server.dense_lock:
-            return centre_step(self.server.flat, offer.values.flat, self._choices)
+    @torch.no_grad()
+    def _move_centre(self, offer: JointOffer) -> None:
+        """By one worker, or by several one after the other: their relay then computes what each of them gets."""
+        values, server = offer.values, self.server
+        if values is None or not values.weight:
+            self._answer(offer, self._flat(), {})
+            return
+        with server.dense_lock:
+            if offer.relay is None:
+                target = centre_step(server.flat, values.flat, self._choices)
+            else:
+                target = server.flat.clone()
+                server.flat.mul_((1 - self._choices.elasticity) ** values.weight).add_(values.flat)
+        self._answer(offer, target, {}, moved=True)
 
     def _meet(self) -> None:
         """Computes the mean if every member has offered for the same meeting."""
-        offers = [self._offers.get(worker) for worker in sorted(self._members)]
-        here = [one for one in offers if one is not None and one.boot == self._members[one.worker]]
-        if not here or len(here) < len(offers) or len({(one.occasion.meeting, one.kind) for one in here}) > 1:
+        here = list[JointOffer]()
+        for offer in self._offers.all():
+            if self._all_members(offer):
+                here.append(offer)
+            elif offer.relay is not None and offer.occasion.assembly <= self._assembly:
+                self._offers.drop(offer)
+                self._refuse(offer)
+        if not here or sum(len(one.members) for one in here) < len(self._members):
+            return
+        if len({(one.occasion.meeting, one.kind) for one in here}) > 1:
             return
         if max(one.occasion.assembly for one in here) > self._assembly:
             return  # there may be members that we do not know yet
         present = [one.values for one in here if one.values is not None]
         result = self._result(here[0].kind, present) if present else (self._nothing, {})
         for one in here:
-            del self._offers[one.worker]
-            self._answered[one.worker] = one.boot, one.number
-            self._results[one.worker] = result
+            self._offers.drop(one)
+            self._answered |= {worker: (boot, number) for worker, boot, number in one.members}
+            self._results |= dict.fromkeys(one.workers, result)
             self._answer(one, *result)
 
     @torch.no_grad()
     def _result(self, kind: OfferKind, offers: list[OfferedValues]) -> Result:
-        weights = [one.weight for one in offers]
         if kind is OfferKind.MOMENTS:
-            names = offers[0].state
-            return self._nothing, {n: mean_of([one.state[n] for one in offers], weights) for n in names}
+            return self._nothing, mean_state(counted(offers), offers[0].state)
         with self.server.dense_lock:
             if kind is OfferKind.MEAN:
-                target = self._global.step(mean_of([one.flat for one in offers], weights))
+                target = self._global.step(mean(counted(offers)))
                 self.server.flat.copy_(self._global.position)
                 return target.clone(), {}
             if all(len(one.flat) for one in offers):
-                self.server.flat.copy_(mean_of([one.flat for one in offers]))
-            states = [one.state for one in offers]
-            for name, values in mean_state(states, self.server.optimizer_state).items():
+                self.server.flat.copy_(mean(offers))
+            for name, values in mean_state(offers, self.server.optimizer_state).items():
                 self.server.optimizer_state[name].copy_(values)
         return self._nothing, {}
 
-    def _answer(self, offer: Offer, flat: torch.Tensor, state: State) -> None:
-        target = Target(self.incarnation, self.shard, offer.boot, offer.number, flat, state)
-        self._out.append((To("worker", offer.worker), target))
+    # ---- answers ----
 
-    @staticmethod
-    def _keep_newest(kept: dict[int, Offer], offer: Offer) -> None:
-        before = kept.get(offer.worker, offer)
-        if _order(offer) >= _order(before):
-            kept[offer.worker] = offer
+    def _answer_again(self, offer: JointOffer) -> None:
+        if offer.kind is OfferKind.CENTRE:
+            self._answer(offer, self._flat(), {})
+            return
+        results = [self._results[worker] for worker in offer.workers]
+        if all(one is results[0] for one in results):
+            self._answer(offer, *results[0])
+        else:
+            self._refuse(offer)
 
+    def _answer(self, offer: JointOffer, flat: torch.Tensor, state: State, *, moved: bool = False) -> None:
+        if offer.relay is not None:
+            self._answer_relay(offer.relay, flat, state, moved=moved)
+            return
+        ((worker, boot, number),) = offer.members
+        target = Target(self.incarnation, self.shard, boot, number, flat, state)
+        self._out.append((To("worker", worker), target))
 
-def _order(offer: Offer) -> tuple[int, int, int]:
-    """A sort key: of two offers of a worker, the newer one has the higher key."""
-    return offer.occasion.generation, offer.boot, offer.number
+    def _refuse(self, offer: JointOffer) -> None:
+        """A worker's own offer that is late, or of one that was given up, needs no answer."""
+        if offer.relay is not None:
+            self._answer_relay(offer.relay, self._nothing, {}, split=True)
+
+    def _answer_relay(
+        self,
+        to: tuple[int, int, int],
+        flat: torch.Tensor,
+        state: State,
+        *,
+        split: bool = False,
+        moved: bool = False,
+    ) -> None:
+        relay, boot, number = to
+        target = MachineTarget(self.incarnation, self.shard, boot, number, split, moved, flat, state)
+        self._out.append((To("relay", relay), target))

@@ -24,11 +24,14 @@ from gearshift.engine.protocol.messages import (
     Hello,
     LeaseDone,
     LeaseRefused,
+    Message,
     Out,
     Outcome,
     Over,
     Pull,
     Rejoin,
+    RelayAnswer,
+    RelayRequest,
     Report,
     Rows,
     Taken,
@@ -37,8 +40,10 @@ from gearshift.engine.protocol.messages import (
     WantedRows,
     Welcome,
 )
+from gearshift.engine.protocol.relay_link import RelayLink
+from gearshift.engine.protocol.relay_messages import Attend, RelayHere
 from gearshift.engine.protocol.replica_exchange import Exchanger
-from gearshift.engine.protocol.replica_messages import Go, Meet, Target
+from gearshift.engine.protocol.replica_messages import Go, Meet, Offer, OfferKind, Target
 from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.parameters.push import ShardPush, group_of
 from gearshift.parameters.shard import HeldDense
@@ -71,7 +76,8 @@ class ComputedGradient:
     def done(self) -> LeaseDone:
         """The outcome to report."""
         lease, version = self.job.begin.lease.number, min(answer.step for answer in self.job.answers)
-        return LeaseDone(lease, version, self.seconds, self.content, group_of(self.parts[0]))
+        group = self.job.place.group if self.job.place.relayed else group_of(self.parts[0])
+        return LeaseDone(lease, version, self.seconds, self.content, group)
 
 
 class WorkerRole:
@@ -83,11 +89,14 @@ class WorkerRole:
         ids_of: Callable[[Begin, int], Sequence[WantedRows]],
         replicas: Exchanger,
         ids_ahead: Callable[[Begin, int, ComingRange], Sequence[WantedRows]] = lambda *_: (),
+        relay_of: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`new_boot` returns increasing numbers; `ids_of` the rows that a lease needs, by shard.
 
         `ids_ahead` returns the same for a coming range, given the current lease; nothing if reading it costs too much.
+        `relay_of` returns the number of the relay on this machine, if there is one.
         """
+        self._relay = RelayLink(relay_of)
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
         self._ids_ahead = ids_ahead
         self.replicas = replicas
@@ -128,7 +137,13 @@ class WorkerRole:
             case Taken(incarnation, shard, lease) if incarnation == self.incarnation:
                 give = self._unanswered.get(shard)
                 if isinstance(give, Give) and give.lease == lease:
-                    del self._unanswered[shard]
+                    self._taken(shard, spoiled=message.spoiled)
+            case RelayAnswer(relay, _, answer):
+                self._relay.heard(relay)
+                self.handle(answer)
+                return
+            case RelayHere(relay):
+                self._relay.heard(relay)
             case Target() | Meet() | Go() if message.boot == self.boot:
                 if message.incarnation == self.incarnation:
                     self._handle_of_replicas(message)
@@ -139,6 +154,12 @@ class WorkerRole:
             case _:
                 pass  # late, or meant for an earlier boot of this worker
         self._continue()
+
+    def _taken(self, shard: int, *, spoiled: bool) -> None:
+        if spoiled:
+            self._ask(GroupBroken(self._place.group, "a shard has another sum of gradients"))
+        else:
+            del self._unanswered[shard]
 
     def _handle_of_replicas(self, message: Target | Meet | Go) -> None:
         plan = self.replicas.held.plan
@@ -174,6 +195,12 @@ class WorkerRole:
 
     def tick(self) -> None:
         """Time has passed: unanswered messages are resent."""
+        before, relay = self._relay.to, self._relay.tick()
+        if before is not None and self._relay.to is None:  # it is gone: everything goes to the shards
+            self._backoff.restart()
+            self.replicas.resend_soon()
+        if relay is not None and self.state not in ("joining", "over"):
+            self.out.append((relay, Attend(self.number, self.boot)))
         self.replicas.tick(asking=self.state == "asking")
         self._send(large=self._backoff.due())
         self._continue()
@@ -193,7 +220,7 @@ class WorkerRole:
             self._give()
         if self.state == "giving" and not self._unanswered and not self.replicas.in_the_way:
             self._ask(self._outcome)
-        self.out += self.replicas.take_out()
+        self.out += [self._routed(to, message) for to, message in self.replicas.take_out()]
 
     def _ask(self, outcome: Outcome | None) -> None:
         """Reports the outcome of the last lease, if there was one, and asks for the next."""
@@ -215,7 +242,7 @@ class WorkerRole:
         self._pull += 1
         self._answers = {}
         head = self.incarnation, self.number, self.boot, self._pull, self._work.begin.version
-        held = self._held if self._place.group else None
+        held = self._held if self._place.ring else None
         self._unanswered = {
             s: Pull(*head, *self._wanted[s], not replicated, held) for s in range(self.shards)
         }
@@ -225,7 +252,7 @@ class WorkerRole:
         assert self._work is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
         steps = {answer.step for answer in answers}
-        whole = self._place.group and len(steps) == 1  # else the parts belong to different steps
+        whole = self._place.ring and len(steps) == 1  # else the parts belong to different steps
         self._held = HeldDense(steps.pop()) if whole else HeldDense()
         replica = self.replicas.held.replica
         flat = None if replica is None else replica.flat
@@ -249,7 +276,7 @@ class WorkerRole:
                 self._ask(GroupBroken(done.group, "replicas took over"))
                 return
             parts = self.replicas.step(parts, self._work.rate)
-        self._held = replace(self._held, group=done.group)
+        self._held = replace(self._held, group=group_of(parts[0]))
         self._outcome, self.replicas.lease, self.state = done, done.lease, "giving"
         head = self.incarnation, self.number, done.lease
         self._unanswered = {shard: Give(*head, part) for shard, part in enumerate(parts)}
@@ -271,9 +298,25 @@ class WorkerRole:
                 self.out.append((COORDINATOR, Report(*head, self._outcome)))
                 return
             case "pulling" | "giving" if large:
-                self.out += [(To("shard", shard), message) for shard, message in self._unanswered.items()]
+                for shard, message in self._unanswered.items():
+                    self.out.append(self._routed(To("shard", shard), message))
         if self.state not in ("joining", "over"):
             self.out.append((COORDINATOR, Alive(self.incarnation, self.number, self.boot)))
+
+    def _routed(self, to: To, message: Message) -> tuple[To, Message]:
+        """By way of the relay, if there is one and it can combine this message with those of other workers."""
+        match message:
+            case Pull() | Give():
+                combined = self._place.relayed
+            case Offer():
+                combined = message.kind is not OfferKind.FORK
+            case _:
+                combined = False
+        if not combined or self._relay.to is None:
+            return to, message
+        assert isinstance(message, Pull | Give | Offer)
+        choices = self.replicas.held.plan.choices if isinstance(message, Offer) else ""
+        return self._relay.to, RelayRequest(self.number, to.number, choices, message)
 
     @property
     def _reports_content(self) -> bool:

@@ -11,6 +11,7 @@ from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Number, Seconds, Text
 
 Wire = Literal["auto", "ipc", "curve"]
+TwoLevels = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ class ConnectionSettings:
     )
     trusted_network: bool = setting(
         False, "Only you reach the network: all-reduce may go between machines, unencrypted."
+    )
+    two_levels: TwoLevels = setting(
+        "auto",
+        "Combine the traffic of a machine's workers: auto where several workers have shards on other machines.",
     )
 
 

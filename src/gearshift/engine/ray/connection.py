@@ -39,11 +39,18 @@ class Connection:
         """The folder where members of an all-reduce group find each other; other users cannot read it."""
         return folder if self.wire == "curve" else Path(self.sockets)
 
-    def endpoint(self, member: Membership, training: Training, shards: int) -> Endpoint:
-        """Opens the sockets of this process and announces their addresses to the others."""
+    def endpoint(
+        self, member: Membership, training: Training, shards: int, local: Path | None = None
+    ) -> Endpoint:
+        """Opens the sockets of this process and announces their addresses to the others.
+
+        A relay listens in the folder `local`, which only this machine can reach.
+        """
         keys = Keys.make() if self.wire == "curve" else None
         bind = ""
-        if member.me.role != "worker":
+        if local is not None:
+            bind = ipc_address(local, member.me, member.boot)
+        elif member.me.role != "worker":
             host = f"[{member.host}]" if ":" in member.host else member.host
             bind = f"tcp://{host}:*" if keys else ipc_address(Path(self.sockets), member.me, member.boot)
         limits = limits_of(training, shards)

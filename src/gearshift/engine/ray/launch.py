@@ -21,6 +21,7 @@ from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.engine.ray.local_cluster import LocalRay
 from gearshift.engine.ray.outcome import LaunchedProcesses
 from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironment, Recipe
+from gearshift.engine.ray.relay_process import relay
 from gearshift.engine.ray.shard_process import serve
 from gearshift.engine.ray.shared_folder import FOLDER_SECONDS, SharedFolder, read_state, write_state
 from gearshift.engine.ray.silence import LOST_SECONDS
@@ -83,7 +84,7 @@ def start(
         write_state(folder, ray=local.address if local else settings.address)
         write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
         ownership.LeaseKeeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
-        coordinator = ray.launch(plan, coordinate, {"shard": serve, "worker": work}, context)
+        coordinator = ray.launch(plan, coordinate, {"shard": serve, "worker": work, "relay": relay}, context)
         return LaunchedRun(LaunchedProcesses(context, ray, coordinator, plan), model, warns=warns)
     except BaseException:
         if coordinator is not None:
@@ -114,6 +115,7 @@ def _plan(
         "coordinator": ray.ProcessResources(settings.coordinator_cpus),
         "shard": ray.ProcessResources(settings.shard_cpus),
         "worker": ray.ProcessResources(settings.worker_cpus, settings.worker_gpus),
+        "relay": ray.ProcessResources(0.0),
     }
     plan: actors.ProcessPlacement = ray.ProcessPlacement(
         f"{folder.name}-{os.getpid()}", needs, shards, workers, settings.spread

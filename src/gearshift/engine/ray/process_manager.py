@@ -39,6 +39,9 @@ class ProcessManager(Protocol):
     def figures(self) -> dict[str, dict[str, float]]:
         """The newest metrics of each process, by its name."""
 
+    def relays(self) -> bool:
+        """Whether a machine has a relay that answers."""
+
     def step_down(self) -> None:
         """Another coordinator has taken this one's place: this process ends at once, and writes nothing."""
 

@@ -23,6 +23,7 @@ from gearshift.engine.ray.shard_questions import ShardQuestions
 from gearshift.engine.ray.worker_process import STARTS
 from gearshift.engine.wire.driver import Driver
 from gearshift.errors import UserError
+from gearshift.optim.variance_reduced import VarianceReduced
 from gearshift.run.observer import RunObserver
 from gearshift.training.learner import Learner
 
@@ -63,6 +64,12 @@ class CoordinatorSession:
             self.role, driver, process_manager, context.shards, connection.settings.patience
         )
         self.parameters = RemoteParameters(training.learner, self.layout, self.shards)
+
+    def use_relays(self) -> None:
+        """Called regularly: in sync, relays sum gradients once there are some, unless each gradient counts alone."""
+        server = self.training.learner.server
+        summable = not isinstance(server.optimizer, VarianceReduced) and server.row_policy.reduce != "touched"
+        self.role.all_reduce_groups.relays = summable and self.process_manager.relays()
 
     def leaving(self, members: Sequence[To], reason: str) -> None:
         """Takes a checkpoint before these leave; workers finish their batches. May be called from any thread."""

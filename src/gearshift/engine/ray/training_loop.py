@@ -27,6 +27,7 @@ class TrainingRunner(CoordinatorRunner):
             raise UserError(reason)
         if not role.sessions:
             self._accounts.mark = time.perf_counter()  # workers are starting: this is no training time
+        session.use_relays()
         super().tick()
         for shard in role.shards.take_silent():
             session.shards.replace(shard)

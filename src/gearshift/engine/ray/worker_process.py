@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -57,9 +58,20 @@ def work(member: Membership, context: ProcessContext) -> None:
     boots = itertools.count(member.boot * STARTS)
     with closing(connection.endpoint(member, training, context.shards)) as endpoint, closing(hands):
         role = WorkerRole(
-            member.me.number, context.shards, lambda: next(boots), hands.ids, replicas, hands.ids_ahead
+            member.me.number,
+            context.shards,
+            lambda: next(boots),
+            hands.ids,
+            replicas,
+            hands.ids_ahead,
+            partial(relay_in, member),
         )
         connection.driver(member, endpoint).run(role, hands.compute)
+
+
+def relay_in(member: Membership) -> int | None:
+    """The relay of this machine: a worker hears of no other."""
+    return next((contact.who.number for contact in member.contacts() if contact.who.role == "relay"), None)
 
 
 class WorkerComputation:
@@ -124,7 +136,7 @@ class WorkerComputation:
 
     def compute(self, job: Job) -> ComputeResult:
         since, (indexed, places) = time.monotonic(), self._read[job.begin.lease.number]
-        self._group.stay_in(job.answers[0].incarnation, job.place.group)
+        self._group.stay_in(job.answers[0].incarnation, job.place.ring)
         self._take_dense(job)
         rows = self._rows(indexed, places, job.answers)
         seed = self._learner.seed + stream_of(job.epoch, job.begin.lease.first)
@@ -138,7 +150,7 @@ class WorkerComputation:
             self._training.pacer.pad(self._number, job.begin.lease.count, since)
         content, computed_at = measured_of(indexed.batch, push), time.monotonic()
         try:
-            given = self._reduced(job.place, push) if job.place.group else push
+            given = self._reduced(job.place, push) if job.place.ring else push
         except AllReduceError as error:
             return AllReduceFailed(str(error))
         waited = time.monotonic() - computed_at

@@ -1,8 +1,8 @@
 """Every message of the protocol as frames, and back; a message that its sender may not send is refused.
 
-The receiver and number of each kind follow from the unions `ToCoordinator`, `ToWorker` and `ToShard`. The sender
-follows from the fields: a `worker`, a `shard`, or neither (the coordinator). The decoder knows its own role and, by key
-or by connection, the sender. It refuses a message for another role, or in the name of another process.
+The receiver and number of each kind follow from the unions `ToCoordinator`, `ToWorker`, `ToShard` and `ToRelay`. The
+sender follows from the fields: a `relay`, a `worker`, a `shard`, or none (the coordinator). The decoder knows its own
+role and, by key or by connection, the sender. It refuses a message for another role, or in the name of another process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gearshift.engine.protocol.messages import (
     Message,
     To,
     ToCoordinator,
+    ToRelay,
     ToShard,
     ToWorker,
 )
@@ -28,7 +29,7 @@ from gearshift.engine.wire.limits import Limits, WireError
 from gearshift.engine.wire.message_layout import MessageLayout
 
 KNOCK = 0  # a message without content: tells the listener that a peer has connected and can be answered
-FIRST = {"coordinator": 1, "worker": 16, "shard": 32}  # kind, by receiver
+FIRST = {"coordinator": 1, "worker": 16, "shard": 32, "relay": 48}  # kind, by receiver
 ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -42,7 +43,12 @@ class MessageKind:
 
 def _kinds() -> list[MessageKind]:
     kinds = []
-    for to, union in (("coordinator", ToCoordinator), ("worker", ToWorker), ("shard", ToShard)):
+    for to, union in (
+        ("coordinator", ToCoordinator),
+        ("worker", ToWorker),
+        ("shard", ToShard),
+        ("relay", ToRelay),
+    ):
         for number, cls in enumerate(get_args(union), FIRST[to]):
             layout = MessageLayout(cls)
             kinds.append(MessageKind(number, to, layout, msgspec.msgpack.Decoder(layout.head)))
@@ -162,6 +168,8 @@ def _parsed(kind: MessageKind, head: bytes) -> Any:
 
 def said_by(message: Message) -> To:
     """The sender of a message, according to its fields."""
+    if hasattr(message, "relay"):
+        return To("relay", message.relay)
     if hasattr(message, "worker"):
         return To("worker", message.worker)
     if hasattr(message, "shard"):

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from gearshift.engine.protocol.coordinator import CoordinatorRole
 from gearshift.engine.protocol.messages import COORDINATOR, Message
+from gearshift.engine.protocol.relay import RelayRole
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.protocol.worker import Job, WorkerRole
 from gearshift.engine.wire.endpoint import Endpoint
@@ -58,7 +59,7 @@ ComputeResult = Computed | ComputeFailed | AllReduceFailed
 Compute = Callable[[Job], ComputeResult]
 
 
-Role = CoordinatorRole | ShardRole | WorkerRole
+Role = CoordinatorRole | ShardRole | WorkerRole | RelayRole
 
 
 class RoleRunner(Protocol):
@@ -128,6 +129,8 @@ class Driver:
                 self.steer(CoordinatorRunner(role, self.interval))
             case ShardRole():
                 self.steer(ShardRunner(role))
+            case RelayRole():
+                self.steer(RelayRunner(role))
 
     def steer(self, runner: RoleRunner) -> None:
         """Runs the loop of this role to its end."""
@@ -221,6 +224,28 @@ class ShardRunner(NeverWoken):
 
     def over(self) -> bool:
         return False
+
+    def busy(self) -> bool:
+        return False
+
+    def figures(self) -> dict[str, float]:
+        return self.role.figures()
+
+
+class RelayRunner(NeverWoken):
+    """Ends when its workers are gone."""
+
+    def __init__(self, role: RelayRole) -> None:
+        self.role = role
+
+    def handle(self, message: Any) -> None:
+        self.role.handle(message)
+
+    def tick(self) -> None:
+        self.role.tick()
+
+    def over(self) -> bool:
+        return self.role.deserted
 
     def busy(self) -> bool:
         return False

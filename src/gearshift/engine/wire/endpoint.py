@@ -1,10 +1,11 @@
 """The sockets of one process: sends messages to their recipients, and returns the valid messages that arrive.
 
-Coordinator and shards listen (ROUTER); workers connect to both, shards to the coordinator (DEALER). Inside a host they
-meet in a folder that only their user may enter, and share memory for large frames; between hosts, and wherever a port
-is open, they know each other by CURVE keys. Queues are bounded: a message that does not fit, or has no route, is
-dropped and counted, and the roles resend it. Refusals are counted by reason; a connection that broke because the peer
-died is counted as broken and not reported. Used by one thread, except `wake`.
+Coordinator and shards listen (ROUTER); workers connect to both, shards to the coordinator (DEALER); the relay of a
+machine listens to its workers, inside the host, and connects to the shards. Inside a host they meet in a folder that
+only their user may enter, and share memory for large frames; between hosts, and wherever a port is open, they know each
+other by CURVE keys. Queues are bounded: a message that does not fit, or has no route, is dropped and counted, and the
+roles resend it. Refusals are counted by reason; a connection that broke because the peer died is counted as broken and
+not reported. Used by one thread, except `wake`.
 
 A name on the wire is role/number/boot/random: ZeroMQ ignores a peer whose name it believes connected, so no two
 connections share a name; and nobody can guess a name, so a connection that comes back may take over its own.
@@ -28,9 +29,14 @@ from gearshift.engine.wire.keys import Contact, ContactRegister, Keys, PeerAuthe
 from gearshift.engine.wire.limits import Broken, Limits, WireError
 from gearshift.engine.wire.listener import Listener
 from gearshift.engine.wire.shared_memory import LocalPeers
-from gearshift.engine.wire.sockets import Socket, SocketFactory, send_frames
+from gearshift.engine.wire.sockets import Socket, SocketFactory, is_local, send_frames
 
-CONNECTS = {"coordinator": (), "shard": ("coordinator",), "worker": ("coordinator", "shard")}
+CONNECTS = {
+    "coordinator": (),
+    "shard": ("coordinator",),
+    "worker": ("coordinator", "shard", "relay"),
+    "relay": ("shard",),
+}
 ROUND = 64  # messages taken from one socket before the others get their turn
 
 
@@ -69,7 +75,7 @@ class Endpoint:
         if bind:
             check_bind(bind, keys=keys is not None, open_to_host=open_to_host)
             self._local_peers.meet(bind)
-            whose = self._register.whose if keys else None
+            whose = self._register.whose if keys and not is_local(bind) else None
             router = sockets.router(me, bind)
             self.listener = Listener(router, bind, self._poller, self.counts, limits.shards, whose)
         address = self.listener.address if self.listener else ""

@@ -15,7 +15,7 @@ from gearshift.engine.wire.limits import WireError
 from gearshift.engine.wire.refused_connections import BROKE_OFF, FAILURES, HandshakeMonitor
 from gearshift.engine.wire.sockets import Socket, monitor_of
 
-NAME = re.compile(rb"(worker|shard)/([0-9]{1,9})/([0-9]{1,19})/[0-9a-f]{16}")
+NAME = re.compile(rb"(worker|shard|relay)/([0-9]{1,9})/([0-9]{1,19})/[0-9a-f]{16}")
 
 
 @dataclass

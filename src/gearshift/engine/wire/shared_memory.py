@@ -107,12 +107,18 @@ class LocalPeers:
     def __init__(self, me: To, boot: int, limits: Limits) -> None:
         self._me, self._boot, self._limits = me, boot, limits
         self._ring: RingBuffer | None = None
+        self._folder: Path | None = None
         self._peers: dict[To, tuple[int, PeerBuffer]] = {}  # by boot
 
     def meet(self, address: str) -> None:
         """Sets up sharing for a peer whose socket is in a folder; other addresses are ignored."""
-        if self._ring is None and address.startswith("ipc://"):
-            self._folder = Path(address.removeprefix("ipc://")).parent
+        if not address.startswith("ipc://"):
+            return
+        folder = Path(address.removeprefix("ipc://")).parent
+        if self._ring is None or folder != self._folder:
+            self.close()  # a relay that restarts has another folder
+            self._peers.clear()
+            self._folder = folder
             self._remove_earlier()
             self._ring = RingBuffer(self._file(self._me, self._boot), ring_size(self._limits))
 
@@ -134,10 +140,12 @@ class LocalPeers:
 
     def _remove_earlier(self) -> None:
         """Removes ring buffers and sockets of earlier, killed starts of this process."""
+        assert self._folder is not None
         for file in self._folder.glob(f"{self._me.role}-{self._me.number}-*"):
             boot = file.name.rpartition("-")[2].removesuffix(".ring")
             if boot.isdigit() and int(boot) < self._boot:
                 file.unlink(missing_ok=True)
 
     def _file(self, who: To, boot: int) -> Path:
+        assert self._folder is not None, "it has met nobody"
         return self._folder / f"{who.role}-{who.number}-{boot}.ring"

@@ -32,28 +32,30 @@ class SocketFactory:
 
     def router(self, me: To, address: str) -> Socket:
         """To listen at this address."""
-        router = self._socket(zmq.ROUTER, me)
+        secure = self._keys is not None and not is_local(address)
+        router = self._socket(zmq.ROUTER, me, secure=secure)
         router.setsockopt(zmq.IPV6, "[" in address)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # raises if there is no route
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        if self._keys:
+        if secure:
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.ZAP_DOMAIN, b"gearshift")
         return router
 
     def dealer(self, contact: Contact, name: str) -> Socket:
         """To connect to this contact, under this name."""
-        dealer = self._socket(zmq.DEALER, contact.who)
+        secure = self._keys is not None and not is_local(contact.address)
+        dealer = self._socket(zmq.DEALER, contact.who, secure=secure)
         dealer.setsockopt(zmq.IPV6, "[" in contact.address)
         dealer.setsockopt(zmq.ROUTING_ID, name.encode())
         dealer.setsockopt(zmq.IMMEDIATE, 1)  # no queueing for a peer that is not connected
-        if self._keys:
+        if secure:
             dealer.setsockopt_string(zmq.CURVE_SERVERKEY, contact.key)
         return dealer
 
-    def _socket(self, kind: int, listener: To) -> Socket:
+    def _socket(self, kind: int, listener: To, *, secure: bool) -> Socket:
         socket: Socket = self._context.socket(kind)
-        if self._keys:
+        if secure and self._keys:
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public.encode())
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
         for option, value in OPTIONS.items():
@@ -63,6 +65,11 @@ class SocketFactory:
         socket.setsockopt(zmq.RCVHWM, queue)
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes + ROOM)
         return socket
+
+
+def is_local(address: str) -> bool:
+    """Whether only processes of our user on this host can reach it; there are no keys then."""
+    return address.startswith("ipc://")
 
 
 def monitor_of(socket: Socket, poller: zmq.Poller) -> Socket:

@@ -30,6 +30,7 @@ from gearshift.engine.ray.actors.nodes import (
 from gearshift.engine.ray.actors.placement import ProcessPlacement
 from gearshift.engine.ray.actors.process import STARTS, RayMembership
 from gearshift.engine.ray.actors.process_table import ProcessTable
+from gearshift.engine.ray.actors.relays import RelayWatch
 from gearshift.engine.ray.actors.supervisor import Bodies, Supervisor, end_in_time
 from gearshift.engine.ray.actors.watch import LOOK_SECONDS, MachineWatch, ProcessWatch
 from gearshift.engine.ray.process_context import ProcessContext
@@ -127,6 +128,8 @@ class CoordinatorActor:
         is_over = lambda: self._over  # noqa: E731
         threading.Thread(target=processes.watch, args=(run, is_over), daemon=True).start()
         threading.Thread(target=machines.watch, args=(run,), daemon=True).start()
+        relays = RelayWatch(supervisor, supervisor.newest_context.connection.settings.two_levels)
+        threading.Thread(target=relays.watch, args=(is_over,), daemon=True).start()
         while not run.finished:
             with contextlib.suppress(TimeoutError):
                 run.wait(LOOK_SECONDS)
@@ -179,7 +182,7 @@ class CoordinatorActor:
             return []  # it will send another heartbeat
         supervisor.table.heard(who, place, contact, figures)
         self._pass_on()
-        return supervisor.table.all_contacts(supervisor.membership.contact)
+        return supervisor.table.contacts_for(who, place, supervisor.membership.contact)
 
     def ended(self, who: To, boot: int, failure: tuple[str, bool] | None) -> None:
         """The work of a process is over, or it has failed."""

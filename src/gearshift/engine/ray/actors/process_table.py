@@ -68,6 +68,17 @@ class ProcessTable:
                 self.contacts[coordinator.who] = coordinator
             return list(self.contacts.values())
 
+    def contacts_for(self, who: To, place: Place, coordinator: Contact | None) -> list[Contact]:
+        """The contacts that a process needs: a worker hears only of the relay of its own machine."""
+        contacts = self.all_contacts(coordinator)
+        if who.role != "worker":
+            return contacts
+        return [
+            one
+            for one in contacts
+            if one.who.role != "relay" or self.places.get(one.who, (0, ""))[1] == place[1]
+        ]
+
     def is_newest(self, who: To, boot: int) -> bool:
         """Whether this is the newest start. A start that is being replaced counts too."""
         return self._boots.get(who) in (boot, 0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.actors.context_store import end_members
@@ -27,6 +29,8 @@ from gearshift.engine.ray.actors.process import ProcessActor, RayMembership
 from gearshift.engine.ray.actors.process_table import Place, ProcessTable, Registration
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.ray.process_manager import ProcessListener
+
+RELAY_SECONDS = 4.0  # that relays have to end when their workers are gone
 
 Bodies = dict[str, Callable[[Any, Any], None]]  # what a process of each role does, to its end
 
@@ -92,6 +96,9 @@ class Supervisor:
             self.listener.replaced(who, reason)
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
+    def relays(self) -> bool:
+        return any(who.role == "relay" for who in list(self.table.contacts))
+
     def step_down(self) -> None:
         os._exit(1)  # Ray has already given up this process and started another
 
@@ -154,11 +161,18 @@ class Supervisor:
         if who.number < self._wanted:
             self._start(who)
 
-    def _start(self, who: To) -> None:
+    def start_relay(self, who: To, machine: str) -> None:
+        """On this machine, unless it is there."""
+        if self._wanted:
+            self._start(who, NodeAffinitySchedulingStrategy(machine, soft=False))
+
+    def _start(self, who: To, where: NodeAffinitySchedulingStrategy | None = None) -> None:
         if who not in self.actors:
             options = self._plan.options(who) | {"get_if_exists": True}
             if who in self.moving:
                 options.pop("scheduling_strategy", None)
+            if where is not None:
+                options["scheduling_strategy"] = where
             make = ray.remote(ProcessActor).options(**options)
             self.actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
             with contextlib.suppress(Exception):  # Ray's head may be busy
@@ -175,6 +189,14 @@ class Supervisor:
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
     def _end_all(self) -> None:
+        relays = {who for who in self.actors if who.role == "relay"}
+        for who in self.actors.keys() - relays:
+            self.end(who)
+        until = (
+            time.monotonic() + RELAY_SECONDS
+        )  # they end by themselves, and remove what they have on their machines
+        while relays & self.actors.keys() and time.monotonic() < until:
+            time.sleep(0.1)
         for who in list(self.actors):
             self.end(who)
         end_members(self._plan)

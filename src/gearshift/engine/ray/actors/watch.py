@@ -60,7 +60,9 @@ class ProcessWatch:
                 continue
             known = state_of(actor)
             is_ours = supervisor.actors.get(who) is actor
-            if known.state == "dead" and is_ours:  # it cannot be imported there, say
+            if known.state == "dead" and who.role == "relay":  # its machine is gone
+                supervisor.end(who)
+            elif known.state == "dead" and is_ours:  # it cannot be imported there, say
                 supervisor.fail(f"{who.role} {who.number} cannot be started: {known.cause}")
             elif known.state == "alive":
                 self._table.expect(who, STARTING_SECONDS)
