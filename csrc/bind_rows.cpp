@@ -52,6 +52,19 @@ const uint16_t* tables_of(const std::optional<Tables>& tables, const Ids& ids) {
     return tables->data();
 }
 
+void check_block(uint32_t width, uint32_t state_width, const Ids& ids, const Matrix<const float>& weights,
+                 const Matrix<const float>& state, const Column<const uint32_t>& touches,
+                 const Column<const uint32_t>& last_step, const Column<const uint32_t>& updates,
+                 const Tables& tables) {
+    const std::size_t rows = ids.shape(0);
+    check_matrix("weights", weights, rows, width);
+    check_matrix("state", state, rows, state_width);
+    must_be("the length of touches", touches.shape(0), rows);
+    must_be("the length of last_step", last_step.shape(0), rows);
+    must_be("the length of updates", updates.shape(0), rows);
+    must_be("the length of tables", tables.shape(0), rows);
+}
+
 OptimizerKind kind_named(const std::string& name) {
 #define GEARSHIFT_KIND(kind, state) \
     if (name == #kind) return OptimizerKind::kind;
@@ -182,13 +195,7 @@ void bind_table(nb::module_& m) {
         .def("load", [](RowTable& t, Ids ids, Matrix<const float> weights, Matrix<const float> state,
                         Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates,
                         Tables tables) {
-            const std::size_t rows = ids.shape(0);
-            check_matrix("weights", weights, rows, t.layout().width);
-            check_matrix("state", state, rows, t.layout().state_width);
-            must_be("the length of touches", touches.shape(0), rows);
-            must_be("the length of last_step", last_step.shape(0), rows);
-            must_be("the length of updates", updates.shape(0), rows);
-            must_be("the length of tables", tables.shape(0), rows);
+            check_block(t.layout().width, t.layout().state_width, ids, weights, state, touches, last_step, updates, tables);
             t.load({span_of(ids), weights.data(), state.data(), touches.data(), last_step.data(), updates.data(), tables.data()});
         }, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "touches"_a.noconvert(),
              "last_step"_a.noconvert(), "updates"_a.noconvert(), "tables"_a.noconvert(), NoGil())
@@ -200,8 +207,10 @@ void bind_table(nb::module_& m) {
         .def("read_cut_partition", [](RowTable& t, uint32_t p) {
             return read_block([&] { return t.read_cut_partition(p); });
         }, "partition"_a)
-        .def("write_cut_group", &RowTable::write_cut_group, "group"_a, "path"_a, NoGil())
+        .def("write_cut_groups", &RowTable::write_cut_groups, "first"_a, "last"_a, "path"_a, NoGil())
         .def("adopt_files", &RowTable::adopt_files, "paths"_a, NoGil())
+        .def("load_files", &RowTable::load_files, "paths"_a, NoGil())
+        .def_prop_ro("layout_hash", &RowTable::layout_hash)
         .def("write_new_rows", [](const RowTable& t, const std::string& path, Ids ids, Column<const uint32_t> touches) {
             must_be("the length of touches", touches.shape(0), ids.shape(0));
             t.write_new_rows(path, span_of(ids), touches.data());
@@ -211,9 +220,34 @@ void bind_table(nb::module_& m) {
     nb::class_<RowStack>(m, "RowStack")
         .def(nb::init<const std::vector<std::string>&>(), "paths"_a, NoGil())
         .def_prop_ro("partitions", [](const RowStack& s) { return std::pair(s.begin_partition(), s.end_partition()); })
+        .def_prop_ro("layout_hash", &RowStack::layout_hash)
+        .def_prop_ro("width", &RowStack::width)
+        .def_prop_ro("state_width", &RowStack::state_width)
+        .def_prop_ro("records", &RowStack::records)
         .def("read_partition", [](const RowStack& s, uint32_t p) {
             return read_block([&] { return s.read_partition(p); });
+        }, "partition"_a)
+        .def("read_changes", [](const RowStack& s, uint32_t p) {
+            std::vector<int64_t> erased;
+            nb::tuple rows = read_block([&] { return s.read_changes(p, erased); });
+            const std::size_t count = erased.size();
+            return nb::make_tuple(rows, to_numpy(std::move(erased), {count}));
         }, "partition"_a);
+    nb::class_<RowFileWriter>(m, "RowFileWriter")
+        .def("__init__", [](RowFileWriter* at, const std::string& path, uint32_t width, uint32_t state_width, uint64_t layout_hash) {
+            new (at) RowFileWriter(path, {width, state_width, layout_hash}, kRowsUnknown);
+        }, "path"_a, "width"_a, "state_width"_a, "layout_hash"_a)
+        .def_prop_ro("rows", &RowFileWriter::rows)
+        .def("add", [](RowFileWriter& w, Ids ids, Matrix<const float> weights, Matrix<const float> state,
+                       Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates,
+                       Tables tables, Ids erased) {
+            check_block(w.shape().weights, w.shape().states, ids, weights, state, touches, last_step, updates, tables);
+            const RowBlockView rows{span_of(ids), weights.data(), state.data(), touches.data(), last_step.data(), updates.data(),
+                                    tables.data()};
+            add_rows(w, rows, span_of(erased));
+        }, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "touches"_a.noconvert(),
+             "last_step"_a.noconvert(), "updates"_a.noconvert(), "tables"_a.noconvert(), "erased"_a.noconvert(), NoGil())
+        .def("finish", [](RowFileWriter& w) { w.finish(); }, NoGil());
     m.def("read_blocks", &read_blocks, "path"_a, "offsets"_a.noconvert(), NoGil());
     m.def("row_file_checksum", [](const std::string& path) { return RowFile(path).checksum(); }, "path"_a, NoGil());
 }

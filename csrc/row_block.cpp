@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "row_layout.h"
+#include "row_partition.h"
 
 namespace gearshift {
 
@@ -29,12 +30,40 @@ void RowBlockData::copy_row(std::size_t to, const RowBlockData& other, std::size
 }
 
 void RowBlockData::to_record(std::size_t row, std::byte* record) const {
-    const RowMeta meta{touches[row], last_step[row], updates[row], tables[row]};
+    const RowBlockView view{ids, weights.data(), state.data(), touches.data(), last_step.data(), updates.data(),
+                            tables.data()};
+    view.to_record(row, width, state_width, record);
+}
+
+void RowBlockView::to_record(std::size_t row, uint32_t width, uint32_t state_width, std::byte* record) const {
+    const RowMeta meta{touches[row], last_step[row], std::min(updates[row], kMostUpdates), tables[row]};
     std::memcpy(record, &meta, sizeof meta);
-    std::memcpy(record + sizeof meta, weights.data() + row * width, width * sizeof(float));
+    std::memcpy(record + sizeof meta, weights + row * width, width * sizeof(float));
     if (state_width)
-        std::memcpy(record + sizeof meta + width * sizeof(float), state.data() + row * state_width,
-                    state_width * sizeof(float));
+        std::memcpy(record + sizeof meta + width * sizeof(float), state + row * state_width, state_width * sizeof(float));
+}
+
+void add_rows(RowFileWriter& writer, const RowBlockView& rows, std::span<const int64_t> erased) {
+    struct Added {
+        uint64_t key;
+        std::size_t row;
+    };
+    std::vector<Added> all;
+    all.reserve(rows.ids.size() + erased.size());
+    for (std::size_t i = 0; i < rows.ids.size(); ++i) all.push_back({mix(static_cast<uint64_t>(rows.ids[i])), i});
+    for (std::size_t i = 0; i < erased.size(); ++i)
+        all.push_back({mix(static_cast<uint64_t>(erased[i])), rows.ids.size() + i});
+    std::sort(all.begin(), all.end(), [](const Added& a, const Added& b) { return a.key < b.key; });
+    const RowFileShape& shape = writer.shape();
+    std::vector<std::byte> record(shape.record_bytes);
+    for (const Added& each : all) {
+        if (each.row >= rows.ids.size()) {
+            writer.add(erased[each.row - rows.ids.size()], nullptr);
+        } else {
+            rows.to_record(each.row, shape.weights, shape.states, record.data());
+            writer.add(rows.ids[each.row], record.data());
+        }
+    }
 }
 
 void RecordCollector::add(int64_t id, const std::byte* record) {

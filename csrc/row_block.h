@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "row_file.h"
@@ -22,6 +23,19 @@ struct RowBlockData {
     void copy_row(std::size_t to, const RowBlockData& other, std::size_t from);
     void to_record(std::size_t row, std::byte* record) const;  // as in a row file
 };
+
+// The same rows where another owner keeps them, in any order.
+struct RowBlockView {
+    std::span<const int64_t> ids;
+    const float *weights, *state;
+    const uint32_t *touches, *last_step, *updates;
+    const uint16_t* tables;
+
+    void to_record(std::size_t row, uint32_t width, uint32_t state_width, std::byte* record) const;  // as in a row file
+};
+
+// Adds rows and tombstones in the order that the file needs. Their partitions must follow those added before.
+void add_rows(RowFileWriter& writer, const RowBlockView& rows, std::span<const int64_t> erased);
 
 // Collects records of row files; `sorted` makes a block of them.
 class RecordCollector {

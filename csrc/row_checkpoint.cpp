@@ -1,6 +1,7 @@
-// Checkpoints of a table with a cold tier. A checkpoint of a group of partitions is a stack of row files, newest first: one
-// new file with the rows that no file has as they were at the cut, and the group's files, which never change and are linked.
-// So a checkpoint writes only rows in memory that have changed, and restoring one links its files again.
+// Checkpoints of a table as row files. Without a cold tier, each file has all rows of some partitions. With one, a checkpoint
+// of a group of partitions is a stack of files, newest first: one new file with the rows that no file has as they were at the
+// cut, and the group's files, which never change and are linked. So such a checkpoint writes only rows in memory that have
+// changed, and restoring one links its files again.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -20,44 +21,35 @@ struct Pending {
     std::size_t row;
 };
 
+// About so many rows of each of their partitions are in the files: hashes spread them evenly.
+uint32_t rows_per_partition(const RowFiles& files) {
+    uint64_t rows = 0, partitions = 1;
+    for (const auto& file : files) {
+        if (!file->blocks()) continue;
+        rows += file->rows();
+        const RowScan first(*file, 0, 1), last(*file, file->blocks() - 1, file->blocks());
+        partitions = std::max<uint64_t>(partitions, partition_of(last.key()) - partition_of(first.key()) + 1);
+    }
+    return static_cast<uint32_t>(rows / partitions);
+}
+
 }  // namespace
 
-std::vector<std::string> RowTable::write_cut_group(uint32_t g, const std::string& path) {
+std::vector<std::string> RowTable::write_cut_groups(uint32_t first, uint32_t last, const std::string& path) {
     std::lock_guard one(cut_lock_);
-    if (!cut_open_ || !cold_) throw std::invalid_argument("only an open cut of a table with a cold tier is written as files");
-    const ColdView& view = cut_views_.at(g);
+    if (!cut_open_) throw std::invalid_argument("the cut is closed");
+    if (first >= last || last > kColdGroups || (cold_ && last - first > 1))
+        throw std::invalid_argument("a file has the rows of one group, or of several if there is no cold tier");
+    const ColdView& view = cut_views_[first];
     std::size_t most = 0;
-    for (uint32_t p = g * kGroupPartitions; p < (g + 1) * kGroupPartitions; ++p) {
+    for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) {
         std::lock_guard held(partitions_[p].lock);
         most += partitions_[p].cut ? partitions_[p].cut->live : 0;
     }
     for (const auto& buffer : view.buffers) most += buffer->size();
-    RowFileWriter writer(path, cold_->shape(), most);
-    std::vector<std::byte> record(cold_->shape().record_bytes);
-    for (uint32_t p = g * kGroupPartitions; p < (g + 1) * kGroupPartitions; ++p) {
-        const RowBlockData hot = take_cut_partition(p, /*unstored_only=*/true);
-        std::vector<Pending> rows;
-        for (std::size_t i = 0; i < hot.rows(); ++i) rows.push_back({mix(static_cast<uint64_t>(hot.ids[i])), hot.ids[i], 0, i});
-        for (std::size_t b = 0; b < view.buffers.size(); ++b)
-            for (uint32_t i = 0; i < view.buffers[b]->size(); ++i) {
-                const int64_t id = view.buffers[b]->id(i);
-                const uint64_t key = mix(static_cast<uint64_t>(id));
-                if (partition_of(key) == p) rows.push_back({key, id, b + 1, i});
-            }
-        std::sort(rows.begin(), rows.end(), [](const Pending& a, const Pending& b) {
-            return a.key != b.key ? a.key < b.key : a.age < b.age;
-        });
-        for (std::size_t i = 0; i < rows.size(); ++i) {
-            if (i && rows[i].key == rows[i - 1].key) continue;
-            if (rows[i].age) {
-                const std::byte* stored = view.buffers[rows[i].age - 1]->record(static_cast<uint32_t>(rows[i].row));
-                if (stored || !view.runs.empty()) writer.add(rows[i].id, stored);
-            } else {
-                hot.to_record(rows[i].row, record.data());
-                writer.add(rows[i].id, record.data());
-            }
-        }
-    }
+    if (most == 0 && view.runs.empty()) return {};
+    RowFileWriter writer(path, file_shape(), most);
+    for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) write_cut_partition(p, view, writer);
     std::vector<std::string> stack;
     if (writer.rows()) stack.push_back(writer.finish()->path());
     for (const ColdView::Run& run : view.runs) stack.push_back(run.file->path());
@@ -81,6 +73,66 @@ void RowTable::write_new_rows(const std::string& path, std::span<const int64_t> 
         writer.add(ids[i], record.data());
     }
     writer.finish();
+}
+
+// The rows that no file has: those in memory, and those in the buffers unless a newer one precedes them.
+void RowTable::write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer) {
+    const RowBlockData hot = take_cut_partition(number, CutOrder::by_hash, /*unstored_only=*/cold_ != nullptr);
+    std::vector<Pending> rows;
+    for (std::size_t i = 0; i < hot.rows(); ++i) rows.push_back({mix(static_cast<uint64_t>(hot.ids[i])), hot.ids[i], 0, i});
+    for (std::size_t b = 0; b < view.buffers.size(); ++b)
+        for (uint32_t i = 0; i < view.buffers[b]->size(); ++i) {
+            const int64_t id = view.buffers[b]->id(i);
+            const uint64_t key = mix(static_cast<uint64_t>(id));
+            if (partition_of(key) == number) rows.push_back({key, id, b + 1, i});
+        }
+    if (!view.buffers.empty())  // rows in memory are in order already
+        std::sort(rows.begin(), rows.end(), [](const Pending& a, const Pending& b) {
+            return a.key != b.key ? a.key < b.key : a.age < b.age;
+        });
+    std::vector<std::byte> record(file_shape().record_bytes);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (i && rows[i].key == rows[i - 1].key) continue;
+        if (rows[i].age) {
+            const std::byte* stored = view.buffers[rows[i].age - 1]->record(static_cast<uint32_t>(rows[i].row));
+            if (stored || !view.runs.empty()) writer.add(rows[i].id, stored);
+        } else {
+            hot.to_record(rows[i].row, record.data());
+            writer.add(rows[i].id, record.data());
+        }
+    }
+}
+
+void RowTable::load_files(const std::vector<std::string>& paths) {
+    if (cold_) throw std::invalid_argument("a table with a cold tier takes over files");
+    struct Writing {
+        Gate& gate;
+        explicit Writing(Gate& of) : gate(of) { gate.enter(); }
+        ~Writing() { gate.leave(); }
+    } writing(gate_);
+    const RowFileShape expected = file_shape();
+    RowFiles files;
+    for (const std::string& path : paths) files.push_back(std::make_shared<RowFile>(path, &expected, /*cached=*/true));
+    const uint32_t expected_rows = rows_per_partition(files);
+    std::vector<RowScan> scans;
+    for (const auto& file : files) scans.emplace_back(*file);
+    uint32_t locked = kPartitions;
+    std::unique_lock<std::mutex> held;
+    each_newest(scans, [&](const StoredRow& row) {
+        if (!row.record) return;
+        const uint64_t key = mix(static_cast<uint64_t>(row.id));
+        Partition& partition = partitions_[partition_of(key)];
+        if (partition_of(key) != locked) {
+            held = {};
+            held = std::unique_lock(partition.lock);
+            locked = partition_of(key);
+            partition.reserve(partition.live.load(std::memory_order_relaxed) + expected_rows);
+        }
+        uint64_t place = partition.find(row.id, home_of(key));
+        if (place == kNowhere) place = partition.insert(row.id, home_of(key));
+        partition.save_before_write(row.id, place);
+        unpack(row.record, shape_.at(place));
+    });
 }
 
 // The files are read once: every block is verified, and the live rows are counted. Rows of the newest file, which were in

@@ -13,7 +13,13 @@ struct Entry {
     uint64_t place;
 };
 
-bool by_id(const Entry& a, const Entry& b) { return a.id < b.id; }
+struct Before {
+    CutOrder order;
+    bool operator()(const Entry& a, const Entry& b) const {
+        if (order == CutOrder::by_id) return a.id < b.id;
+        return mix(static_cast<uint64_t>(a.id)) < mix(static_cast<uint64_t>(b.id));
+    }
+};
 
 constexpr std::size_t kRowsPerHold = 1024;  // rows copied per acquisition of a partition's lock
 
@@ -51,7 +57,7 @@ RowBlockData RowTable::read_partition(uint32_t number) {
     std::vector<Entry> entries;
     entries.reserve(partition.live);
     partition.each([&](int64_t id, uint64_t place) { entries.push_back({id, place}); });
-    std::sort(entries.begin(), entries.end(), by_id);
+    std::sort(entries.begin(), entries.end(), Before{CutOrder::by_id});
     RowBlockData block(layout_.width, layout_.state_width, entries.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
         block.ids[i] = entries[i].id;
@@ -100,14 +106,14 @@ void RowTable::begin_cut() {
 RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
-    RowBlockData block = take_cut_partition(number, /*unstored_only=*/false);
+    RowBlockData block = take_cut_partition(number, CutOrder::by_id, /*unstored_only=*/false);
     return cold_ ? with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number) : block;
 }
 
 // The rows in memory; `unstored_only` leaves out those that the cold tier has as they are. A row that was written since the
 // cut counts as not stored. The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last
 // for rows saved by writers.
-RowBlockData RowTable::take_cut_partition(uint32_t number, bool unstored_only) {
+RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order, bool unstored_only) {
     Partition& partition = partitions_.at(number);
     if (cut_read_[number]) throw std::invalid_argument("this partition of the cut was read already: a cut is read once");
     cut_read_[number] = true;
@@ -123,7 +129,7 @@ RowBlockData RowTable::take_cut_partition(uint32_t number, bool unstored_only) {
         });
         for (int64_t id : cut.saved_ids) entries.push_back({id, kNowhere});
     }
-    std::sort(entries.begin(), entries.end(), by_id);
+    std::sort(entries.begin(), entries.end(), Before{order});
     RowBlockData block(layout_.width, layout_.state_width, entries.size());
     for (std::size_t begin = 0; begin < entries.size(); begin += kRowsPerHold) {
         std::lock_guard held(partition.lock);
@@ -139,7 +145,7 @@ RowBlockData RowTable::take_cut_partition(uint32_t number, bool unstored_only) {
     const std::unique_ptr<PartitionCut> cut = partition.end_cut();
     const std::size_t bytes = layout_.wide_stride + layout_.side_stride;
     for (std::size_t s = 0; s < cut->saved_ids.size(); ++s) {
-        const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, by_id);
+        const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, Before{order});
         if (at == entries.end() || at->id != cut->saved_ids[s]) continue;  // skipped above
         std::byte* record = cut->saved_rows.data() + s * bytes;
         copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));

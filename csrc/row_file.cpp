@@ -120,8 +120,10 @@ bool MembershipFilter::may_contain(uint64_t key) const {
 
 // ---- reading ----
 
-RowFile::RowFile(std::string path, const RowFileShape* expected) : path_(std::move(path)) {
-    descriptor_ = open_direct(path_, O_RDONLY);
+RowFile::RowFile(std::string path, const RowFileShape* expected, bool cached) : path_(std::move(path)) {
+    descriptor_ = cached ? ::open(path_.c_str(), O_RDONLY | O_CLOEXEC) : open_direct(path_, O_RDONLY);
+    if (descriptor_ < 0) throw RowIoError(path_, "cannot be opened", errno);
+    if (cached) ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
     try {
         read_tail(expected);
     } catch (...) {
@@ -228,10 +230,11 @@ RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64
       part_(path_ + ".part"),
       shape_(shape),
       buffer_(std::max<std::size_t>(kWriteBytes / shape.block_bytes, 1) * shape.block_bytes),
-      filter_(expected_rows) {
+      filter_(expected_rows == kRowsUnknown ? 0 : expected_rows),
+      rows_unknown_(expected_rows == kRowsUnknown) {
     if (std::max(shape.weights, shape.states) > kMostFloats) throw RowFileError("a row is too wide for a row file");
     descriptor_ = open_direct(part_, O_WRONLY | O_CREAT | O_TRUNC);
-    fences_.reserve(expected_rows / shape.rows_per_block + 1);
+    if (!rows_unknown_) fences_.reserve(expected_rows / shape.rows_per_block + 1);
     std::memset(buffer_.data(), 0, buffer_.size());
 }
 
@@ -244,8 +247,14 @@ RowFileWriter::~RowFileWriter() {
 void RowFileWriter::add(int64_t id, const std::byte* record) {
     if (in_block_ == shape_.rows_per_block) close_block();
     const uint64_t key = mix(static_cast<uint64_t>(id));
+    if (id < 0) throw std::invalid_argument("an id is 0 or more, not " + std::to_string(id));
+    if (rows_ && key <= last_key_) throw std::invalid_argument("rows are written in the order of their hashed ids, each id once");
+    last_key_ = key;
     if (in_block_ == 0) fences_.push_back(key);
-    filter_.add(key);
+    if (rows_unknown_)
+        keys_.push_back(key);
+    else
+        filter_.add(key);
     std::byte* block = buffer_.data() + filled_;
     const uint64_t marked = static_cast<uint64_t>(id) | (record ? 0 : kTombstone);
     std::memcpy(block + kBlockHead + in_block_ * sizeof marked, &marked, sizeof marked);
@@ -301,6 +310,8 @@ void RowFileWriter::write_footer() {
 std::shared_ptr<RowFile> RowFileWriter::finish() {
     if (in_block_) close_block();
     flush();
+    if (rows_unknown_) filter_ = MembershipFilter(keys_.size());
+    for (uint64_t key : keys_) filter_.add(key);
     write_footer();
     if (::rename(part_.c_str(), path_.c_str()) != 0) throw RowIoError(path_, "cannot be written", errno);
     ::close(descriptor_);

@@ -75,7 +75,8 @@ private:
 class RowFile {
 public:
     // Verifies tail, fences and filter; refuses a file of another layout than `expected`, if there is one.
-    explicit RowFile(std::string path, const RowFileShape* expected = nullptr);
+    // `cached`: read through the page cache, which reads ahead, instead of by direct I/O.
+    explicit RowFile(std::string path, const RowFileShape* expected = nullptr, bool cached = false);
     ~RowFile();
     RowFile(const RowFile&) = delete;
     RowFile& operator=(const RowFile&) = delete;
@@ -115,9 +116,12 @@ private:
     MembershipFilter filter_{0};
 };
 
+constexpr uint64_t kRowsUnknown = ~uint64_t{0};
+
 // Writes a file front to back. Until `finish` has returned, the file does not exist under its name.
 class RowFileWriter {
 public:
+    // The filter is made for `expected_rows`. If they are unknown, the writer holds 8 bytes per row until the end.
     RowFileWriter(std::string path, const RowFileShape& shape, uint64_t expected_rows);
     ~RowFileWriter();  // removes an unfinished file
     RowFileWriter(const RowFileWriter&) = delete;
@@ -126,6 +130,8 @@ public:
     void add(int64_t id, const std::byte* record);  // ascending by mix(id); a null record is a tombstone
     std::shared_ptr<RowFile> finish();
     uint64_t rows() const { return rows_; }
+    const RowFileShape& shape() const { return shape_; }
+    const std::string& path() const { return path_; }
 
 private:
     void close_block();
@@ -141,6 +147,9 @@ private:
     uint64_t written_ = 0, rows_ = 0, tombstones_ = 0, blocks_checksum_ = 0;
     std::vector<uint64_t> fences_;
     MembershipFilter filter_;
+    bool rows_unknown_;
+    std::vector<uint64_t> keys_;  // for the filter, if the number of rows is unknown
+    uint64_t last_key_ = 0;
 };
 
 // The checksum of a file's blocks follows from those of its blocks, in order; it starts at 0.

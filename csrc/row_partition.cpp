@@ -73,6 +73,14 @@ uint64_t* Partition::find_place(int64_t id, uint32_t home) {
     }
 }
 
+// Rows that come in the order of their hash would fill the front of an index that is still small, and every search would
+// walk over them.
+void Partition::reserve(uint32_t rows) {
+    int level = level_;
+    while (uint64_t{buckets_at(level + phase_)} * 4 * 2 < uint64_t{rows} * 3 + 3) ++level;
+    if (level > level_) rebuild_index(level, buckets_at(level + phase_));
+}
+
 uint64_t Partition::insert(int64_t id, uint32_t home) {
     const uint32_t slots = bucket_count.load(std::memory_order_relaxed) * 4;
     const uint64_t used = uint64_t{live.load(std::memory_order_relaxed)} + erased_ + 1;

@@ -96,6 +96,7 @@ public:
     }
     uint64_t find(int64_t id, uint32_t home) const;  // kNowhere if it does not exist
     uint64_t* find_place(int64_t id, uint32_t home);  // in the index, valid until the next insert; null if it does not exist
+    void reserve(uint32_t rows);  // of the index, before that many are inserted in the order of their hash
     uint64_t insert(int64_t id, uint32_t home);      // for an id that does not exist; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
     void erase_slot(uint32_t slot);                  // of the index: 4 * bucket + position

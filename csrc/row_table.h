@@ -28,13 +28,6 @@
 
 namespace gearshift {
 
-struct RowBlockView {
-    std::span<const int64_t> ids;
-    const float *weights, *state;
-    const uint32_t *touches, *last_step, *updates;
-    const uint16_t* tables;
-};
-
 struct TierCounts {
     uint64_t hot_rows = 0, cold_rows = 0;  // each row once: cold ones are those that are not in memory
     uint64_t lookups = 0, misses = 0;      // of pulls; a miss is an id that was not in memory
@@ -68,6 +61,8 @@ private:
     uint32_t inside_ = 0;
     bool closed_ = false;
 };
+
+enum class CutOrder { by_id, by_hash };
 
 class RowTable {
 public:
@@ -105,13 +100,17 @@ public:
     void adopt_files(const std::vector<std::string>& paths);
     // A file for `adopt_files` with new rows that occurred so often; ids of one group, each once. The table does not change.
     void write_new_rows(const std::string& path, std::span<const int64_t> ids, const uint32_t* touches) const;
+    // Loads the rows of a stack of files, newest first, into a table without a cold tier.
+    void load_files(const std::vector<std::string>& paths);
+    uint64_t layout_hash() const;  // of widths and optimizers
 
     void begin_cut();
     std::size_t cut_size() const { return cut_size_; }
     RowBlockData read_cut_partition(uint32_t number);  // once per partition
-    // The cut of a group of partitions as row files, newest first: one is written to `path`, unless it would be empty, and
-    // the others are the tier's, which exist until the cut ends. Instead of reading the group's partitions.
-    std::vector<std::string> write_cut_group(uint32_t group, const std::string& path);
+    // The cut of some groups of partitions as row files, newest first: one is written to `path`, unless it would be empty,
+    // and the others are the tier's, which exist until the cut ends. Instead of reading the groups' partitions. With a cold
+    // tier it is one group at a time, because each has files of its own.
+    std::vector<std::string> write_cut_groups(uint32_t first, uint32_t last, const std::string& path);
     void end_cut();
 
 private:
@@ -142,9 +141,10 @@ private:
     void pack(const RowAt& row, std::byte* record) const;
     void unpack(const std::byte* record, const RowAt& row) const;
     RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
-    uint64_t layout_hash() const;
+    RowFileShape file_shape() const { return {layout_.width, layout_.state_width, layout_hash()}; }
+    void write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer);
     std::size_t begin_group_cut(uint32_t group);
-    RowBlockData take_cut_partition(uint32_t number, bool unstored_only);
+    RowBlockData take_cut_partition(uint32_t number, CutOrder order, bool unstored_only);
 
     const RowLayout layout_;
     const SlabShape shape_;

@@ -38,8 +38,7 @@ std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes
     const std::size_t buffers = std::min(budget_bytes / kBufferShare, kMostBufferBytes);
     hot_bytes_ = budget_bytes - buffers;
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
-    const RowFileShape shape(layout_.width, layout_.state_width, layout_hash());
-    cold_ = std::make_unique<ColdTier>(std::move(folder), shape, buffers);
+    cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), buffers);
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
 }

@@ -40,8 +40,9 @@ def last_checkpoint(folder: Path) -> Path:
     return (folder / "checkpoints" / "last").resolve()
 
 
-def test_there_are_runs_of_two_versions() -> None:
+def test_there_are_runs_of_three_versions() -> None:
     assert [
+        "05bab47/tiered",
         *(f"3a4fbcc/{name}" for name in ("easgd", "gba", "sync")),
         *(f"a58b062/{name}" for name in ("bmuf_on_ray", "finished")),
     ] == ALL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -117,18 +118,29 @@ def _checkpoint(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _stored_rows(path: Path, files: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One line per store; its files are `name-0000.safetensors` and so on."""
+    """One line per store, from the headers of its files: `rows0-00-000.gsr`, or safetensors of earlier versions."""
     stores: dict[str, list[str]] = {}
     for name in sorted(files):
-        store, dash, number = name.removesuffix(".safetensors").rpartition("-")
-        if dash and number.isdigit():
-            stores.setdefault(store, []).append(name)
-    for store, names in stores.items():
-        shapes = [safetensors_shapes(path / name) for name in names]
-        count = sum(shape["ids"][0] for shape in shapes)
+        store = re.match(r"((?:baseline-)?rows\d+)-", name)
+        if store:
+            stores.setdefault(store[1], []).append(name)
+    for store_name, names in stores.items():
+        contents = [_rows_in(path / name) for name in names]
+        count = sum(rows for rows, _, _ in contents)
         size = sum(files[name]["bytes"] for name in names)
-        width, state = shapes[0]["weights"][1], shapes[0]["state"][1]
-        yield store, terminal.count(count), str(width), str(state), terminal.size(size)
+        _, width, state = contents[0]
+        yield store_name, terminal.count(count), str(width), str(state), terminal.size(size)
+
+
+def _rows_in(file: Path) -> tuple[int, int, int]:
+    """Rows (in row files of a store with rows on disk, stale copies count too), and floats of weights and state."""
+    if file.suffix == ".gsr":
+        from gearshift import _core
+
+        content = _core.RowStack([str(file)])
+        return content.records, content.width, content.state_width
+    shapes = safetensors_shapes(file)
+    return shapes["ids"][0], shapes["weights"][1], shapes["state"][1]
 
 
 def safetensors_shapes(path: Path) -> dict[str, list[int]]:

@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
 from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, TierFolder, allow_many_files, check_budget
-from gearshift.embedding.row_files import SUFFIX, link_files
+from gearshift.embedding.row_files import (
+    ANY_LAYOUT,
+    FILE_BYTES,
+    GROUPS,
+    PARTITIONS,
+    SUFFIX,
+    groups_of,
+    layout_of,
+    link_files,
+)
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
 
-PARTITIONS, GROUPS = 256, 16
 RESTORING_THREADS = 4  # each reads and verifies the files of one group of partitions at a time
 
 
@@ -119,7 +127,13 @@ class MemoryStore:
         )
 
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
+        if any(layout_of(stack) == ANY_LAYOUT for stack in stacks):
+            return False
         if self._tier is None:
+            for stack in stacks:
+                self._table.load_files([str(file) for file in stack.files])
+            return True
+        if any(len(groups_of(stack)) > 1 for stack in stacks):
             return False
         if self._must_open:
             self._open_tier()
@@ -137,9 +151,7 @@ class MemoryStore:
         self._table.write_new_rows(str(file), ids_U, touches_U)
 
     def cut(self) -> MemorySnapshot:
-        return MemorySnapshot(
-            self._table, in_files=self._tier is not None, groups=0 if self._must_open else GROUPS
-        )
+        return MemorySnapshot(self._table, tiered=self._tier is not None)
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
@@ -195,11 +207,10 @@ class MemoryStore:
 class MemorySnapshot:
     """A `StoreSnapshot` of a table. It holds the old values of rows that are updated before they are read."""
 
-    def __init__(self, table: RowTable, in_files: bool, groups: int) -> None:
-        """`groups` is 0 if no row has been made yet."""
+    def __init__(self, table: RowTable, tiered: bool) -> None:
         self._open = False
         table.begin_cut()
-        self._table, self._in_files, self._groups = table, in_files, groups
+        self._table, self._tiered = table, tiered
         self._open = True
         self._size = table.cut_size()
 
@@ -214,16 +225,23 @@ class MemorySnapshot:
             if len(block.ids_U):
                 yield block
 
-    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
-        if not self._in_files:
-            return None
+    def write_files(self, folder: Path, name: str) -> list[RowStack]:
         stacks = []
-        for group in range(self._groups):
+        step = 1 if self._tiered else self._groups_per_file()
+        for group in range(0, GROUPS, step):
+            if not self._open:
+                raise ValueError("this cut is closed: take a new one")
             stack = f"{name}-{group:02d}"
-            files = self._table.write_cut_group(group, str(folder / f"{stack}-000{SUFFIX}"))
+            path = folder / f"{stack}-000{SUFFIX}"
+            files = self._table.write_cut_groups(group, group + step, str(path))
             if files:
                 stacks.append(link_files(stack, [Path(file) for file in files], folder))
         return stacks
+
+    def _groups_per_file(self) -> int:
+        floats = self._table.width + self._table.state_width
+        files = max(1, self._size * 4 * floats // FILE_BYTES)
+        return max(1, GROUPS >> (files.bit_length() - 1))
 
     def close(self) -> None:
         if self._open:

@@ -151,14 +151,12 @@ class ShardedSnapshot:
         for cut in self._cuts:
             yield from cut
 
-    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
-        stacks = []
-        for shard, cut in enumerate(self._cuts):
-            written = cut.write_files(folder, f"{name}-s{shard}")
-            if written is None:
-                return None
-            stacks += written
-        return stacks
+    def write_files(self, folder: Path, name: str) -> list[RowStack]:
+        return [
+            stack
+            for shard, cut in enumerate(self._cuts)
+            for stack in cut.write_files(folder, f"{name}-s{shard}")
+        ]
 
     def close(self) -> None:
         for cut in self._cuts:

@@ -120,8 +120,8 @@ class StoreSnapshot(Protocol):
     def __len__(self) -> int: ...  # rows in the cut
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
 
-    def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
-        """Instead of reading it: the cut as row files in `folder`, mostly links. None without a cold tier."""
+    def write_files(self, folder: Path, name: str) -> list[RowStack]:
+        """Instead of reading it: the cut as row files in `folder`. Files of a cold tier are linked."""
 
     def close(self) -> None: ...
 
@@ -176,7 +176,7 @@ class RowStore(Protocol):
     def load(self, block: RowBlock) -> None: ...  # complete rows; replaces existing rows with these ids
 
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
-        """Takes over the row files of a checkpoint into an empty store. False: it must load their rows instead."""
+        """Loads the row files of a checkpoint into an empty store. False: it cannot, and must `load` their rows."""
 
     def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...

@@ -1,10 +1,10 @@
 """Checkpoints on disk: safetensors files and a JSON manifest in one folder, either complete or absent.
 
-A checkpoint is written under a temporary name, synced, and renamed. The manifest has the size and SHA-256 of every
-file. Stores with rows on disk add row files (csrc/row_file.h), which checkpoints share by links; the manifest has their
-checksum, the stack that they belong to, and their age in it (0 is the newest). No pickle is ever read or written. This
-module handles arrays and facts without knowing their meaning; `training/learner.py` defines the contents of a model's
-checkpoint.
+A checkpoint is written under a temporary name, synced, and renamed. Rows are in row files (csrc/row_file.h), which
+checkpoints of stores with rows on disk share by links; the manifest has their size, their checksum, the stack that they
+belong to, and their age in it (0 is the newest). Of other files it has the size and SHA-256. Earlier versions wrote
+rows as safetensors, which can still be read. No pickle is ever read or written. This module handles arrays and facts
+without knowing their meaning; `training/learner.py` defines the contents of a model's checkpoint.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import json
 import os
 import re
 import shutil
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +27,15 @@ from safetensors.numpy import save
 
 from gearshift._core import RowFileError
 from gearshift.embedding import row_files
+from gearshift.embedding.row_files import NO_IDS, PartitionChanges
 from gearshift.embedding.store import RowBlock, RowStack, StoreSnapshot
 from gearshift.errors import UserError, naming
+from gearshift.parameters.row_changes import by_partition
 
-FORMAT = 1
+FORMAT = 1  # without row files: models without rows, and rows as safetensors, which earlier versions wrote
 FORMAT_WITH_ROW_FILES = 2
-FORMAT_DELTA = 3  # run/delta.py: it has only the rows that changed
+FORMAT_DELTA = 4  # run/delta.py: it has only the rows that changed
 MANIFEST = "manifest.json"
-ROWS_FILE_BYTES = 32 << 20
 ROWS = {
     "ids": "ids_U",
     "weights": "weights_UW",
@@ -45,8 +44,7 @@ ROWS = {
     "last_step": "last_step_U",
     "updates": "updates_U",
     "tables": "tables_U",  # absent in checkpoints of older versions
-}  # name in a file, and field of `RowBlock`
-DTYPES = {"int64": "I64", "float32": "F32", "uint32": "U32", "uint16": "U16"}  # numpy and safetensors names
+}  # name in a safetensors file of format 1, and field of `RowBlock`
 
 FULL = (FORMAT, FORMAT_WITH_ROW_FILES)
 
@@ -63,6 +61,7 @@ def write(
 ) -> None:
     """Write the folder `path`: a file for each name in `arrays`, files for each store in `rows`, and the manifest.
 
+    Blocks of rows must come in the order of their partitions.
     `check` is called just before the checkpoint appears, and may raise.
     """
     with written_beside(path) as beside:
@@ -85,13 +84,21 @@ def written_beside(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_rows(folder: Path, name: str, rows: StoreSnapshot | Iterable[RowBlock]) -> Files:
-    """Write rows of the store `name`, or of its part `name-...`. Returns the manifest entries by file name."""
-    stacks = rows.write_files(folder, name) if isinstance(rows, StoreSnapshot) else None
-    return _write_blocks(folder, name, rows) if stacks is None else _entries(stacks)
+def write_rows(
+    folder: Path, name: str, rows: StoreSnapshot | Iterable[RowBlock], layout: int = row_files.ANY_LAYOUT
+) -> Files:
+    """Write rows of the store `name`, or of its part `name-...`. Returns the manifest entries by file name.
+
+    Blocks must come in the order of their partitions; `layout` is that of their store.
+    """
+    if isinstance(rows, StoreSnapshot):
+        return entries(rows.write_files(folder, name))
+    written = (PartitionChanges(number, block, NO_IDS) for number, block in by_partition(rows))
+    return entries(row_files.write_changes(folder, name, written, layout))
 
 
-def _entries(stacks: list[RowStack]) -> Files:
+def entries(stacks: list[RowStack]) -> Files:
+    """The manifest entries of row files."""
     return {
         file.name: {
             "bytes": file.stat().st_size,
@@ -102,27 +109,6 @@ def _entries(stacks: list[RowStack]) -> Files:
         for stack in stacks
         for age, file in enumerate(stack.files)
     }
-
-
-def _write_blocks(folder: Path, name: str, blocks: Iterable[RowBlock]) -> Files:
-    files: dict[str, dict[str, Any]] = {}
-    waiting: list[RowBlock] = []
-    size = 0
-
-    def save_waiting() -> None:
-        file = folder / f"{name}-{len(files):04d}.safetensors"
-        files[file.name] = _save_blocks(file, waiting)
-        waiting.clear()
-
-    for block in blocks:
-        waiting.append(block)
-        size += block.weights_UW.nbytes + block.state_US.nbytes
-        if size >= ROWS_FILE_BYTES:
-            save_waiting()
-            size = 0
-    if waiting:
-        save_waiting()
-    return files
 
 
 def finish(
@@ -160,34 +146,6 @@ def _save(path: Path, arrays: Arrays) -> Path:
     """Save with an ordinary Python file, so that disk errors and umask behave as usual."""
     path.write_bytes(save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
     return path
-
-
-def _save_blocks(path: Path, blocks: list[RowBlock]) -> dict[str, Any]:
-    """Write concatenated blocks as one safetensors file. Returns its manifest entry.
-
-    The file is written by hand, directly from the blocks: concatenating them, and copying them again with a header,
-    takes more than twice the time, nearly all for new memory, and slows down a run that trains on all cores.
-    """
-    columns = {
-        name: [np.ascontiguousarray(getattr(b, field)) for b in blocks] for name, field in ROWS.items()
-    }
-    header, at = {}, 0
-    for name, parts in columns.items():
-        first, size = parts[0], sum(part.nbytes for part in parts)
-        shape = [sum(len(part) for part in parts), *first.shape[1:]]
-        header[name] = {"dtype": DTYPES[first.dtype.name], "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    pieces: list[Any] = [struct.pack("<Q", len(text)), text, *chain.from_iterable(columns.values())]
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
-            digest.update(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": 8 + len(text) + at, "sha256": digest.hexdigest()}
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -278,6 +236,17 @@ class Checkpoint:
             RowStack(stack, tuple(files[age] for age in sorted(files)))
             for stack, files in sorted(ages.items(), key=lambda each: _in_order(each[0]))
         ]
+
+    def row_changes(self, name: str) -> Iterator[PartitionChanges]:
+        """The rows and tombstones of the store `name`, if this is a delta."""
+        for stack in self.stacks(name):
+            with self.naming_damage():
+                yield from row_files.changes_in(stack)
+
+    def layout(self, name: str) -> int:
+        """That of the store `name`."""
+        layouts = {row_files.layout_of(stack) for stack in self.stacks(name)}
+        return layouts.pop() if len(layouts) == 1 else row_files.ANY_LAYOUT
 
     @contextmanager
     def naming_damage(self) -> Iterator[None]:

@@ -7,26 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from heapq import merge
-from itertools import groupby
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gearshift.embedding.memory import PARTITIONS
+from gearshift.embedding.row_files import NO_IDS, PARTITIONS, PartitionChanges
 from gearshift.embedding.sharded import IdPlacement
-from gearshift.embedding.store import Ids, RowBlock
+from gearshift.embedding.store import RowBlock
 
+Old = TypeVar("Old")
+New = TypeVar("New")
 Partitions = Iterator[tuple[int, RowBlock]]  # ascending; the rows of a partition are sorted by id
-
-
-@dataclass
-class RowChanges:
-    """The rows of a partition that are new or differ, and the ids that are gone."""
-
-    changed: RowBlock | None
-    erased_U: Ids
 
 
 class RowDigest:
@@ -60,43 +53,55 @@ def by_partition(blocks: Iterable[RowBlock]) -> Partitions:
                 yield number, _rows(block, at[np.argsort(block.ids_U[at], kind="stable")])
 
 
-def changes(old: Partitions, new: Partitions) -> Iterator[RowChanges]:
-    for before, after in _side_by_side(old, new):
+def changes(old: Partitions, new: Partitions) -> Iterator[PartitionChanges]:
+    for number, before, after in _side_by_side(old, new):
         if after is None:
             assert before is not None
-            yield RowChanges(None, before.ids_U)
+            yield PartitionChanges(number, _rows(before, slice(0)), before.ids_U)
         elif before is None:
-            yield RowChanges(after, np.empty(0, np.int64))
+            yield PartitionChanges(number, after, NO_IDS)
         else:
-            yield _difference(before, after)
+            difference = _difference(number, before, after)
+            if len(difference.changed.ids_U) or len(difference.erased_U):
+                yield difference
 
 
-def applied(old: Partitions, new: Partitions, erased_U: Ids) -> Partitions:
-    """`old` with the rows of `new` instead of or beside its own, and without the erased ones."""
-    for before, after in _side_by_side(old, new):
-        kept = _rows(before, ~np.isin(before.ids_U, erased_U)) if before is not None else None
-        if kept is not None and after is not None:
-            kept = _rows(kept, ~np.isin(kept.ids_U, after.ids_U))
-            both = [np.concatenate([getattr(b, f.name) for b in (kept, after)]) for f in fields(RowBlock)]
-            joined = RowBlock(*both)
-            kept = _rows(joined, np.argsort(joined.ids_U, kind="stable"))
-        result = after if kept is None else kept
+def applied(old: Partitions, difference: Iterable[PartitionChanges]) -> Partitions:
+    """`old` with the changed rows instead of or beside its own, and without the erased ones."""
+    tagged = ((each.partition, each) for each in difference)
+    for number, before, change in _side_by_side(old, tagged):
+        result = before
+        if change is not None:
+            result = change.changed if before is None else _changed(before, change)
         if result is not None and len(result.ids_U):
-            yield int(_partition(result)), result
+            yield number, result
 
 
-def _side_by_side(old: Partitions, new: Partitions) -> Iterator[tuple[RowBlock | None, RowBlock | None]]:
-    tagged = merge(
-        ((number, 0, block) for number, block in old),
-        ((number, 1, block) for number, block in new),
-        key=lambda each: each[:2],
-    )
-    for _, of_partition in groupby(tagged, key=lambda each: each[0]):
-        sides = {side: block for _, side, block in of_partition}
-        yield sides.get(0), sides.get(1)
+def _changed(before: RowBlock, change: PartitionChanges) -> RowBlock:
+    gone_U = np.concatenate([change.erased_U, change.changed.ids_U])
+    kept = _rows(before, ~np.isin(before.ids_U, gone_U))
+    both = [np.concatenate([getattr(b, f.name) for b in (kept, change.changed)]) for f in fields(RowBlock)]
+    joined = RowBlock(*both)
+    return _rows(joined, np.argsort(joined.ids_U, kind="stable"))
 
 
-def _difference(before: RowBlock, after: RowBlock) -> RowChanges:
+def _side_by_side(
+    old: Iterator[tuple[int, Old]], new: Iterator[tuple[int, New]]
+) -> Iterator[tuple[int, Old | None, New | None]]:
+    """What both have of each partition, in order."""
+    of_old, of_new = next(old, None), next(new, None)
+    while of_old is not None or of_new is not None:
+        number = min(each[0] for each in (of_old, of_new) if each is not None)
+        left = of_old[1] if of_old is not None and of_old[0] == number else None
+        right = of_new[1] if of_new is not None and of_new[0] == number else None
+        yield number, left, right
+        if left is not None:
+            of_old = next(old, None)
+        if right is not None:
+            of_new = next(new, None)
+
+
+def _difference(number: int, before: RowBlock, after: RowBlock) -> PartitionChanges:
     _, in_before, in_after = np.intersect1d(
         before.ids_U, after.ids_U, assume_unique=True, return_indices=True
     )
@@ -110,13 +115,8 @@ def _difference(before: RowBlock, after: RowBlock) -> RowChanges:
     unchanged_U[in_after[same_U]] = True
     gone_U = np.ones(len(before.ids_U), np.bool_)
     gone_U[in_before] = False
-    return RowChanges(None if unchanged_U.all() else _rows(after, ~unchanged_U), before.ids_U[gone_U])
+    return PartitionChanges(number, _rows(after, ~unchanged_U), before.ids_U[gone_U])
 
 
-def _rows(block: RowBlock, at: NDArray[np.generic]) -> RowBlock:
+def _rows(block: RowBlock, at: NDArray[np.generic] | slice) -> RowBlock:
     return replace(block, **{field.name: getattr(block, field.name)[at] for field in fields(block)})
-
-
-def _partition(block: RowBlock) -> int:
-    groups = IdPlacement(block.ids_U[:1], PARTITIONS).groups
-    return next(number for number, at in enumerate(groups) if len(at))

@@ -1,25 +1,24 @@
 """Deltas: what changed between two checkpoints of a run, so that a copy elsewhere can follow without copying all rows.
 
     delta/manifest.json             the base it applies to, and digests of the rows before and after
-          rows0-0000.safetensors    the rows of store 0 that are new or changed
-          erased-rows0.safetensors  the ids of those that are gone
+          rows0-00-000.gsr          the rows of store 0 that are new or changed, and tombstones of those that are gone
           dense.safetensors, ...    all other arrays, whole
 
-A base and its deltas give the full checkpoint, bit for bit; digests of all rows verify it.
+A base and its deltas give the full checkpoint, bit for bit; digests of all rows verify it. It does not matter how many
+shards wrote either checkpoint.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gearshift.embedding.store import Ids, RowBlock
+from gearshift.embedding import row_files
+from gearshift.embedding.row_files import PartitionChanges
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint
@@ -42,6 +41,20 @@ class Delta:
     bytes: int
 
 
+@dataclass
+class Counted:
+    """What was in the changes that were read."""
+
+    changed: int = 0
+    erased: int = 0
+
+    def reading(self, difference: Iterable[PartitionChanges]) -> Iterator[PartitionChanges]:
+        for each in difference:
+            self.changed += len(each.changed.ids_U)
+            self.erased += len(each.erased_U)
+            yield each
+
+
 def write_delta(
     run: str | Path, since: int, *, to: int | None = None, path: str | Path | None = None
 ) -> Delta:
@@ -58,20 +71,13 @@ def write_delta(
     with checkpoint.written_beside(out) as beside:
         files: dict[str, Any] = {}
         for name in sorted(_stores(base) | _stores(newer)):
-            before, after, erased = RowDigest(), RowDigest(), list[Ids]()
+            before, after, counted = RowDigest(), RowDigest(), Counted()
             difference = changes(
                 before.reading(by_partition(base.rows(name))), after.reading(by_partition(newer.rows(name)))
             )
-            changed = [0]
-            files |= checkpoint.write_rows(beside, name, _collected(difference, erased, changed))
-            gone_U = np.concatenate(erased) if erased else np.empty(0, np.int64)
-            arrays[f"erased-{name}"] = {"ids": gone_U}
-            counts[name] = {
-                "base": before.facts,
-                "full": after.facts,
-                "changed": changed[0],
-                "erased": len(gone_U),
-            }
+            stacks = row_files.write_changes(beside, name, counted.reading(difference), newer.layout(name))
+            files |= checkpoint.entries(stacks)
+            counts[name] = {"base": before.facts, "full": after.facts, **vars(counted)}
         facts = {k: v for k, v in newer.facts.items() if k != OF_SHARDS}
         facts[DELTA] = {"since": since, "stores": counts}
         checkpoint.finish(beside, out, facts, arrays, files, version=checkpoint.FORMAT_DELTA)
@@ -102,9 +108,10 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
             before, after = RowDigest(), RowDigest()
             rows: Partitions = before.reading(by_partition(opened.rows(name)))
             for delta in chain:
-                erased_U = delta.arrays(f"erased-{name}")["ids"]
-                rows = applied(rows, by_partition(delta.rows(name)), erased_U)
-            files |= checkpoint.write_rows(beside, name, (block for _, block in after.reading(rows)))
+                rows = applied(rows, delta.row_changes(name))
+            layout = last.layout(name) or opened.layout(name)
+            blocks = (block for _, block in after.reading(rows))
+            files |= checkpoint.write_rows(beside, name, blocks, layout)
             if before.facts != chain[0].facts[DELTA]["stores"][name]["base"]:
                 raise UserError(f"delta {chain[0].path} was made for other rows than those of {opened.path}")
             if after.facts != last.facts[DELTA]["stores"][name]["full"]:
@@ -112,17 +119,8 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
                     f"delta {last.path} does not give the rows that it was made from; make a new one"
                 )
         facts = {k: v for k, v in last.facts.items() if k != DELTA}
-        checkpoint.finish(beside, out, facts, _arrays(last, without="erased-"), files)
+        checkpoint.finish(beside, out, facts, _arrays(last), files)
     return out
-
-
-def _collected(difference: Iterator[Any], erased: list[Ids], changed: list[int]) -> Iterator[RowBlock]:
-    for each in difference:
-        if len(each.erased_U):
-            erased.append(each.erased_U)
-        if each.changed is not None:
-            changed[0] += len(each.changed.ids_U)
-            yield each.changed
 
 
 def _of_step(checkpoints: Path, step: int | None) -> Checkpoint:
@@ -153,12 +151,8 @@ def _stores(saved: Checkpoint) -> set[str]:
     return {match[0] for file in saved.files if (match := re.match(r"(baseline-)?rows\d+(?=-)", file))}
 
 
-def _arrays(saved: Checkpoint, without: str = "") -> dict[str, Any]:
+def _arrays(saved: Checkpoint) -> dict[str, Any]:
     """All arrays that are not rows."""
     names = [file.removesuffix(".safetensors") for file in saved.files if file.endswith(".safetensors")]
     rows = tuple(f"{store}-" for store in _stores(saved))
-    return {
-        name: saved.arrays(name)
-        for name in names
-        if not (rows and name.startswith(rows)) and not (without and name.startswith(without))
-    }
+    return {name: saved.arrays(name) for name in names if not name.startswith(rows)}

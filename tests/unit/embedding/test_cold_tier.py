@@ -144,9 +144,7 @@ class Pair:
         assert len(self.tiered) == len(self.plain)
 
     def saved(self, cut: StoreSnapshot) -> list[RowStack]:
-        saved = cut.write_files(Path(mkdtemp(dir=self.folder)), "rows0")
-        assert saved is not None
-        return saved
+        return cut.write_files(Path(mkdtemp(dir=self.folder)), "rows0")
 
 
 ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle", "save", "restore"]
@@ -382,7 +380,6 @@ def test_a_checkpoint_shares_its_files_with_the_store(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     with store.cut() as cut:
         stacks = cut.write_files(tmp_path / "checkpoint", "rows0")
-    assert stacks is not None
     linked = [file for stack in stacks for file in stack.files if file.stat().st_ino in inodes]
     written = [file for stack in stacks for file in stack.files if file.stat().st_ino not in inodes]
     assert len(linked) == len(inodes) and sum(map(size, written)) < sum(map(size, linked)) / 4
@@ -471,7 +468,7 @@ def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.M
     scores = []
     for first, second in ((None, None), (4 << 20, 9 << 20), (4 << 20, None), (None, 4 << 20)):
         begun = trained(tmp_path, first, lookahead=3000)
-        assert bool(list(resolve(begun.folder).glob("*.gsr"))) == (first is not None)
+        assert list(resolve(begun.folder).glob("*.gsr"))
         resumed = trained(tmp_path, second, lookahead=5000, epochs=2, resume=begun.folder)
         scores.append(resumed.predict(probe))
         np.testing.assert_array_equal(scores[0], scores[-1])

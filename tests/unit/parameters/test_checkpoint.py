@@ -6,27 +6,28 @@ import errno
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gearshift.embedding import row_files
 from gearshift.embedding.store import RowBlock
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint, CheckpointFolder
 
 
-def block(first: int, count: int) -> RowBlock:
-    ids = np.arange(first, first + count)
-    numbers = np.arange(count, dtype=np.uint32)
-    weights = np.random.default_rng(first).normal(size=(count, 4)).astype(np.float32)
-    return RowBlock(ids, weights, weights * 2, numbers, numbers + 1, numbers + 2)
+def block(rows: int) -> RowBlock:
+    numbers = np.arange(rows, dtype=np.uint32)
+    weights = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+    return RowBlock(np.arange(rows), weights, weights * 2, numbers, numbers + 1, numbers + 2)
 
 
-def write(path: Path) -> None:
+def write(path: Path, rows: int = 8) -> None:
     arrays = {"dense": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, "empty": {}}
-    checkpoint.write(path, {"step": 7}, arrays, {"rows0": [block(0, 5), block(5, 3)]})
+    checkpoint.write(path, {"step": 7}, arrays, {"rows0": [block(rows)]})
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -34,18 +35,36 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     opened = Checkpoint.open(tmp_path / "step-7")
     assert opened.facts == {"step": 7} and opened.arrays("empty") == {}
     np.testing.assert_array_equal(opened.arrays("dense")["w"], np.arange(6).reshape(2, 3))
-    (rows,) = opened.rows("rows0")
-    for field in ("ids_U", "weights_UW", "state_US", "touches_U", "last_step_U", "updates_U"):
-        expected = np.concatenate([getattr(b, field) for b in (block(0, 5), block(5, 3))])
-        np.testing.assert_array_equal(getattr(rows, field), expected)
-        assert getattr(rows, field).dtype == expected.dtype
+    assert_rows(opened, block(8))
+
+
+def assert_rows(opened: Checkpoint, expected: RowBlock) -> None:
+    """The same rows, in any order."""
+    blocks = list(opened.rows("rows0"))
+    order = np.argsort(np.concatenate([b.ids_U for b in blocks]))
+    for field in fields(RowBlock):
+        values = np.concatenate([getattr(b, field.name) for b in blocks])[order]
+        np.testing.assert_array_equal(values, getattr(expected, field.name))
+        assert values.dtype == getattr(expected, field.name).dtype
 
 
 def test_many_rows_go_to_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "ROWS_FILE_BYTES", 100)
-    write(tmp_path / "a")
-    assert len(list((tmp_path / "a").glob("rows0-*"))) == 2
-    assert sum(len(b.ids_U) for b in Checkpoint.open(tmp_path / "a").rows("rows0")) == 8
+    write(tmp_path / "one", 1000)
+    monkeypatch.setattr(row_files, "FILE_BYTES", 10_000)
+    write(tmp_path / "several", 1000)
+    assert len(list((tmp_path / "one").glob("rows0-*"))) == 1
+    assert 2 <= len(list((tmp_path / "several").glob("rows0-*"))) <= 8
+    for name in ("one", "several"):
+        assert_rows(Checkpoint.open(tmp_path / name), block(1000))
+
+
+def test_rows_as_earlier_versions_wrote_them_are_read(tmp_path: Path) -> None:
+    rows = block(8)
+    names = {"ids": rows.ids_U, "weights": rows.weights_UW, "state": rows.state_US, "touches": rows.touches_U}
+    names |= {"last_step": rows.last_step_U, "updates": rows.updates_U}
+    checkpoint.write(tmp_path / "a", {"step": 7}, {"rows0-0000": names}, {})
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["format"] == 1
+    assert_rows(Checkpoint.open(tmp_path / "a"), rows)
 
 
 def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -60,8 +79,8 @@ def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:
     write(tmp_path / "a")
-    (tmp_path / "a" / "rows0-0000.safetensors").unlink()
-    with pytest.raises(UserError, match=r"rows0-0000\.safetensors is missing"):
+    (tmp_path / "a" / "rows0-00-000.gsr").unlink()
+    with pytest.raises(UserError, match=r"rows0-00-000\.gsr is missing"):
         Checkpoint.open(tmp_path / "a")
 
 
@@ -90,7 +109,7 @@ def test_a_failure_half_way_leaves_nothing_and_keeps_the_old(tmp_path: Path) -> 
     write(tmp_path / "a")
 
     def broken() -> Iterator[RowBlock]:
-        yield block(0, 2)
+        yield block(2)
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError):

@@ -1,7 +1,7 @@
 """Snapshots of a run on many shards: each shard writes its part, and the parts become an ordinary checkpoint.
 
     checkpoints/.step-600-3.part/     while it is written, by incarnation 3
-        rows0-s1-0000.safetensors     rows of store 0 on shard 1
+        rows0-s1-08-000.gsr           rows of store 0 on shard 1, in row files
         dense-s1.safetensors          its dense parameters, their optimizer's state, running statistics, bmuf's velocity
         s1.json                       the manifest entries of its rows, and the number of rows
 
