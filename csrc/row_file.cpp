@@ -16,11 +16,12 @@
 namespace gearshift {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2, kFirstVersion = 1;  // 2: records of weights alone
+constexpr uint64_t kSeed = 1;                       // of checksums, in all versions
 constexpr char kMagic[8] = {'G', 'S', 'R', 'O', 'W', 'S', '\r', '\n'};
-constexpr std::size_t kBlockHead = 16, kWriteBytes = 1 << 20;
+constexpr std::size_t kWriteBytes = 1 << 20;
 constexpr double kFilterBits = 10;  // per row
-constexpr uint32_t kMostFloats = 1 << 21;
+constexpr uint32_t kMostFloats = 1 << 21, kMostParts = 64;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
 
 struct BlockHead {
@@ -33,11 +34,16 @@ struct Tail {
     char magic[8];
     uint32_t version, weights, states, block_bytes;
     uint64_t layout_hash, rows, tombstones, blocks, filter_words, blocks_checksum, footer_checksum;
-    uint64_t checksum;  // of all members before it
+    uint32_t record, parts;            // from version 2 on; in version 1 the checksum is here
+    uint32_t part_widths[kMostParts];
+    uint64_t checksum;                 // of all members before it
+
+    std::size_t covered() const { return version == kFirstVersion ? offsetof(Tail, record) : offsetof(Tail, checksum); }
+    std::size_t size() const { return covered() + sizeof checksum; }
 };
 
 uint64_t checksum_of(const void* bytes, std::size_t size) {
-    return xxh64(static_cast<const char*>(bytes), size, kVersion);
+    return xxh64(static_cast<const char*>(bytes), size, kSeed);
 }
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; }
@@ -66,6 +72,10 @@ void read_all(int descriptor, std::byte* bytes, std::size_t size, uint64_t offse
     }
 }
 
+bool all_zero(const std::byte* begin, const std::byte* end) {
+    return std::all_of(begin, end, [](std::byte each) { return each == std::byte{0}; });
+}
+
 constexpr uint32_t kSalts[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b7289dU,
                                 0x705495c7U, 0x2df1424bU, 0x9efc4947U, 0x5c6bfb31U};
 
@@ -88,6 +98,19 @@ RowFileShape::RowFileShape(uint32_t weight_count, uint32_t state_count, uint64_t
       states(state_count),
       record_bytes(static_cast<uint32_t>(sizeof(RowMeta) + (weight_count + state_count) * sizeof(float))),
       layout_hash(layout) {
+    fit_blocks();
+}
+
+RowFileShape::RowFileShape(RowRecord precision, std::vector<uint32_t> part_widths)
+    : record(precision), parts(std::move(part_widths)) {
+    const RowCodec codec(precision, parts);
+    weights = codec.width();
+    record_bytes = codec.record_bytes();
+    layout_hash = xxh64(reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(uint32_t), static_cast<uint64_t>(record));
+    fit_blocks();
+}
+
+void RowFileShape::fit_blocks() {
     const std::size_t one_row = kBlockHead + sizeof(int64_t) + record_bytes;
     block_bytes = static_cast<uint32_t>(rounded_up(one_row));
     rows_per_block = static_cast<uint32_t>((block_bytes - kBlockHead) / (sizeof(int64_t) + record_bytes));
@@ -104,14 +127,14 @@ uint64_t MembershipFilter::hash_of(uint64_t key) { return mix(key ^ 0x5851f42d4c
 
 void MembershipFilter::add(uint64_t key) {
     const uint64_t hash = hash_of(key);
-    uint32_t* block = words_.data() + first_word(hash);
+    uint32_t* block = words_.data() + first_word(hash, words_.size());
     for (uint32_t lane = 0; lane < kLanes; ++lane)
         block[lane] |= uint32_t{1} << (static_cast<uint32_t>(hash) * kSalts[lane] >> 27);
 }
 
-bool MembershipFilter::may_contain(uint64_t key) const {
+bool MembershipFilter::may_contain(std::span<const uint32_t> words, uint64_t key) {
     const uint64_t hash = hash_of(key);
-    const uint32_t* block = words_.data() + first_word(hash);
+    const uint32_t* block = words.data() + first_word(hash, words.size());
     bool all = true;
     for (uint32_t lane = 0; lane < kLanes; ++lane)
         all &= block[lane] >> (static_cast<uint32_t>(hash) * kSalts[lane] >> 27) & 1;
@@ -125,7 +148,7 @@ RowFile::RowFile(std::string path, const RowFileShape* expected, bool cached) : 
     if (descriptor_ < 0) throw RowIoError(path_, "cannot be opened", errno);
     if (cached) ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
     try {
-        read_tail(expected);
+        read_footer(expected);
     } catch (...) {
         ::close(descriptor_);
         throw;
@@ -137,78 +160,99 @@ RowFile::~RowFile() {
     if (remove_) ::unlink(path_.c_str());
 }
 
-void RowFile::read_tail(const RowFileShape* expected) {
-    struct stat facts;
-    if (::fstat(descriptor_, &facts) != 0) throw RowIoError(path_, "cannot be read", errno);
-    bytes_ = static_cast<uint64_t>(facts.st_size);
-    if (bytes_ < kDiskBlock || bytes_ % kDiskBlock) throw RowFileError(path_ + " is damaged: it is cut short");
+RowFileFacts RowFileFacts::read(int descriptor, const std::string& path) {
+    RowFileFacts facts;
+    struct stat status;
+    if (::fstat(descriptor, &status) != 0) throw RowIoError(path, "cannot be read", errno);
+    facts.bytes = static_cast<uint64_t>(status.st_size);
+    if (facts.bytes < kDiskBlock || facts.bytes % kDiskBlock) throw RowFileError(path + " is damaged: it is cut short");
     AlignedBytes last(kDiskBlock);
-    read_all(descriptor_, last.data(), kDiskBlock, bytes_ - kDiskBlock, path_);
+    read_all(descriptor, last.data(), kDiskBlock, facts.bytes - kDiskBlock, path);
     Tail tail;
     std::memcpy(&tail, last.data(), sizeof tail);
-    if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0 || tail.checksum != checksum_of(&tail, offsetof(Tail, checksum)))
-        throw RowFileError(path_ + " is damaged, or not a row file");
-    if (tail.version != kVersion)
-        throw RowFileError(path_ + " has version " + std::to_string(tail.version) + " of the row file format; this is version " +
-                           std::to_string(kVersion));
-    if (tail.weights > kMostFloats || tail.states > kMostFloats) throw RowFileError(path_ + " is damaged: its rows are too wide");
-    shape_ = RowFileShape(tail.weights, tail.states, tail.layout_hash);
-    if (expected && (shape_.layout_hash != expected->layout_hash || shape_.record_bytes != expected->record_bytes))
+    const bool readable = tail.version >= kFirstVersion && tail.version <= kVersion;
+    if (std::memcmp(tail.magic, kMagic, sizeof kMagic) == 0 && !readable)
+        throw RowFileError(path + " has version " + std::to_string(tail.version) + " of the row file format, which this "
+                           "version of Gearshift cannot read (" + std::to_string(kFirstVersion) + " to " +
+                           std::to_string(kVersion) + "), or it is damaged");
+    std::memcpy(&facts.checksum, last.data() + tail.covered(), sizeof facts.checksum);
+    if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0 || facts.checksum != checksum_of(&tail, tail.covered()) ||
+        !all_zero(last.data() + tail.size(), last.data() + kDiskBlock))
+        throw RowFileError(path + " is damaged, or not a row file");
+    if (tail.version == kFirstVersion) tail.record = tail.parts = 0;
+    if (tail.weights > kMostFloats || tail.states > kMostFloats || tail.parts > kMostParts)
+        throw RowFileError(path + " is damaged: its rows are too wide");
+    if (tail.record == static_cast<uint32_t>(RowRecord::training))
+        facts.shape = RowFileShape(tail.weights, tail.states, tail.layout_hash);
+    else if (tail.record <= static_cast<uint32_t>(RowRecord::int8) && tail.parts)
+        facts.shape = RowFileShape(static_cast<RowRecord>(tail.record), {tail.part_widths, tail.part_widths + tail.parts});
+    else
+        throw RowFileError(path + " has rows of a kind that this version of Gearshift cannot read");
+    facts.rows = tail.rows, facts.tombstones = tail.tombstones;
+    facts.blocks = tail.blocks, facts.filter_words = tail.filter_words;
+    facts.blocks_checksum = tail.blocks_checksum, facts.footer_checksum = tail.footer_checksum;
+    if (facts.footer_offset() + rounded_up(facts.footer_bytes()) + kDiskBlock != facts.bytes)
+        throw RowFileError(path + " is damaged: its size is wrong");
+    return facts;
+}
+
+void RowFileFacts::verify_footer(const std::byte* footer, const std::string& path) const {
+    const uint64_t size = footer_bytes();
+    if (checksum_of(footer, size) != footer_checksum || !all_zero(footer + size, footer + rounded_up(size)))
+        throw RowFileError(path + " is damaged: the checksum of its index is wrong");
+}
+
+void RowFile::read_footer(const RowFileShape* expected) {
+    facts_ = RowFileFacts::read(descriptor_, path_);
+    if (expected && (shape().layout_hash != expected->layout_hash || shape().record_bytes != expected->record_bytes))
         throw RowFileError(path_ + " holds rows of other widths or another optimizer");
-    const uint64_t fences = tail.blocks * sizeof(uint64_t), filter = tail.filter_words * sizeof(uint32_t);
-    const uint64_t footer = tail.blocks * shape_.block_bytes;
-    if (footer + rounded_up(fences + filter) + kDiskBlock != bytes_) throw RowFileError(path_ + " is damaged: its size is wrong");
-    AlignedBytes bytes(fences + filter);
-    read_all(descriptor_, bytes.data(), bytes.size(), footer, path_);
-    if (checksum_of(bytes.data(), fences + filter) != tail.footer_checksum)
-        throw RowFileError(path_ + " is damaged: the checksum of its index is wrong");
-    fences_.resize(tail.blocks);
-    std::memcpy(fences_.data(), bytes.data(), fences);
-    std::vector<uint32_t> words(tail.filter_words);
-    std::memcpy(words.data(), bytes.data() + fences, filter);
+    AlignedBytes bytes(facts_.footer_bytes());
+    read_all(descriptor_, bytes.data(), bytes.size(), facts_.footer_offset(), path_);
+    facts_.verify_footer(bytes.data(), path_);
+    fences_.resize(facts_.blocks);
+    std::memcpy(fences_.data(), bytes.data(), facts_.blocks * sizeof(uint64_t));
+    std::vector<uint32_t> words(facts_.filter_words);
+    std::memcpy(words.data(), bytes.data() + facts_.blocks * sizeof(uint64_t), words.size() * sizeof(uint32_t));
     filter_ = MembershipFilter(std::move(words));
-    rows_ = tail.rows;
-    tombstones_ = tail.tombstones;
-    checksum_ = tail.checksum;
-    blocks_checksum_ = tail.blocks_checksum;
 }
 
 std::size_t RowFile::memory_bytes() const {
     return sizeof *this + fences_.capacity() * sizeof(uint64_t) + filter_.words().capacity() * sizeof(uint32_t);
 }
 
-int64_t RowFile::block_of(uint64_t key) const {
-    if (fences_.empty() || key < fences_.front()) return -1;
-    // Keys are evenly distributed, so the block is near its share of the range; then ever larger steps from there.
-    const double range = static_cast<double>(fences_.back() - fences_.front()) + 1;
-    const auto last = static_cast<int64_t>(fences_.size()) - 1;
-    const double guess = static_cast<double>(key - fences_.front()) / range * static_cast<double>(last);
+// Keys are evenly distributed, so the block is near its share of the range; then ever larger steps from there.
+int64_t block_of_key(std::span<const uint64_t> fences, uint64_t key) {
+    if (fences.empty() || key < fences.front()) return -1;
+    const double range = static_cast<double>(fences.back() - fences.front()) + 1;
+    const auto last = static_cast<int64_t>(fences.size()) - 1;
+    const double guess = static_cast<double>(key - fences.front()) / range * static_cast<double>(last);
+    const auto fence = [&](int64_t block) { return fences[static_cast<std::size_t>(block)]; };
     int64_t low = std::min(static_cast<int64_t>(guess), last), high = low;
-    for (int64_t step = 8; low > 0 && fences_[static_cast<std::size_t>(low)] > key; step *= 4) high = low, low = std::max<int64_t>(0, low - step);
-    for (int64_t step = 8; high <= last && fences_[static_cast<std::size_t>(high)] <= key; step *= 4) low = high, high = std::min(last + 1, high + step);
-    return std::upper_bound(fences_.begin() + low, fences_.begin() + high, key) - fences_.begin() - 1;
+    for (int64_t step = 8; low > 0 && fence(low) > key; step *= 4) high = low, low = std::max<int64_t>(0, low - step);
+    for (int64_t step = 8; high <= last && fence(high) <= key; step *= 4) low = high, high = std::min(last + 1, high + step);
+    return std::upper_bound(fences.begin() + low, fences.begin() + high, key) - fences.begin() - 1;
 }
 
-uint64_t RowFile::verify(const std::byte* bytes, uint32_t block) const {
+uint64_t verified_checksum(const RowFileShape& shape, const std::byte* block, uint32_t number, uint64_t fence,
+                           const std::string& path) {
     BlockHead head;
-    std::memcpy(&head, bytes, sizeof head);
+    std::memcpy(&head, block, sizeof head);
     const std::size_t skipped = sizeof head.checksum;
-    const bool as_written = head.checksum == checksum_of(bytes + skipped, shape_.block_bytes - skipped) && head.rows > 0 &&
-                            head.rows <= shape_.rows_per_block;
+    const bool as_written = head.checksum == checksum_of(block + skipped, shape.block_bytes - skipped) && head.rows > 0 &&
+                            head.rows <= shape.rows_per_block;
     // A block of another place would pass as a whole one, and its rows would seem not to exist.
-    if (!as_written || mix(static_cast<uint64_t>(row(bytes, 0).id)) != fences_[block])
-        throw RowFileError(path_ + " is damaged: the checksum of block " + std::to_string(block) + " is wrong");
+    if (!as_written || mix(static_cast<uint64_t>(row_in_block(shape, block, 0).id)) != fence)
+        throw RowFileError(path + " is damaged: the checksum of block " + std::to_string(number) + " is wrong");
     return head.checksum;
 }
 
-uint32_t RowFile::rows_in(const std::byte* block) const {
-    return reinterpret_cast<const BlockHead*>(block)->rows;
-}
+uint32_t rows_in_block(const std::byte* block) { return reinterpret_cast<const BlockHead*>(block)->rows; }
 
-StoredRow RowFile::row(const std::byte* block, uint32_t i) const {
+StoredRow row_in_block(const RowFileShape& shape, const std::byte* block, int64_t i) {
     uint64_t marked;
-    std::memcpy(&marked, block + kBlockHead + i * sizeof marked, sizeof marked);
-    const std::byte* record = block + kBlockHead + shape_.rows_per_block * sizeof marked + std::size_t{i} * shape_.record_bytes;
+    std::memcpy(&marked, block + kBlockHead + static_cast<uint64_t>(i) * sizeof marked, sizeof marked);
+    const std::byte* record =
+        block + kBlockHead + shape.rows_per_block * sizeof marked + static_cast<uint64_t>(i) * shape.record_bytes;
     return {static_cast<int64_t>(marked & ~kTombstone), marked & kTombstone ? nullptr : record};
 }
 
@@ -232,7 +276,7 @@ RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64
       buffer_(std::max<std::size_t>(kWriteBytes / shape.block_bytes, 1) * shape.block_bytes),
       filter_(expected_rows == kRowsUnknown ? 0 : expected_rows),
       rows_unknown_(expected_rows == kRowsUnknown) {
-    if (std::max(shape.weights, shape.states) > kMostFloats) throw RowFileError("a row is too wide for a row file");
+    if (std::max(shape.weights, shape.states) > kMostFloats || shape.parts.size() > kMostParts) throw RowFileError("a row is too wide for a row file");
     descriptor_ = open_direct(part_, O_WRONLY | O_CREAT | O_TRUNC);
     if (!rows_unknown_) fences_.reserve(expected_rows / shape.rows_per_block + 1);
     std::memset(buffer_.data(), 0, buffer_.size());
@@ -302,6 +346,9 @@ void RowFileWriter::write_footer() {
     tail.filter_words = filter_.words().size();
     tail.blocks_checksum = blocks_checksum_;
     tail.footer_checksum = checksum_of(footer.data(), fences + filter);
+    tail.record = static_cast<uint32_t>(shape_.record);
+    tail.parts = static_cast<uint32_t>(shape_.parts.size());
+    std::copy(shape_.parts.begin(), shape_.parts.end(), tail.part_widths);
     tail.checksum = checksum_of(&tail, offsetof(Tail, checksum));
     std::memcpy(footer.data() + footer.size() - kDiskBlock, &tail, sizeof tail);
     write_all(descriptor_, footer.data(), footer.size(), written_, part_);

@@ -4,7 +4,7 @@
 //
 //   block   a multiple of 4 KiB: checksum (8 bytes), rows (4), zero (4), ids (a column), records
 //   record  occurrences, last step, updates (4 bytes each; 10 bits of the last have the table), weights, optimizer state;
-//           little-endian floats
+//           little-endian floats; or, in a file for serving, weights alone at some precision (row_precision.h)
 //   fences  the hashed id of each block's first row, all 64 bits: a lookup reads one block, and there are no ties
 //   filter  a split-block Bloom filter of about 10 bits per row: about 1 in 80 absent ids costs a needless read
 //   tail    format version, layout hash, counts, checksums of all blocks and of the rest, checksum of itself
@@ -18,11 +18,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "aligned_bytes.h"
+#include "row_precision.h"
 
 namespace gearshift {
 
@@ -38,12 +40,21 @@ struct RowIoError : std::runtime_error {
     int code;
 };
 
-struct RowFileShape {
-    RowFileShape(uint32_t weights, uint32_t states, uint64_t layout_hash);
+constexpr std::size_t kBlockHead = 16;
 
-    uint32_t weights, states;  // floats of a row
-    uint32_t record_bytes, block_bytes, rows_per_block;
-    uint64_t layout_hash;  // of widths and optimizers: a file of another layout is refused
+struct RowFileShape {
+    RowFileShape() = default;
+    RowFileShape(uint32_t weights, uint32_t states, uint64_t layout_hash);  // complete rows
+    RowFileShape(RowRecord precision, std::vector<uint32_t> part_widths);   // weights alone
+
+    uint32_t weights = 0, states = 0;  // floats of a row
+    uint32_t record_bytes = 0, block_bytes = 0, rows_per_block = 0;
+    uint64_t layout_hash = 0;  // of widths and optimizers: a file of another layout is refused
+    RowRecord record = RowRecord::training;
+    std::vector<uint32_t> parts;  // their widths, if there are weights alone
+
+private:
+    void fit_blocks();
 };
 
 // A row inside a block in memory.
@@ -52,23 +63,46 @@ struct StoredRow {
     const std::byte* record;  // null: a tombstone
 };
 
+uint32_t rows_in_block(const std::byte* block);
+StoredRow row_in_block(const RowFileShape& shape, const std::byte* block, int64_t i);
+// The checksum of a block, after verifying it and its place: its first row has the hashed id `fence`. Throws RowFileError.
+uint64_t verified_checksum(const RowFileShape& shape, const std::byte* block, uint32_t number, uint64_t fence,
+                           const std::string& path);
+
+// The last block whose first key is not greater; -1: none.
+int64_t block_of_key(std::span<const uint64_t> fences, uint64_t key);
+
 class MembershipFilter {
 public:
     explicit MembershipFilter(uint64_t rows);
     explicit MembershipFilter(std::vector<uint32_t>&& words) : words_(std::move(words)) {}
 
     void add(uint64_t key);
-    bool may_contain(uint64_t key) const;
-    void prefetch(uint64_t key) const { __builtin_prefetch(words_.data() + first_word(hash_of(key))); }
+    bool may_contain(uint64_t key) const { return may_contain(words_, key); }
+    static bool may_contain(std::span<const uint32_t> words, uint64_t key);
+    void prefetch(uint64_t key) const { __builtin_prefetch(words_.data() + first_word(hash_of(key), words_.size())); }
     const std::vector<uint32_t>& words() const { return words_; }
 
 private:
     static constexpr uint32_t kLanes = 8;  // words of a block, one bit is set in each
     static uint64_t hash_of(uint64_t key);
-    std::size_t first_word(uint64_t hash) const {
-        return (hash >> 32) * (words_.size() / kLanes) / (uint64_t{1} << 32) * kLanes;
+    static std::size_t first_word(uint64_t hash, std::size_t words) {
+        return (hash >> 32) * (words / kLanes) / (uint64_t{1} << 32) * kLanes;
     }
     std::vector<uint32_t> words_;
+};
+
+// What the tail says.
+struct RowFileFacts {
+    RowFileShape shape;
+    uint64_t bytes = 0, rows = 0, tombstones = 0, blocks = 0, filter_words = 0;
+    uint64_t blocks_checksum = 0, footer_checksum = 0, checksum = 0;  // the last covers the whole content
+
+    // Verifies the tail. The descriptor may be for direct I/O.
+    static RowFileFacts read(int descriptor, const std::string& path);
+    uint64_t footer_offset() const { return blocks * shape.block_bytes; }
+    uint64_t footer_bytes() const { return blocks * sizeof(uint64_t) + filter_words * sizeof(uint32_t); }
+    void verify_footer(const std::byte* footer, const std::string& path) const;  // up to the tail
 };
 
 // An open file. It is unlinked when the last user lets go of it, if `remove_when_unused` was called.
@@ -82,36 +116,38 @@ public:
     RowFile& operator=(const RowFile&) = delete;
 
     const std::string& path() const { return path_; }
-    const RowFileShape& shape() const { return shape_; }
+    const RowFileShape& shape() const { return facts_.shape; }
     int descriptor() const { return descriptor_; }
-    uint64_t rows() const { return rows_; }  // tombstones included
-    uint64_t tombstones() const { return tombstones_; }
+    uint64_t rows() const { return facts_.rows; }  // tombstones included
+    uint64_t tombstones() const { return facts_.tombstones; }
     uint32_t blocks() const { return static_cast<uint32_t>(fences_.size()); }
-    uint64_t bytes() const { return bytes_; }
-    uint64_t checksum() const { return checksum_; }  // of the whole content
-    uint64_t blocks_checksum() const { return blocks_checksum_; }
+    uint64_t bytes() const { return facts_.bytes; }
+    uint64_t checksum() const { return facts_.checksum; }  // of the whole content
+    uint64_t blocks_checksum() const { return facts_.blocks_checksum; }
     std::size_t memory_bytes() const;
     void remove_when_unused() { remove_ = true; }
 
     bool may_contain(uint64_t key) const { return filter_.may_contain(key); }
     void prefetch(uint64_t key) const { filter_.prefetch(key); }  // what `may_contain` reads
-    int64_t block_of(uint64_t key) const;  // the block that holds this hashed id if the file does; -1: none
-    uint64_t offset_of(uint32_t block) const { return uint64_t{block} * shape_.block_bytes; }
+    // The block that holds this hashed id if the file does; -1: none.
+    int64_t block_of(uint64_t key) const { return block_of_key(fences_, key); }
+    uint64_t offset_of(uint32_t block) const { return uint64_t{block} * facts_.shape.block_bytes; }
 
-    // Throws RowFileError if the block is damaged.
-    uint64_t verify(const std::byte* bytes, uint32_t block) const;  // returns its checksum
-    uint32_t rows_in(const std::byte* block) const;
-    StoredRow row(const std::byte* block, uint32_t i) const;
+    // Throws RowFileError if the block is damaged; returns its checksum.
+    uint64_t verify(const std::byte* bytes, uint32_t block) const {
+        return verified_checksum(facts_.shape, bytes, block, fences_[block], path_);
+    }
+    uint32_t rows_in(const std::byte* block) const { return rows_in_block(block); }
+    StoredRow row(const std::byte* block, uint32_t i) const { return row_in_block(facts_.shape, block, i); }
     int64_t find(const std::byte* block, int64_t id) const;  // the number of the row with this id; -1: none
 
 private:
-    void read_tail(const RowFileShape* expected);
+    void read_footer(const RowFileShape* expected);
 
     std::string path_;
-    RowFileShape shape_{0, 0, 0};
+    RowFileFacts facts_;
     int descriptor_ = -1;
     bool remove_ = false;
-    uint64_t rows_ = 0, tombstones_ = 0, bytes_ = 0, checksum_ = 0, blocks_checksum_ = 0;
     std::vector<uint64_t> fences_;
     MembershipFilter filter_{0};
 };

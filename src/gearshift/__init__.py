@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from gearshift.data.schema import Sequence as Sequence
     from gearshift.data.schema import Vector as Vector
     from gearshift.data.synthetic import ClickLog as ClickLog
+    from gearshift.embedding.frozen_rows import FrozenRows as FrozenRows
+    from gearshift.embedding.frozen_rows import WrittenRows as WrittenRows
     from gearshift.embedding.module import Embeddings as Embeddings
     from gearshift.embedding.row_optimizers import *  # noqa: F403
     from gearshift.engine.ray.cluster_settings import ClusterSettings as ClusterSettings
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from gearshift.run.remote_run import RemoteRun as RemoteRun
     from gearshift.run.remote_run import attach as attach
     from gearshift.run.result import Result as Result
+    from gearshift.run.row_export import write_rows as write_rows
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
     from gearshift.trainer.optimizer_settings import OptimizerSettings as OptimizerSettings
@@ -97,6 +100,7 @@ _HOMES = {
     "gearshift.data.infer.schema": "infer_schema",
     "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
     "gearshift.data.synthetic": "ClickLog",
+    "gearshift.embedding.frozen_rows": "FrozenRows WrittenRows",
     "gearshift.embedding.module": "Embeddings",
     "gearshift.errors": "DataWarning UserError",
     "gearshift.training.evaluation": "Evaluation",
@@ -110,6 +114,7 @@ _HOMES = {
     "gearshift.run.local_run": "Run",
     "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.delta": "Delta apply_deltas write_delta",
+    "gearshift.run.row_export": "write_rows",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",
     "gearshift.trainer.optimizer_settings": "OptimizerSettings",

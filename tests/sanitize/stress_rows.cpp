@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "frozen_rows.h"
+#include "frozen_writer.h"
 #include "occurrences.h"
 #include "row_table.h"
 
@@ -106,6 +108,45 @@ void scan(RowTable& table, int cuts) {
     }
 }
 
+// Files of all precisions, mapped and loaded, looked up by several threads that verify blocks at the same time.
+void serve(const std::string& folder) {
+    constexpr int64_t kRows = 3000;
+    const std::string path = folder + "/serving.gsr";
+    for (const RowRecord precision : {RowRecord::float32, RowRecord::bfloat16, RowRecord::int8}) {
+        FrozenWriter writer(path, precision, {16, 1});
+        std::vector<int64_t> ids(kRows);
+        std::vector<float> weights(kRows * kWidth);
+        for (int64_t i = 0; i < kRows; ++i) {
+            ids[i] = 2 * i;
+            for (uint32_t c = 0; c < kWidth; ++c) weights[i * kWidth + c] = static_cast<float>(i % 100) / 128;
+        }
+        writer.add(ids, weights.data());
+        writer.finish();
+        for (const bool load : {false, true}) {
+            const FrozenRows rows(path, load);
+            const auto look = [&](uint32_t seed) {
+                std::mt19937_64 random(seed);
+                for (int call = 0; call < 20; ++call) {
+                    const auto wanted = some_ids(random, 500, 2 * kRows + 100);
+                    std::vector<float> out(wanted.size() * kWidth);
+                    const std::unique_ptr<bool[]> found(new bool[wanted.size()]);
+                    rows.lookup(wanted, out.data(), found.get());
+                    for (std::size_t i = 0; i < wanted.size(); ++i) {
+                        require(found[i] == (wanted[i] % 2 == 0 && wanted[i] < 2 * kRows), "an id is found if it has a row");
+                        const float expected = found[i] ? static_cast<float>(wanted[i] / 2 % 100) / 128 : 0.0f;
+                        require(std::abs(out[i * kWidth] - expected) < 0.01f, "a row has its weights");
+                    }
+                }
+            };
+            std::vector<std::thread> threads;
+            for (uint32_t n = 0; n < 3; ++n) threads.emplace_back(look, n);
+            for (std::thread& thread : threads) thread.join();
+            rows.verify();
+        }
+    }
+    require(unlink(path.c_str()) == 0, "the file can be removed");
+}
+
 uint64_t touches_in(RowTable& table) {
     uint64_t total = 0;
     for (uint32_t p = 0; p < kPartitions; ++p)
@@ -121,6 +162,7 @@ int main(int argc, char** argv) {
         for (bool tiered : {false, true}) {
             char folder[] = "/var/tmp/stress-rows-XXXXXX";
             require(mkdtemp(folder) != nullptr, "a folder can be made");
+            serve(folder);
             {
                 RowTable table({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, portable);
                 if (tiered) table.add_cold_tier(folder, std::size_t{8} << 20, 1024);

@@ -15,7 +15,16 @@ CORE = [
     *sorted((ROOT / "csrc").glob("row_*.cpp")),
     *(
         ROOT / "csrc" / f"{name}.cpp"
-        for name in ("occurrences", "parallel", "cold_tier", "block_reader", "disk_schedule", "feature_hash")
+        for name in (
+            "occurrences",
+            "parallel",
+            "cold_tier",
+            "block_reader",
+            "disk_schedule",
+            "feature_hash",
+            "frozen_rows",
+            "frozen_writer",
+        )
     ),
 ]
 

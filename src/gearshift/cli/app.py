@@ -322,6 +322,23 @@ def apply_delta(
     apply_delta(base, deltas, out)
 
 
+@app.command(rich_help_panel=ON_A_RUN)
+def rows(
+    model: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    precision: Annotated[
+        str, typer.Option(help="How weights are stored: float32, bfloat16, or int8 with a scale per row.")
+    ] = "float32",
+    store: Annotated[
+        int | None, typer.Option(metavar="N", help="Which store, if embeddings have several widths.")
+    ] = None,
+) -> None:
+    """Write the embedding rows to one file that servers look up (gs.FrozenRows), without optimizer state."""
+    from gearshift.cli.rows import rows
+
+    rows(model, out, precision, store)
+
+
 @app.command(rich_help_panel=LAB)
 def inspect(
     what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",
