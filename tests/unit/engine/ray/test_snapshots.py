@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.snapshots import PARTS, ShardSnapshot, commit, load_part
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Arrays, Checkpoint, write
+from gearshift.parameters.row_changes import RowDigest, by_partition
 from gearshift.training.learner import Learner, is_of_rows
 
 
@@ -25,12 +27,12 @@ def a_learner(folder: Path) -> Learner:
     return trainer.prepare(model, gs.read(make_batch(PLAIN, 600), PLAIN)).training.learner
 
 
-def trained(folder: Path) -> Path:
+def trained(folder: Path, examples: int = 600) -> Path:
     """The last checkpoint of a run of threads."""
     torch.manual_seed(5)
     trainer = gs.Trainer(global_batch=60, checkpoint=gs.CheckpointPolicy(path=str(folder)))
     model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
-    run = trainer.start(model, gs.read(make_batch(PLAIN, 600), PLAIN))
+    run = trainer.start(model, gs.read(make_batch(PLAIN, 600), PLAIN).head(examples))
     run.wait(60)
     return (run.folder / "checkpoints" / "last").resolve()
 
@@ -122,3 +124,27 @@ def test_who_holds_no_rows_opens_none(tmp_path: Path) -> None:
     assert learner.server.step == 10 and not len(ids_of(learner.server))
     with pytest.raises(UserError, match="is missing"):
         Checkpoint.open(path)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+def test_a_delta_joins_checkpoints_of_different_numbers_of_shards(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    folder, run = tmp_path / "runs", tmp_path / "runs" / "run"
+    base, newer = trained(tmp_path / "short", 300), trained(tmp_path / "long", 600)
+    (folder / "run" / "checkpoints").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    for shards, source in ((before, base), (after, newer)):
+        of_shards = parted(tmp_path / f"{shards}", shards, source)
+        of_shards.rename(run / "checkpoints" / source.name)
+    (run / "checkpoints" / "last").symlink_to(newer.name)
+    delta = gs.write_delta(run, 5)
+    assert 0 < delta.changed <= delta.rows
+    full = gs.apply_deltas(run / "checkpoints" / base.name, [delta.path], tmp_path / "full")
+    left, right = (
+        RowDigest().reading(by_partition(Checkpoint.open(path).rows("rows0"))) for path in (full, newer)
+    )
+    for (number, block), (expected_number, expected) in zip(left, right, strict=True):
+        assert number == expected_number
+        for field in fields(block):
+            np.testing.assert_array_equal(getattr(block, field.name), getattr(expected, field.name))
