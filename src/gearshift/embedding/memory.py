@@ -30,7 +30,7 @@ from gearshift.embedding.row_files import (
 )
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
 
-RESTORING_THREADS = 4  # each reads and verifies the files of one group of partitions at a time
+RESTORING_THREADS = 4  # each reads and verifies one stack of files at a time
 
 
 class MemoryStore:
@@ -129,11 +129,7 @@ class MemoryStore:
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         if any(layout_of(stack) == ANY_LAYOUT for stack in stacks):
             return False
-        if self._tier is None:
-            for stack in stacks:
-                self._table.load_files([str(file) for file in stack.files])
-            return True
-        if any(len(groups_of(stack)) > 1 for stack in stacks):
+        if self._tier is not None and any(len(groups_of(stack)) > 1 for stack in stacks):
             return False
         if self._must_open:
             self._open_tier()
@@ -142,8 +138,11 @@ class MemoryStore:
         return True
 
     def _adopt(self, stack: RowStack) -> None:
-        linked = link_files(stack.name, stack.files, self._tier_folder)
-        self._table.adopt_files([str(file) for file in linked.files])
+        if self._tier is None:
+            self._table.load_files([str(file) for file in stack.files])
+        else:
+            linked = link_files(stack.name, stack.files, self._tier_folder)
+            self._table.adopt_files([str(file) for file in linked.files])
 
     def write_new_rows(self, file: Path, ids_U: Ids, touches_U: NDArray[np.uint32]) -> None:
         """Writes a file for `adopt` (for benchmarks): new rows that occurred so often, of one group, each once."""
