@@ -111,13 +111,14 @@ def race(
         tier = StorageSettings(folder).tier(memory, folder)
         if not chunks:
             tier = replace(tier, budget=memory, lookahead=LookAhead())
+        every = options.turn * (options.warm + options.turns)
+        data = log.batches(2 * every), plain_log.batches(every)
         resident = resident_bytes()
         learner = make_learner(tier)
         store = learner.server.stores[0]
         assert isinstance(store, MemoryStore)
         fill_files(store, rows, share, Path(options.folder or tempfile.gettempdir()))
-        every = options.turn * (options.warm + options.turns)
-        sides = [Side(learner, log.batches(2 * every)), Side(plain, plain_log.batches(every))]
+        sides = [Side(learner, data[0]), Side(plain, data[1])]
         for _ in range(options.warm):
             sides[0].train(options.turn)
         before = store.tier_counts()
