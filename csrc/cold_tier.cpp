@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint32_t kExtentBytes = 64 << 10, kGapBytes = 8 << 10;  // longer extents and gaps cost more than another read
 constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
-constexpr std::size_t kMostRuns = 32;  // of a group, before merging goes before writing: lookups ask each run's filter
+// Runs per group. Above this, merging has priority over writing, because lookups query the filter of each run.
+constexpr std::size_t kMostRuns = 32;
 constexpr uint32_t kFewestBufferRows = 16, kMostBufferRows = 1 << 20;
 
 struct Stopped {};
@@ -113,7 +114,7 @@ void ColdTier::fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* 
             return file(a) != file(b) ? file(a) < file(b) : a.key < b.key;
         });
         std::vector<Extent> extents;
-        std::vector<uint32_t> begins;  // of each extent, in `wanted`
+        std::vector<uint32_t> begins;  // start of each extent in `wanted`
         std::vector<uint32_t> first_block;
         for (uint32_t i = 0; i < wanted.size(); ++i) {
             const RowFile& file = *views[group_of(wanted[i].key)].runs[wanted[i].run].file;
@@ -281,7 +282,7 @@ bool ColdTier::merge_one(std::size_t fewest_runs) {
     return false;
 }
 
-// Only the writer thread changes `runs`, so the range stays where it is meanwhile.
+// Only the writer thread changes `runs`, so the range stays valid in the meantime.
 void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;

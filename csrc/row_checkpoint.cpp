@@ -1,6 +1,7 @@
-// Checkpoints of a table with a cold tier. A checkpoint of a group of partitions is a stack of row files, newest first: one
-// new file with the rows that no file has as they were at the cut, and the group's files, which never change and are linked.
-// So a checkpoint writes only rows in memory that have changed, and restoring one links its files again.
+// Checkpoints of a table with a cold tier. A checkpoint of a group of partitions is a stack of row files, newest first:
+// one new file with the rows whose values at the cut are in no other file, and the group's existing files, which never
+// change and are hard-linked. So a checkpoint writes only rows in memory that have changed, and a restore only links
+// files.
 #include <algorithm>
 #include <array>
 #include <stdexcept>
@@ -63,7 +64,7 @@ std::vector<std::string> RowTable::write_cut_group(uint32_t g, const std::string
 }
 
 // The files are read once: every block is verified, and the live rows are counted. Rows of the newest file, which were in
-// memory when the checkpoint was taken, are put into memory again as far as they fit.
+// memory when the checkpoint was taken, are loaded into memory again as long as they fit.
 void RowTable::adopt_files(const std::vector<std::string>& paths) {
     if (!cold_) throw std::invalid_argument("a table without a cold tier cannot take over files");
     RowFiles files;

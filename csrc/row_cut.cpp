@@ -103,9 +103,9 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
     return cold_ ? with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number) : block;
 }
 
-// The rows in memory; `unstored_only` leaves out those that the cold tier has as they are. A row that was written since the
-// cut counts as not stored. The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last
-// for rows saved by writers.
+// The rows in memory; `unstored_only` omits rows whose current values are already in the cold tier. A row that was
+// written since the cut counts as not stored. The lock is only held briefly: first for the ids of the cut, then for
+// their rows in pieces, last for rows saved by writers.
 RowBlockData RowTable::take_cut_partition(uint32_t number, bool unstored_only) {
     Partition& partition = partitions_.at(number);
     if (cut_read_[number]) throw std::invalid_argument("this partition of the cut was read already: a cut is read once");

@@ -23,7 +23,7 @@ constexpr uint32_t kMostFloats = 1 << 21;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
 
 struct BlockHead {
-    uint64_t checksum;  // of all that follows it in the block
+    uint64_t checksum;  // of everything after it in the block
     uint32_t rows, zero;
 };
 static_assert(sizeof(BlockHead) == kBlockHead);
@@ -176,7 +176,7 @@ uint64_t RowFile::verify(const std::byte* bytes, uint32_t block) const {
     const std::size_t skipped = sizeof head.checksum;
     const bool as_written = head.checksum == checksum_of(bytes + skipped, shape_.block_bytes - skipped) && head.rows > 0 &&
                             head.rows <= shape_.rows_per_block;
-    // A block of another place would pass as a whole one, and its rows would seem not to exist.
+    // A block from another position has a valid checksum, too; its rows would seem not to exist.
     if (!as_written || mix(static_cast<uint64_t>(row(bytes, 0).id)) != fences_[block])
         throw RowFileError(path_ + " is damaged: the checksum of block " + std::to_string(block) + " is wrong");
     return head.checksum;

@@ -9,8 +9,9 @@
 //   tail    format version, layout hash, counts, checksums of all blocks and of the rest, checksum of itself
 //
 // The order is that of mix(id), so partitions are contiguous. An id with the sign bit set is a tombstone: the row was
-// erased. It differs from a row of zeros, which is a row. Memory per row is the fences and the filter: 1.6 bytes at width
-// 16. Checksums (XXH64) are verified whenever a block is read. This file knows no table, no tiers and no Python.
+// erased. This differs from a row of zeros, which still exists. Memory per row is the fences and the filter: 1.6 bytes
+// at width 16. Checksums (XXH64) are verified whenever a block is read. This file does not depend on tables, tiers or
+// Python.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@
 
 namespace gearshift {
 
-// A file is damaged, or not what it should be; the message names the file.
+// A file is damaged or has unexpected contents; the message names the file.
 struct RowFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -42,7 +43,7 @@ struct RowFileShape {
 
     uint32_t weights, states;  // floats of a row
     uint32_t record_bytes, block_bytes, rows_per_block;
-    uint64_t layout_hash;  // of widths and optimizers: a file of another layout is refused
+    uint64_t layout_hash;  // hash of widths and optimizers: a file with a different layout is rejected
 };
 
 // A row inside a block in memory.
@@ -65,7 +66,7 @@ private:
     std::vector<uint32_t> words_;
 };
 
-// An open file. It is unlinked when the last user lets go of it, if `remove_when_unused` was called.
+// An open file. If `remove_when_unused` was called, it is unlinked when its last user releases it.
 class RowFile {
 public:
     // Verifies tail, fences and filter; refuses a file of another layout than `expected`, if there is one.
@@ -81,7 +82,7 @@ public:
     uint64_t tombstones() const { return tombstones_; }
     uint32_t blocks() const { return static_cast<uint32_t>(fences_.size()); }
     uint64_t bytes() const { return bytes_; }
-    uint64_t checksum() const { return checksum_; }  // of the whole content
+    uint64_t checksum() const { return checksum_; }  // of the complete content
     uint64_t blocks_checksum() const { return blocks_checksum_; }
     std::size_t memory_bytes() const;
     void remove_when_unused() { remove_ = true; }
@@ -138,7 +139,7 @@ private:
 // The checksum of a file's blocks follows from those of its blocks, in order; it starts at 0.
 uint64_t chained(uint64_t checksum, uint64_t block_checksum);
 
-// Opens with O_DIRECT where the file system allows it, so that the page cache is no hidden part of a memory budget.
+// Opens with O_DIRECT where the file system allows it, so that the page cache does not use memory outside the budget.
 int open_direct(const std::string& path, int flags);
 
 }  // namespace gearshift

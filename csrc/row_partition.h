@@ -1,10 +1,10 @@
 // One of the table's 256 partitions: an index from id to the place of its row, and the rows in slabs that never move.
 //
-// The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search ends at the first bucket
-// with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
+// The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search stops at the first
+// bucket with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
 // Partitions grow by half, each at a different size (`phase`), so only a few grow in any one call and the table's load
 // factor stays even. All members are guarded by `lock`, except that buckets and bucket_count may be read without it for
-// prefetching. It knows no optimizer.
+// prefetching. It does not depend on optimizers.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ constexpr int64_t kErased = -2;  // a search continues past it
 
 // Flags of a row in a table with a cold tier, in the top bits of its place.
 constexpr uint64_t kDirty = uint64_t{1} << 63;       // changed since it was written to the cold tier, or never written
-constexpr uint64_t kStored = uint64_t{1} << 62;      // the cold tier has a record of it, maybe an old one
+constexpr uint64_t kStored = uint64_t{1} << 62;      // the cold tier has a record of it, possibly a stale one
 constexpr uint64_t kReferenced = uint64_t{1} << 61;  // used since the last eviction in its partition
 constexpr uint64_t kRowFlags = kDirty | kStored | kReferenced;
 
@@ -56,7 +56,7 @@ struct SlabShape {
         const uint64_t i = index(place);
         return {slab + kHead + i * wide_stride, slab + side_begin + i * side_stride};
     }
-    uint32_t number(uint64_t place) const {  // of a row, in its partition
+    uint32_t number(uint64_t place) const {  // number of the row within its partition
         return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + index(place);
     }
     static uint32_t index(uint64_t place) { return static_cast<uint32_t>(place >> 48) & 0xfff; }
@@ -112,7 +112,7 @@ public:
     std::atomic<uint32_t> live{0};
     std::unique_ptr<PartitionCut> cut;
     std::atomic<uint32_t> cold_only{0};  // rows that only the cold tier has
-    uint64_t birth_flags = 0;            // of rows that are inserted
+    uint64_t birth_flags = 0;            // initial flags of inserted rows
     uint64_t departures = 0;             // changes that made a record in the cold tier the newest one
 
 private:
@@ -123,7 +123,7 @@ private:
     const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;
     std::vector<std::byte*> slabs_;
-    std::vector<uint64_t> free_rows_;  // of erased ids
+    std::vector<uint64_t> free_rows_;  // row numbers of erased ids
     uint32_t row_end_ = 0;             // row numbers ever used
     uint32_t erased_ = 0;              // slots marked kErased
     double phase_ = 0;

@@ -1,15 +1,17 @@
-// How the table uses its cold tier: rows that are not in memory are brought in before work is done on them, and the least
-// used ones leave when a partition has too many.
+// How the table uses its cold tier: rows that are not in memory are loaded before they are used, and the least used
+// rows are evicted when a partition has too many.
 //
-// A call first splits its ids, under each partition's lock, into rows in memory, which it works on at once, and missing
-// ones. Those are fetched from disk without any lock. Then, under the lock again, each fetched row is inserted unless its
-// row has become resident meanwhile, and the work is done in the same critical section. So no row needs to be pinned.
+// A call first splits its ids, under each partition's lock, into rows in memory, which it processes at once, and
+// missing rows, which it fetches from disk without any lock. Then, under the lock again, each fetched row is inserted
+// unless its row has become resident in the meantime, and it is processed in the same critical section. So no row needs
+// to be pinned.
 //
-// Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the row
-// was resident, was changed and left again, its departure was counted (`Partition::departures`); the caller recorded the
-// count before it fetched, sees that it changed, and fetches again. After a few such retries it holds the lock.
+// Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the
+// row was loaded, changed and evicted again, its departure was counted (`Partition::departures`); the caller recorded
+// the count before it fetched, sees that it changed, and fetches again. After a few such retries it keeps the lock
+// during the fetch.
 //
-// A row in memory wins over its record on disk. A row that left unchanged since it was fetched is not written again.
+// A row in memory takes precedence over its record on disk. A row that is evicted unchanged is not written again.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -27,7 +29,7 @@ constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr uint32_t kLookAhead = 16;
 constexpr uint32_t kPieceShare = 8, kFewestInserted = 32;
 
-// Rows that are brought into a partition before others leave it.
+// Number of rows loaded into a partition before others are evicted.
 uint32_t piece_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota)); }
 
 }  // namespace
@@ -73,7 +75,7 @@ std::size_t RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t
     return misses;
 }
 
-// Works on the rows in memory and sets their flags; the other ids are added to `missing`.
+// Processes the rows in memory and sets their flags; the other ids are added to `missing`.
 void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, uint64_t flags, std::vector<Item>& missing,
                                 const GroupWork& work) {
     std::mutex missing_lock;
@@ -106,7 +108,7 @@ FetchedRows RowTable::fetch(std::span<const Item> items) {
     return rows;
 }
 
-// Returns the ids that must be tried again, because rows of their partition left memory meanwhile.
+// Returns the ids that must be retried, because rows of their partition were evicted in the meantime.
 std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags, bool hold_locks, const GroupWork& work) {
     const auto partition_at = [&](std::size_t i) { return partition_of(mix(static_cast<uint64_t>(missing[i].id))); };
     std::stable_sort(missing.begin(), missing.end(), [](const Item& a, const Item& b) {
@@ -126,7 +128,7 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
     const std::size_t piece = piece_rows(quota());
     const auto piece_end = [&](const Range& range, std::size_t begin) {
         std::size_t end = std::min(begin + piece, range.end);
-        while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // their record was fetched once
+        while (end < range.end && missing[end].id == missing[end - 1].id) ++end;  // equal ids share one record
         return end;
     };
     const auto work_on = [&](const Range& range, std::size_t begin, std::size_t end, const FetchedRows& fetched, std::size_t first) {
@@ -158,7 +160,7 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>&& missing, uint64_t flags
     for (const Range& range : ranges) {
         std::lock_guard held(range.partition->lock);
         std::size_t begin = range.begin;
-        // Stops where an eviction between two pieces may have made a fetched record old.
+        // Stops where an eviction between two pieces may have made a fetched record stale.
         while (begin < range.end && range.partition->departures == range.departures) {
             const std::size_t end = piece_end(range, begin);
             work_on(range, begin, end, fetched, begin);
