@@ -27,7 +27,7 @@ def _parse_buckets(value: Any) -> int | tuple[float, ...]:
     if isinstance(value, list | tuple):
         bounds = tuple(parse_number(bound) for bound in value)
         if not bounds or any(a >= b for a, b in pairwise(bounds)):
-            raise ValueError("bounds must rise, such as [18, 25, 35]")
+            raise ValueError("bounds must be ascending, such as [18, 25, 35]")
         return bounds
     if (count := parse_count(value)) < 2:
         raise ValueError("expected at least 2 buckets")
@@ -45,7 +45,7 @@ def _parse_missing(value: Any) -> str | float:
 
 @dataclass(frozen=True)
 class Bucketize:
-    """A number of equally filled buckets, or their rising bounds."""
+    """A number of equally filled buckets, or their ascending bounds."""
 
     buckets: int | tuple[float, ...]
 
@@ -156,7 +156,7 @@ ENTRY_TYPES: Mapping[str, type[Section]] = {
 
 
 def entry_of(feature: columns.Feature) -> FeatureEntry:
-    """The entry that gives this feature: the way back, for configs that are written by a program."""
+    """The entry that defines this feature: the inverse conversion, for generated configs."""
     match feature:
         case columns.Numeric(name, transform, missing):
             given = None if missing == "zero" else missing

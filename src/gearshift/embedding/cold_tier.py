@@ -22,7 +22,11 @@ from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Folder
 
-PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # of the C++ table: a partition has at least one slab
+PARTITIONS, SLAB_BYTES, SLAB_ROWS = (
+    256,
+    4 << 10,
+    16,
+)  # constants of the C++ table: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
@@ -35,8 +39,8 @@ class ColdTier:
 
     folder: Path
     budget: int
-    hot_rows: int = 0  # rows in memory, instead of what fits in the budget (for tests)
-    part: float = 1.0  # of the memory that the user set
+    hot_rows: int = 0  # number of rows in memory, instead of as many as fit in the budget (for tests)
+    part: float = 1.0  # fraction of the memory that the user set
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
@@ -58,7 +62,7 @@ class StorageSettings:
 
 
 def minimum_bytes(floats: int) -> int:
-    """The least budget of a store with so many floats per row, optimizer state included."""
+    """The minimum budget of a store with this many floats per row, including optimizer state."""
     return 2 * PARTITIONS * max(SLAB_BYTES, SLAB_ROWS * (16 + 4 * floats))
 
 
@@ -72,7 +76,7 @@ def check_budget(tier: ColdTier, floats: int) -> None:
 
 
 class TierFolder:
-    """A new folder for the files of one store. A lock on it shows that its process lives."""
+    """A new folder for the files of one store. A lock on it shows that its process is alive."""
 
     def __init__(self, below: Path) -> None:
         try:
@@ -92,11 +96,11 @@ class TierFolder:
 
 
 def _locked_folder(below: Path) -> tuple[Path, int]:
-    """Creates a folder under a name that `remove_abandoned` takes for one that is not ready, and locks it."""
-    beside = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
-    lock = os.open(beside / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """Creates a folder under a name that `remove_abandoned` treats as not ready, and locks it."""
+    temporary = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
+    lock = os.open(temporary / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return beside.rename(below / (PREFIX + beside.name.removeprefix(NEW))), lock
+    return temporary.rename(below / (PREFIX + temporary.name.removeprefix(NEW))), lock
 
 
 def remove_abandoned(below: Path) -> None:
@@ -124,7 +128,7 @@ def allow_many_files() -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes the lock file last: a folder that is half removed is still known as abandoned."""
+    """Removes the lock file last: a partially removed folder is still recognised as abandoned."""
     for file in folder.glob("*"):
         if file.name != LOCK:
             file.unlink(missing_ok=True)

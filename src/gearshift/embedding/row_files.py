@@ -1,6 +1,7 @@
 """Row files as checkpoints hold them: stacks of files, newest first, each stack with the rows of some partitions.
 
-The C++ core reads and writes them (csrc/row_file.h). Files never change, so checkpoints and stores share them by links.
+The C++ core reads and writes them (csrc/row_file.h). Files never change, so checkpoints and stores share them with hard
+links.
 """
 
 from __future__ import annotations
@@ -42,5 +43,5 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def checksum(file: Path) -> str:
-    """The checksum of the whole content, which the file itself has; its tail and its index are verified."""
+    """The checksum of the complete content, which is stored in the file; its tail and its index are verified."""
     return f"{_core.row_file_checksum(str(file)):016x}"

@@ -2,8 +2,8 @@
 
 A store maps a 63-bit id to one row of `width` floats. A row consists of named parts (a width-1 linear term next to the
 embedding), each with its own optimizer, whose state is stored next to the weights. Rows are created by the first
-`pull`, with values that depend only on (seed, id). A store knows no features, models or workers. The ids of one call
-are unique, and calls may come from many threads at once.
+`pull`, with values that depend only on (seed, id). A store knows nothing about features, models or workers. The ids of
+one call are unique, and calls may come from many threads at once.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class RowStack:
 
 @dataclass(frozen=True)
 class TierCounts:
-    """What a store with a cold tier holds and has done so far.
+    """Contents and counters of a store with a cold tier.
 
-    `lookups` and `misses` are of pulls; `stored_rows` counts stale copies too.
+    `lookups` and `misses` count ids in pulls; `stored_rows` includes stale copies.
     """
 
     hot_rows: int
@@ -114,7 +114,7 @@ class StoreSnapshot(Protocol):
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
 
     def write_files(self, folder: Path, name: str) -> list[RowStack] | None:
-        """Instead of reading it: the cut as row files in `folder`, mostly links. None without a cold tier."""
+        """An alternative to reading: the cut as row files in `folder`, mostly hard links. None without a cold tier."""
 
     def close(self) -> None: ...
 
@@ -153,7 +153,9 @@ class RowStore(Protocol):
         exist are created first.
         """
 
-    def prefetch(self, ids_U: Ids) -> None: ...  # these will be pulled soon; changes no result
+    def prefetch(
+        self, ids_U: Ids
+    ) -> None: ...  # a hint that these will be pulled soon; does not change any result
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot
@@ -162,6 +164,6 @@ class RowStore(Protocol):
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         """Takes over the row files of a checkpoint into an empty store. False: it must load their rows instead."""
 
-    def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
+    def cut(self) -> StoreSnapshot: ...  # taken between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
     def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory

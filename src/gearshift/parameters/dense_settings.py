@@ -1,4 +1,4 @@
-"""What holds for all dense parameters, whatever their optimizer: values alone, for configs without torch."""
+"""Settings of all dense parameters. Plain values, so that a config can be read without torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from gearshift.settings.units import Number
 
 @dataclass(frozen=True, kw_only=True)
 class DensePolicy:
-    """What is done with the dense gradient of a step before it is applied."""
+    """How the dense gradient of a step is processed before it is applied."""
 
     clip_norm: Number | None = setting(None, "Largest norm of the dense gradient.", above=0, kept=True)

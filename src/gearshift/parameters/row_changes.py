@@ -1,4 +1,4 @@
-"""Rows of one checkpoint against those of another: what changed, what was erased, and how to apply such changes.
+"""Compares the rows of two checkpoints: which changed, which were erased, and how to apply such changes.
 
 Rows are compared partition by partition, in order, so that a table of any size is never in memory as a whole.
 """
@@ -23,7 +23,7 @@ Partitions = Iterator[tuple[int, RowBlock]]  # ascending; the rows of a partitio
 
 @dataclass
 class RowChanges:
-    """The rows of a partition that are new or differ, and the ids that are gone."""
+    """The rows of a partition that are new or differ, and the ids that were removed."""
 
     changed: RowBlock | None
     erased_U: Ids
@@ -70,7 +70,7 @@ def changes(old: Partitions, new: Partitions) -> Iterator[RowChanges]:
 
 
 def applied(old: Partitions, new: Partitions, erased_U: Ids) -> Partitions:
-    """`old` with the rows of `new` instead of or beside its own, and without the erased ones."""
+    """`old` with the rows of `new` added or replaced, and without the erased rows."""
     for before, after in _side_by_side(old, new):
         kept = _rows(before, ~np.isin(before.ids_U, erased_U)) if before is not None else None
         if kept is not None and after is not None:

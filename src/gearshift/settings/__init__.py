@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Plateau:
-        factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
+        factor: Share = setting(0.1, "Multiply the learning rates by this at a plateau.", above=0, below=1)
 
 declaration.py  `setting`: default, description and bounds of a field; `declarations`: the fields of a dataclass
 units.py        how users write amounts: 10min, 16GiB, 10%, 2M; a type for each, such as Share

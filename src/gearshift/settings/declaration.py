@@ -38,8 +38,7 @@ def setting(
     """A field of a dataclass that a config may set: `setting(3, "How many are kept.", at_least=1)`.
 
     `REQUIRED` as default: the user must give it. `key` is the name in a config, if it differs from the field's name: a
-    section may have the settings of several dataclasses beside each other. `kept`: a resumed run must have the same
-    value.
+    section may combine the settings of several dataclasses. `kept`: a resumed run must have the same value.
     """
     known = Meaning(meaning, **bounds) if isinstance(meaning, str) else meaning
     about = {} if key is None else {_KEY: key}
@@ -48,14 +47,14 @@ def setting(
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known about one setting."""
+    """The declaration of one setting."""
 
     name: str
-    annotation: Any  # with its unit
+    annotation: Any  # the type with its unit
     default: Any  # REQUIRED if there is none
     sentence: str
     bounds: Mapping[str, float]
-    key: str  # in a config
+    key: str  # its name in a config
     kept: bool = False  # a resumed run must have the same value
 
 

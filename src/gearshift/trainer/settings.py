@@ -21,7 +21,7 @@ from gearshift.training.step_settings import StepSettings
 class OptimizerSettings(DensePolicy):
     """How parameters are updated: dense weights by `dense`, embedding rows by `rows`.
 
-    `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
+    `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` for more row settings.
     """
 
     dense: DenseOptimizer = field(default_factory=Adam)
@@ -63,7 +63,7 @@ class OptimizerSettings(DensePolicy):
 
 @dataclass(frozen=True)
 class TrainingSettings(StepSettings):
-    """What a step is made of, in which order the data are read, and when the model is evaluated.
+    """The composition of a step, the order in which the data is read, and when the model is evaluated.
 
     `shuffle=None` reads a log with a time column once in its order, and shuffles anything else.
     """

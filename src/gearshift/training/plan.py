@@ -28,13 +28,13 @@ class EarlyStopping:
 class Plateau:
     """Multiplies all learning rates by `factor` after every `patience` evaluations without improvement."""
 
-    factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
-    patience: Count = setting(1, "Validations without improvement before that.", at_least=1)
+    factor: Share = setting(0.1, "Multiply the learning rates by this at a plateau.", above=0, below=1)
+    patience: Count = setting(1, "Validations without improvement before the rates are reduced.", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImprovementSettings:
-    """What a run does when evaluations improve no more."""
+    """What a run does when evaluations stop improving."""
 
     early_stopping: EarlyStopping | None = setting(
         None, "End when checkpoint.best stops improving on the validation data."
@@ -88,7 +88,7 @@ class StrategyPlan:
 
 @dataclass(frozen=True)
 class RunLength:
-    """How large a step is, and how many there are."""
+    """The size of a step, and the number of steps."""
 
     global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1, kept=True)
     epochs: Count = setting(1, "Passes over the training data.", at_least=1)
@@ -104,14 +104,14 @@ class Plan(RunLength):
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
+    bad_batches: int = 0  # how many batches may be skipped because their loss or gradient is not finite
 
     def __post_init__(self) -> None:
         counts = {"batch": self.global_batch, "epochs": self.epochs, "workers": self.workers}
         check_whole(**counts, bad_batches=self.bad_batches)
         check_positive(**counts)
         if self.bad_batches < 0:
-            raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
+            raise UserError(f"bad_batches={self.bad_batches}: it must be 0 or more")
 
     @property
     def keep_best(self) -> bool:
@@ -123,10 +123,10 @@ class Plan(RunLength):
 def check_whole(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Integral) or isinstance(number, bool):
-            raise UserError(f"{name}={number!r}: a whole number")
+            raise UserError(f"{name}={number!r}: it must be a whole number")
 
 
 def check_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise UserError(f"{name}={number}: at least 1")
+            raise UserError(f"{name}={number}: it must be at least 1")

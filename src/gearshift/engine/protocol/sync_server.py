@@ -1,9 +1,9 @@
 """A shard as sync server: its part of the centre, or of the mean of all members; messages in, messages out.
 
 The shard's dense weights are the centre (easgd), the global model (bmuf), or the result of the last meeting. The mean
-is computed when every member has offered for the same meeting. The list of members comes as an order, so a worker that
-was given up is not waited for; if it still offers, its offer changes nothing. A resent offer is answered again and
-changes nothing: the answer is the current centre, or the mean that the offer was part of.
+is computed when every member has offered for the same meeting. The list of members comes as an order, so a lost worker
+is not waited for; if it still sends an offer, the offer changes nothing. A resent offer is answered again and changes
+nothing: the answer is the current centre, or the mean that the offer was part of.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ class SyncServer:
         self.generation = 0  # 0: workers have no replicas yet
         self._assembly = 0  # the number of the list of members
         self._members: dict[int, int] = {}  # boots, by worker
-        self._offers: dict[int, Offer] = {}  # not answered, by worker: the newest
-        self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest, by worker
-        self._results: dict[int, Result] = {}  # of the last meeting that a worker was part of, by worker
-        self._early: dict[int, Offer] = {}  # of a generation whose order has not come yet, by worker
+        self._offers: dict[int, Offer] = {}  # the newest unanswered offer, by worker
+        self._answered: dict[int, tuple[int, int]] = {}  # boot and number of the newest offer, by worker
+        self._results: dict[
+            int, Result
+        ] = {}  # the result of the last meeting that a worker took part in, by worker
+        self._early: dict[
+            int, Offer
+        ] = {}  # offers of a generation whose order has not arrived yet, by worker
 
     def assemble(self, order: Assemble) -> None:
         """Sets the members from here on. A new generation starts from the shard's current weights."""

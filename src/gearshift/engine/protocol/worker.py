@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ComputedGradient:
-    """The gradient of a job, until its step may be made."""
+    """The gradient of a job, kept until its step may be made."""
 
     job: Job
     parts: Sequence[ShardPush]  # by shard
@@ -81,7 +81,7 @@ class WorkerRole:
         ids_of: Callable[[Begin, int], Sequence[tuple[Ids, ...]]],
         replicas: Exchanger,
     ) -> None:
-        """`new_boot` returns increasing numbers; `ids_of` the ids that a lease needs, by shard and store."""
+        """`new_boot` returns increasing numbers; `ids_of` returns the ids that a lease needs, by shard and store."""
         self.number, self.shards, self._new_boot, self._ids_of = number, shards, new_boot, ids_of
         self.replicas = replicas
         self.out: Out = []
@@ -100,9 +100,9 @@ class WorkerRole:
         self._ids: Sequence[tuple[Ids, ...]] = ()  # by shard and store
         self._held = HeldDense()
         self._unanswered: dict[int, Pull | Give] = {}  # by shard
-        self._answers: dict[int, Rows] = {}  # to the newest pull, by shard
+        self._answers: dict[int, Rows] = {}  # answers to the newest pull, by shard
         self._result: ComputedGradient | None = None
-        self._outcome: Outcome | None = None  # of the last lease, to be reported
+        self._outcome: Outcome | None = None  # the outcome of the last lease, to be reported
         self.replicas.restart(self.boot)
         self._send_first()
 
@@ -130,7 +130,7 @@ class WorkerRole:
             case Over(boot) if boot == self.boot:
                 self.state = "over"
             case _:
-                pass  # late, or meant for an earlier boot of this worker
+                pass  # late, or sent to an earlier boot of this worker
         self._continue()
 
     def _handle_of_replicas(self, message: Target | Meet | Go) -> None:
@@ -179,7 +179,7 @@ class WorkerRole:
     # ---- state transitions ----
 
     def _continue(self) -> None:
-        """Moves on as far as rows, replica and shards allow."""
+        """Proceeds as far as rows, replica and shards allow."""
         if self.state == "pulling" and not self._unanswered and self.replicas.held.ready:
             self._start_job()
         if self.state == "held" and self.replicas.may_step:
@@ -216,7 +216,7 @@ class WorkerRole:
         assert self._work is not None
         answers = tuple(self._answers[shard] for shard in range(self.shards))
         steps = {answer.step for answer in answers}
-        whole = self._place.group and len(steps) == 1  # else the parts belong to different steps
+        whole = self._place.group and len(steps) == 1  # otherwise the parts belong to different steps
         self._held = HeldDense(steps.pop()) if whole else HeldDense()
         replica = self.replicas.held.replica
         flat = None if replica is None else replica.flat

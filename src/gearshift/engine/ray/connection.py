@@ -21,7 +21,7 @@ from gearshift.training.training import Training
 if TYPE_CHECKING:
     from gearshift.engine.ray.process_context import Membership
 
-BAG = 256  # ids of one example in a bag that messages have room for
+BAG = 256  # maximum number of ids per example and bag in a message
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Connection:
 
     wire: Literal["ipc", "curve"]
     sockets: str  # the folder for ipc
-    half: bool = False  # rows and gradients travel as bfloat16
+    half: bool = False  # rows and gradients are sent as bfloat16
     tick: float = 0.25  # seconds between two ticks, after which messages are resent
     patience: float = 30.0  # seconds that a worker may be silent
-    transport: Transport = "servers"  # of dense gradients in sync
+    transport: Transport = "servers"  # the transport of dense gradients in sync
 
     def meeting_place(self, folder: Path) -> Path:
         """The folder where members of an all-reduce group find each other; other users cannot read it."""

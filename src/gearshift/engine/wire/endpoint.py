@@ -1,13 +1,13 @@
 """The sockets of one process: sends messages to their recipients, and returns the valid messages that arrive.
 
 Coordinator and shards listen (ROUTER); workers connect to both, shards to the coordinator (DEALER). Inside a host they
-meet in a folder that only their user may enter, and share memory for large frames; between hosts, and wherever a port
-is open, they know each other by CURVE keys. Queues are bounded: a message that does not fit, or has no route, is
-dropped and counted, and the roles resend it. Refusals are counted by reason; a connection that broke because the peer
-died is counted as broken and not reported. Used by one thread, except `wake`.
+find each other in a folder that only their user may enter, and share memory for large frames; between hosts, and
+wherever a port is open, they know each other by CURVE keys. Queues are bounded: a message that does not fit, or has no
+route, is dropped and counted, and the roles resend it. Refusals are counted by reason; a connection that broke because
+the peer died is counted as broken and not reported. Used by one thread, except `wake`.
 
-A name on the wire is role/number/boot/random: ZeroMQ ignores a peer whose name it believes connected, so no two
-connections share a name; and nobody can guess a name, so a connection that comes back may take over its own.
+A name on the wire is role/number/boot/random: ZeroMQ ignores a peer whose name it considers connected, so no two
+connections share a name. Names cannot be guessed, so a reconnecting peer may safely take over its own name.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Endpoint:
         self.contact = Contact(me, boot, address, keys.public if keys else "")
 
     def learn(self, contacts: Iterable[Contact]) -> None:
-        """Takes contacts of processes that started or restarted; known ones are ignored."""
+        """Adds contacts of processes that started or restarted; known ones are ignored."""
         for contact in contacts:
             if contact.who != self.me and self._register.learn(contact):
                 if bool(contact.key) != bool(self.keys):
@@ -95,7 +95,7 @@ class Endpoint:
             packed = [route.name, *self._packed(frames, self.contact.address)]
             sent = send_frames(self.listener.router, packed, self.counts.unsent)
         else:
-            self.counts.unsent["nobody there yet"] += 1
+            self.counts.unsent["no peer yet"] += 1
             return
         if sent:
             self.counts.sent.count(frames)

@@ -1,4 +1,4 @@
-"""Makes the ZeroMQ sockets of an endpoint: their options, the length of their queues, and their keys."""
+"""Creates the ZeroMQ sockets of an endpoint: their options, queue lengths and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gearshift.engine.wire.limits import Limits
 from gearshift.engine.wire.refused_connections import WATCHED
 
 SMALL, BULK = 1000, 16  # messages that may wait at a connection: with the coordinator, with a shard
-ROOM = 256  # for what CURVE adds to a frame
+ROOM = 256  # bytes that CURVE adds to a frame
 OPTIONS = {  # in milliseconds
     zmq.LINGER: 1000,
     zmq.HANDSHAKE_IVL: 10_000,
@@ -31,7 +31,7 @@ class SocketFactory:
         self._context, self._keys, self._limits = context, keys, limits
 
     def router(self, me: To, address: str) -> Socket:
-        """To listen at this address."""
+        """A socket that listens at this address."""
         router = self._socket(zmq.ROUTER, me)
         router.setsockopt(zmq.IPV6, "[" in address)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # raises if there is no route
@@ -42,7 +42,7 @@ class SocketFactory:
         return router
 
     def dealer(self, contact: Contact, name: str) -> Socket:
-        """To connect to this contact, under this name."""
+        """A socket that connects to this contact, under this name."""
         dealer = self._socket(zmq.DEALER, contact.who)
         dealer.setsockopt(zmq.IPV6, "[" in contact.address)
         dealer.setsockopt(zmq.ROUTING_ID, name.encode())
@@ -73,7 +73,7 @@ def monitor_of(socket: Socket, poller: zmq.Poller) -> Socket:
 
 
 def send_frames(socket: Socket, frames: list[Buffer], unsent: Counter[str]) -> bool:
-    """Whether they were queued; if not, the reason is counted."""
+    """Returns whether the frames were queued; if not, the reason is counted."""
     try:
         socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         return True
@@ -82,5 +82,5 @@ def send_frames(socket: Socket, frames: list[Buffer], unsent: Counter[str]) -> b
     except zmq.ZMQError as error:
         if error.errno != zmq.EHOSTUNREACH:
             raise
-        unsent["the other is gone"] += 1
+        unsent["the peer is gone"] += 1
     return False

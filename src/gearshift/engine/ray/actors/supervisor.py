@@ -28,11 +28,11 @@ from gearshift.engine.ray.actors.process_table import Place, ProcessTable, Regis
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.ray.process_manager import ProcessListener
 
-Bodies = dict[str, Callable[[Any, Any], None]]  # what a process of each role does, to its end
+Bodies = dict[str, Callable[[Any, Any], None]]  # the main function of each role's process
 
 
 class NoListener:
-    """Before the run listens."""
+    """Called before the run listens."""
 
     def leaving(self, members: Sequence[To], reason: str) -> None: ...
 
@@ -50,7 +50,7 @@ class Supervisor:
     ) -> None:
         """`membership` is that of the coordinator."""
         self._plan, self._bodies = plan, bodies
-        self.newest_context = context  # from `begin` on with what was fitted to the data
+        self.newest_context = context  # from `begin` on, includes what was fitted to the data
         self.table, self.membership = table, membership
         self.actors: dict[To, Any] = {}
         self.moving: set[To] = set()  # workers that must not restart in their reserved place
@@ -96,7 +96,7 @@ class Supervisor:
         os._exit(1)  # Ray has already given up this process and started another
 
     def close(self) -> None:
-        """Ends all processes, also those of an earlier coordinator. Does not wait for a silent head."""
+        """Ends all processes, including those of an earlier coordinator. Does not wait for an unresponsive head."""
         self._wanted = 0
         if not self._head_is_silent:
             is_local = self.newest_context.local is not None
@@ -144,7 +144,7 @@ class Supervisor:
             more = "" if is_users else "; the traceback is in run.log"
             self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}{more}"
 
-    # ---- for the watches ----
+    # ---- called by the watch threads ----
 
     def fail(self, reason: str) -> None:
         """The run cannot continue; the first reason is kept."""
@@ -162,7 +162,7 @@ class Supervisor:
             make = ray.remote(ProcessActor).options(**options)
             self.actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
             with contextlib.suppress(Exception):  # Ray's head may be busy
-                if state_of(self.actors[who]).state == "alive":  # started by a coordinator before this one
+                if state_of(self.actors[who]).state == "alive":  # started by an earlier coordinator
                     self.table.expect(who, 0.0)
 
     def end(self, who: To) -> None:
@@ -181,7 +181,7 @@ class Supervisor:
 
 
 def end_in_time(end: Callable[[], None], notify: Callable[[str], None], *, is_local: bool) -> bool:
-    """Whether Ray has ended the processes in time. If not, its head is silent, and the user is notified."""
+    """Whether Ray has ended the processes in time. If not, its head does not respond, and the user is notified."""
     if within(END_SECONDS, end):
         return True
     left = "end with its cluster" if is_local else "are ended when it answers again, or end with the cluster"
