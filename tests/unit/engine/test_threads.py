@@ -322,7 +322,7 @@ def test_a_refused_request_leaves_auto_as_it_was(tmp_path: Path) -> None:
     for refused, sentence in (
         ({"strategy": "gbaa"}, "unknown strategy"),
         ({"strategy": "gba", "global_batch": 64}, "a switch keeps the global batch, 80, and with it"),
-        ({"strategy": {"name": "gba"}}, 'write its name, "gba" or "module:Class", and settings beside it'),
+        ({"strategy": {"name": "gba"}}, 'write its name, "gba" or "module:Class", and settings next to it'),
     ):
         with pytest.raises(UserError, match=sentence):
             run.switch(**refused)
