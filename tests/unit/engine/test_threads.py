@@ -469,7 +469,7 @@ def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     run.resize(3)
     with pytest.raises(UserError, match="workers=0: it must be at least 1"):
         run.resize(0)
-    with pytest.raises(UserError, match=r"^workers=2.5: a whole number$"):
+    with pytest.raises(UserError, match=r"^workers=2.5: it must be a whole number$"):
         run.resize(2.5)
     with pytest.raises(UserError, match="global_batch 60 does not divide among 7 workers"):
         run.resize(7)
